@@ -22,7 +22,8 @@ _LOG = ("log", "-m", "-z", "--format=", "--no-renames", "--no-ext-diff")
 
 @dataclass(frozen=True)
 class InertRule:
-    """Decides which paths are inert. Without folders, only documentation and settings of GitHub are."""
+    """Decides which paths are inert. Without ``folders``, only documentation and settings of GitHub
+    are inert."""
 
     folders: frozenset[str] = frozenset()
     """Names of folders that no file outside of them mentions."""

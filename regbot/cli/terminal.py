@@ -25,9 +25,9 @@ from regbot.records.verdict import (
 from regbot.report.baseline_row import describe_stored
 from regbot.report.evidence import DIFFERENCE, format_difference
 from regbot.report.not_measured import list_unmeasured
-from regbot.report.quantities import milliseconds
+from regbot.report.quantities import estimate_and_interval, milliseconds
 from regbot.report.sizes import ADVICE, name_small_variants
-from regbot.report.throughput import describe_expert_shares, format_change
+from regbot.report.throughput import describe_expert_shares, format_change, select_mean_only_test
 from regbot.shapes import Shape
 from regbot.text.clip import clip_line, short_commit
 from regbot.text.printable import printable
@@ -239,7 +239,8 @@ def verdict_page(verdict: Verdict, out: Path | None, header: SessionHeader | Non
         ["", *(wrapped(f"beside the verdict, {name}: {_stored_text(row)}") for name, row in stored)] if stored else []
     )
     for (status, pattern, axis), findings in _group_findings(verdict).items():
-        names = ", ".join(name for name, _ in findings) if len(findings) < len(verdict.workloads) else "all workloads"
+        is_everywhere = len(findings) == len(verdict.workloads) > 1
+        names = "all workloads" if is_everywhere else ", ".join(name for name, _ in findings)
         text = _example_text(findings)
         lines += ["", printable(f"{status}  {pattern} (axis {axis}) in {names}"), wrapped(text)]
     lines += [f"warning: {printable(warning)}" for warning in verdict.warnings]
@@ -267,14 +268,23 @@ def _group_findings(verdict: Verdict) -> dict[tuple[Status, str, str], list[tupl
 
 
 def _format_throughput(section: Throughput | None) -> str:
-    """Return status, change and interval of the step time, such as ``FAIL +46.7% [+38.2, +55.9]``."""
-    return " ".join((section.status, *format_change(section))).rstrip().replace("−", "-") if section else "-"
+    """Return status, change and interval of the step time, such as ``FAIL +46.7% [+38.2, +55.9]``. The change is that
+    of the median step, or of the mean step if only the mean decided."""
+    if section is None:
+        return "-"
+    change = " ".join(format_change(section))
+    if mean := select_mean_only_test(section):
+        change = "mean " + " ".join(estimate_and_interval(mean.estimate_pct, mean.low_pct, mean.high_pct))
+    return f"{section.status} {change}".rstrip().replace("−", "-")
 
 
 def _throughput_lines(name: str, section: Throughput) -> list[str]:
     """Return lines about the step time of a workload: reasons for the decision, step times, and how they were
     measured."""
     lines = [f"{section.status}  throughput of {printable(name)}"]
+    if select_mean_only_test(section):
+        median = " ".join(format_change(section)).replace("−", "-")
+        lines.append(wrapped(f"The mean step decided, because a few steps stall. The median step: {median}"))
     lines += [wrapped(_capitalise(reason)) for reason in (*section.reasons[:MAX_REASONS], section.wall) if reason]
     if section.base_step_s is not None and section.head_step_s is not None:
         void_text = f" ({section.void_pairs} void)" if section.void_pairs else ""

@@ -132,7 +132,7 @@ def _by_node(values: Sequence[str], unit: str = "", pair_noises: Sequence[str] =
     """
     first = f"{values[0]} {unit}".rstrip()
     if len({*values}) == 1:
-        return f"{first} on every kind of node"
+        return f"{first} on any node, quiet or noisy"
     nodes = [f"a {noise.kind} {'node' if i == 0 else 'one'}" for i, noise in enumerate(NODE_NOISES)]
     notes = [f" ({noise} per pair)" if i == 0 else f" ({noise})" for i, noise in enumerate(pair_noises)]
     notes = notes or [""] * len(nodes)

@@ -430,7 +430,7 @@ class GitHub(Record):
     self_reported: Literal["success", "neutral", "action_required"] = Field(
         default="neutral",
         description="conclusion of a verdict that a pull request's own job reports, unless the conclusion of the "
-        "verdict is stricter; action_required is stricter than neutral, and blocks the pull request until it is measured",
+        "verdict is stricter; action_required is stricter than neutral: it blocks the pull request until a measurement",
     )
     queue: Literal["static", "timed"] = Field(
         default="static",

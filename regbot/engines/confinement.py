@@ -55,10 +55,13 @@ class MemoryFileSystems:
     """The memory file systems of one launch. They exist until the supervisor process ends."""
 
     def __init__(self, settings: Mapping[str, Any], folder: str) -> None:
-        """Mount the file systems over ``folder``. ``settings`` has their sizes. Raises OSError if mounting is
-        forbidden."""
+        """Mount the file systems over ``folder``. Raises OSError if mounting is forbidden.
+
+        ``settings["file_systems"]`` has the limits of each file system: bytes and number of files.
+        ``settings["files"]`` has the texts of the files that replace files of the system, by name.
+        """
         self.folder = folder
-        self.limit: int = settings["rooms"]["record"][0]
+        self.limit, _ = settings["file_systems"]["record"]
         self.real_folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.record = str(Path(folder, "record"))
         libc = ctypes.CDLL(None, use_errno=True)
@@ -67,7 +70,7 @@ class MemoryFileSystems:
         for name, text in settings["files"].items():
             Path(folder, "files").mkdir(exist_ok=True)
             Path(folder, "files", name).write_text(text, encoding="utf-8")
-        for name, (size, files) in settings["rooms"].items():
+        for name, (size, files) in settings["file_systems"].items():
             Path(folder, name).mkdir()
             _mount(libc, str(Path(folder, name)), size, files, 0o700 if name == "record" else 0o1777)
 

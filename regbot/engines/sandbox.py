@@ -144,7 +144,7 @@ def confine(request: Mapping[str, Any], launch: Launch, sandbox: Sandbox) -> dic
         "cwd": "/",
         "env": {},  # the guest's variables (such as LD_PRELOAD) must not affect bubblewrap
         "confine": {
-            "rooms": {
+            "file_systems": {
                 "record": (launch.max_dir_bytes + 4096, RECORD_FILES),
                 "tmp": _tmpfs_limits(sandbox.tmp_mb),
                 "shm": _tmpfs_limits(sandbox.tmp_mb),

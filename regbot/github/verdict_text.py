@@ -125,8 +125,8 @@ def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedC
             alone = ", as the only pull request of its group" if subject.has_other_pulls else ""
             pull = f"#{subject.comment_number}"
             text = (
-                f"Somebody with the role `maintain` can accept the change with this comment in {pull}. It names the head "
-                f"of {pull}. Queue {pull} again after that{alone}:"
+                f"Somebody with the role `maintain` can accept the change with this comment in {pull}, which names the "
+                f"head of {pull}. Queue {pull} again after that{alone}:"
             )
             yield text, f"/regbot accept {subject.acceptance_sha}: why"
         return

@@ -59,9 +59,10 @@ Reductions = Mapping[str, list[Reduction]]
 def detect_gradient_lost(view: View) -> Iterator[Claim]:
     """Detect units that reduce fewer gradient elements than before, unless other units now own their parameters.
 
-    A claim contains the unit's changed reductions, and the parameter gathers that changed in the same place and on the
-    same axis. All-reduces of the optimizer step that do not have the size of known gradients get a pattern of their
-    own.
+    ``regbot.ledgers.cells`` explains units and cells. The population of a claim is all modules that reduced gradients
+    before. A claim contains the unit's changed reductions, and the parameter gathers that changed in the same place and
+    on the same axis. All-reduces of the optimizer step that do not have the size of known gradients get a pattern of
+    their own.
     """
     losing_units, gaining_units = _find_losing_units(view), _find_losing_units(view.reverse)
     population = frozenset().union(*(cell.issuers_before for cell in view.cells if _reduces_gradients(view, cell)))
@@ -131,11 +132,12 @@ def _reduces_gradients(view: View, cell: Cell) -> bool:
 
 
 def _sums_statistics(view: View, cells: list[Cell]) -> bool:
-    """Whether ``cells`` are all-reduces of the optimizer step whose sizes are not those of known gradients.
+    """Return whether ``cells`` sum statistics, and not gradients: they are all-reduces of the optimizer step, and their
+    sizes are not those of known gradients.
 
     torchtitan, for example, sums the number of tokens of every expert in the optimizer step. Known gradients are those
-    that both arms reduce in backward. If there are none, or all are smaller than the sum, the sum may be the gradients
-    themselves, and the result is False.
+    that both arms reduce in backward. If no gradients are known, or all known gradients are smaller than one of
+    ``cells``, that cell may sum the gradients themselves, and the result is False.
     """
     if any((cell.signature.kind, cell.signature.phase) != ("all_reduce", "optimizer") for cell in cells):
         return False

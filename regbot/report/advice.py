@@ -16,6 +16,8 @@ from regbot.text.percentages import round_up_percent
 
 DISPATCHER_KEYS = ("dispatcher", "moe_token_dispatcher_type", "moe_flex_dispatcher_backend")
 """Configuration keys that choose a dispatcher. Frameworks may put the name of a section before them."""
+MAX_FINDING_STEPS = 2
+"""Largest number of steps that each point to one finding. The findings themselves are listed above the steps."""
 MAX_RULES = 4
 MAX_WORKLOADS = 4
 COMMAND_CHARACTERS = 160
@@ -273,14 +275,14 @@ def _list_finding_steps(check: Check) -> list[NextStep]:
         if item.finding.status not in ("FAIL", "REVIEW"):
             continue
         place = Name(item.modules[0]) if item.modules else Name(f"axis {item.finding.axis}")
-        hint = HINTS.get(item.finding.pattern, "find what changed how its tensors are placed or exchanged")
+        hint = HINTS.get(item.finding.pattern, "find the line that changes how its tensors are placed or exchanged")
         dispatchers = _find_dispatcher_change(check, item.workloads)
         if item.finding.pattern in (ALL_TO_ALL_REPLACED, AXIS_LOST, BYTES_UP) and dispatchers:
             old, new = map(Name, dispatchers)
             steps.append(NextStep(("Find what in this diff changes the dispatcher from ", old, " to ", new, ".")))
         else:
             steps.append(NextStep(("Look at ", place, f" in this diff: {hint}.")))
-    return list(dict.fromkeys(steps))[:2]
+    return list(dict.fromkeys(steps))[:MAX_FINDING_STEPS]
 
 
 def _find_dispatcher_change(check: Check, workloads: Sequence[str]) -> tuple[str, str] | None:

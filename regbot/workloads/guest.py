@@ -286,7 +286,8 @@ def missing_source_root(task: Task, root: Path) -> str:
 
 
 def request_document(task: Task, root: Path, record: RawRecord, absent: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the request for the guest; see ``regbot_guest.request.Request``. ``absent``: see ``Checkout``."""
+    """Return the request for the guest; see ``regbot_guest.request.Request``. ``absent``: files that a sparse
+    checkout lacks, as in ``Checkout``."""
     workload, is_smoke = task.workload, task.workload.adapter == "smoke"
     return {
         "request": record.nonce,

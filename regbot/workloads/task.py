@@ -118,7 +118,10 @@ def single_task(
     """
     variant = shape.variant(workload.variant)
     if not variant.geometry.vocabulary and workload.adapter not in PAPER_ADAPTERS:
-        raise ShapeError(f"adapter {workload.adapter!r} cannot run {variant.name}: its models have a vocabulary")
+        raise ShapeError(
+            f"adapter {workload.adapter!r} cannot run the variant {variant.name}, which has no vocabulary: models of "
+            "this adapter need one"
+        )
     if isinstance(mesh, OwnMesh):
         if variant.geometry.experts % mesh.ep:
             raise ShapeError(f"shape {shape.id}: {variant.geometry.experts} experts do not divide over EP {mesh.ep}")

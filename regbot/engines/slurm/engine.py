@@ -131,8 +131,8 @@ class SlurmEngine:
     def _find_excluded(self, needs: Needs, layout: SeatLayout) -> frozenset[str]:
         """Return the hosts that a seat must not use: those of the settings and those in quarantine.
 
-        In a rotation, these are all hosts but the idle ones that the last seat did not use. Raises NoSeatError if too
-        few hosts are left.
+        If the engine rotates nodes (``rotation.py``), the seat may use only idle hosts that the last seat did not use,
+        if there are enough of them. All other hosts are then returned. Raises NoSeatError if too few hosts are left.
         """
         hosts = frozenset(self._partition.nodes)
         quarantined = self._excluded_hosts() & hosts

@@ -118,7 +118,8 @@ def build_context(shadows: ShadowValues) -> Iterator[None]:
 
 
 def _make_shadow_values(request: Request, mode: FakeTensorMode) -> ShadowValues:
-    """Return shadow values with the requested routing.
+    """Return shadow values with the requested routing. They are the real values of the few fake tensors, such as token
+    counts, whose values decide sizes.
 
     With natural routing, the router has no values to choose experts by. Balanced routing is then assumed, and the
     ledger contains a warning.

@@ -74,7 +74,8 @@ _FLAG_NAME = re.compile(r"[A-Za-z]\w*")
 
 @dataclass(frozen=True)
 class CommandLine:
-    """All flags of the script. ``given`` are those of the user and of the test case, with their own values."""
+    """All flags of the script. ``given`` are the flags of the user and of the test case, with their original values.
+    ``flags`` has the value that regbot put in place of some of them."""
 
     flags: Mapping[str, Scalar | FlagValue]
     given: Mapping[str, Scalar | FlagValue]
@@ -104,7 +105,7 @@ class CommandLine:
         return [_as_option(name) for name in self.regbot_flags]
 
     def replaced_flags(self) -> dict[str, Scalar]:
-        """Return the flags of the test case that regbot has left out or replaced, with their own values. Flags for
+        """Return the flags of the test case that regbot has left out or replaced, with their original values. Flags for
         data, checkpoints and logs are not among them.
         """
         return {
