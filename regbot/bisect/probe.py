@@ -59,8 +59,8 @@ def import_places(name: str) -> list[str]:
 
 
 def has_only_libraries(files: list[PurePosixPath]) -> bool:
-    """Return whether a package contains only shared libraries. Other packages load such libraries by path, not by
-    import.
+    """Return whether a package contains only shared libraries. Packages that need such libraries load them by their
+    path, and do not import the package.
     """
     code = any(file.suffix == ".py" and file.name != "__init__.py" for file in files)
     return not code and any(re.fullmatch(r"lib.+\.so(\.\d+)*", file.name) for file in files)

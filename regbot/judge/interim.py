@@ -150,7 +150,7 @@ def _find_class_noise(pair_set: PairSet, header: SessionHeader, plan: TimedPlan)
 
 def _find_luck(pair_set: PairSet, plan: TimedPlan) -> SharedLuck | None:
     """Return the luck by which the intervals are widened, None if they are not. If no calibration has measured the
-    luck, it is assumed. In a session without fresh caches, all pairs share one draw."""
+    luck, ``luck_in_draws`` assumes a standard deviation. In a session without fresh caches, all pairs share a draw."""
     if not pair_set.valid or plan.measures_luck:
         return None
     reference = select_reference(plan, pair_set.valid[0].head)

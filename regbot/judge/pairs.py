@@ -137,7 +137,7 @@ def _void_reason(runs: Sequence[Run], is_repeated: bool) -> str:
         return PARTNER_VOID
     if is_repeated:
         return "its block was repeated"
-    if len(runs) == 1:
+    if len(runs) == 1:  # its partner has not run yet
         return ""
     if len(runs) != 2 or len(by_arm) != 2:
         return "its pair is void: it does not have exactly one run of each arm"

@@ -35,7 +35,8 @@ _MILLISECONDS = re.compile(r"\| elapsed time per iteration \(ms\):\s*([^|\s]+)\s
 _LOSS = re.compile(r"\| lm loss:\s*([^|\s]+)\s*\|")
 _TFLOPS = re.compile(r"\| throughput per GPU \(TFLOP/s/GPU\):\s*([^|\s]+)\s*\|")
 _SKIPPED = re.compile(r"\| number of skipped iterations:\s*(\d{1,9})\s*\|")
-_NAN = re.compile(r"\| number of nan iterations:\s*(\d{1,9})\s*\|")
+_LAST_FIELD = re.compile(r"\| number of nan iterations:\s*(\d{1,9})\s*\|")
+"""The last field of a step line. A line that has it is complete even if its newline is missing."""
 _STEP_TIME = re.compile(r"\bStep Time : ([\d.,]+)s GPU utilization: ([^\sA-Z]+)MODEL_TFLOP")
 
 _ADVICE = "give the log of the last rank, which prints 'elapsed time per iteration (ms)'"
@@ -50,12 +51,12 @@ def recognises(text: str) -> bool:
 
 def read(log: StepLogFile) -> StepLog:
     """Return the run in ``log``. Raises LogError."""
-    torn_lines: list[int] = []
-    rows = _iteration_rows(log, torn_lines)
+    incomplete_lines: list[int] = []
+    rows = _iteration_rows(log, incomplete_lines)
     first = next(rows, None)
     kind = "iteration" if first is not None else "Step Time"
     run = extract_run(log, NAME, chain([first], rows) if first is not None else _step_time_rows(log), _ADVICE)
-    warnings = [f"line {torn_lines[0]} is an incomplete step line and was left out"] if torn_lines else []
+    warnings = [f"line {incomplete_lines[0]} is an incomplete step line and was left out"] if incomplete_lines else []
     if kind == "Step Time":
         warnings.append("'Step Time' lines have no step number; they are numbered from 1")
     if RESOLUTION_S[kind] > MAX_RESOLUTION_SHARE * min(run.step_s):
@@ -64,19 +65,19 @@ def read(log: StepLogFile) -> StepLog:
     return replace(run, resolution_s=RESOLUTION_S[kind]).with_warnings(*warnings)
 
 
-def _iteration_rows(log: StepLogFile, torn_lines: list[int]) -> Iterator[StepRow]:
+def _iteration_rows(log: StepLogFile, incomplete_lines: list[int]) -> Iterator[StepRow]:
     for line in log.lines():
         step_match = _STEP_LINE_START.search(line.text) if "iteration" in line.text else None
         if step_match is None:
             continue
         step_text = line.text[step_match.start() :]
         time_match = _MILLISECONDS.search(step_text)
-        if time_match is None or not (line.whole or _NAN.search(step_text)):
-            torn_lines.append(line.number)
+        if time_match is None or not (line.whole or _LAST_FIELD.search(step_text)):
+            incomplete_lines.append(line.number)
             continue
         loss, tflops = _LOSS.search(step_text), _TFLOPS.search(step_text)
         loss_value = number_or_nan(loss.group(1)) if loss else None
-        nan_count = _count(_NAN, step_text)
+        nan_count = _count(_LAST_FIELD, step_text)
         yield StepRow(
             line.number,
             rank_label(line.text),

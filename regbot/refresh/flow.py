@@ -246,7 +246,8 @@ def _previous_environment(
 ) -> tuple[list[Baseline], list[str]]:
     """Return the sessions of ``commit`` in the previous environment, and how the two environments differ.
 
-    The previous environment is the environment of the newest stored session of ``commit`` outside of ``environment``.
+    Of the stored sessions of ``commit`` that have another environment than ``environment``, the newest one has the
+    previous environment.
     """
     previous = [baseline for baseline in stored if baseline.commit == commit and baseline.environment != environment]
     if not previous:

@@ -187,7 +187,8 @@ def progress_summary(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan
     pairs = len(ratios["median"])
     interim = decide_so_far(runs, header, plan)
     if interim.tests:
-        estimate = f"{format_estimate(interim.tests['median'][1])} after {interim.pairs} pairs"
+        _, interval = interim.tests["median"]
+        estimate = f"{format_estimate(interval)} after {interim.pairs} pairs"
     elif pairs:
         estimate = f"{percent(mean(ratios['median'])):+.1f}% so far, {pairs} of {LOOKS[0]} pairs to the first look"
     else:

@@ -121,8 +121,8 @@ class Device:
         return {(name, int(phase), int(module)): int(count) for name, phase, module, count in rows}
 
     def fingerprint(self) -> str:
-        """Return a hash of all operators and collectives of the step. It is as long as the hashes of
-        ``fingerprint.py``.
+        """Return a hash of all operators and collectives of the step. The device's own hash is shorter than those of
+        ``fingerprint.py``; it is hashed again, so that all fingerprints of ledgers have one length.
         """
         return hashlib.sha256(self._ops.fingerprint().encode()).hexdigest()
 
