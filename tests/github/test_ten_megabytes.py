@@ -215,7 +215,7 @@ def test_commit_subjects_of_ten_megabytes_do_not_affect_the_refresh(site: Site) 
     assert number is not None
     body = site.repo.pulls[number].body
     assert len(body) < 10_000
-    assert body.startswith("Main was run beside")
+    assert body.startswith("Main was timed in pairs")
     assert Page(body).found == []
 
 
@@ -249,7 +249,7 @@ def test_a_night_of_ten_megabytes_in_short_reasons_is_cut(site: Site) -> None:
     assert number is not None
     body = site.repo.pulls[number].body
     assert len(body) < GITHUB_TAKES
-    assert body.startswith("Main was run beside")
+    assert body.startswith("Main was timed in pairs")
     assert "more warnings" in body
     assert Page(body).found == []
 
