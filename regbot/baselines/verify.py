@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from regbot.baselines.intake import FUTURE_TOLERANCE
-from regbot.baselines.names import ANCHOR, CALIBRATION, LEDGERS
+from regbot.baselines.names import ANCHOR, CALIBRATION, LEDGERS, class_folder
 from regbot.baselines.store import HASH_NAME, RESTORE, BaselineError, Store
 from regbot.records.baseline import Anchor, Baseline, BaselineCheck, format_time, parse_time
 from regbot.shapes import ShapeError, load_shape
@@ -93,8 +93,7 @@ def _cross_check(content: _StoreContent) -> Iterator[str]:
             )
         if (first := path_by_session.setdefault(baseline.session, path)) != path:
             yield str(BaselineError(path, f"has the same session as {first}", "delete one of the two"))
-        folder_of_class = path.parent.parent
-        commits.add((folder_of_class, baseline.commit))
+        commits.add((class_folder(baseline.workload, baseline.variant, baseline.node_class), baseline.commit))
         workload_folder = PurePosixPath(path.parts[0])
         if workload_folder not in checked_folders and not _has_shape(baseline.workload):
             problem = "has a shape or version that this regbot does not have"

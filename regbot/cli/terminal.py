@@ -272,10 +272,15 @@ def _format_throughput(section: Throughput | None) -> str:
     of the median step, or of the mean step if only the mean decided."""
     if section is None:
         return "-"
-    change = " ".join(format_change(section))
+    change = _join_change(format_change(section))
     if mean := select_mean_only_test(section):
-        change = "mean " + " ".join(estimate_and_interval(mean.estimate_pct, mean.low_pct, mean.high_pct))
-    return f"{section.status} {change}".rstrip().replace("−", "-")
+        change = f"mean {_join_change(estimate_and_interval(mean.estimate_pct, mean.low_pct, mean.high_pct))}"
+    return f"{section.status} {change}".rstrip()
+
+
+def _join_change(change: tuple[str, str]) -> str:
+    """Return a change and its interval as one text, with the minus sign that every terminal has."""
+    return " ".join(change).replace("−", "-")
 
 
 def _throughput_lines(name: str, section: Throughput) -> list[str]:
@@ -283,7 +288,7 @@ def _throughput_lines(name: str, section: Throughput) -> list[str]:
     measured."""
     lines = [f"{section.status}  throughput of {printable(name)}"]
     if select_mean_only_test(section):
-        median = " ".join(format_change(section)).replace("−", "-")
+        median = _join_change(format_change(section))
         lines.append(wrapped(f"The mean step decided, because a few steps stall. The median step: {median}"))
     lines += [wrapped(_capitalise(reason)) for reason in (*section.reasons[:MAX_REASONS], section.wall) if reason]
     if section.base_step_s is not None and section.head_step_s is not None:

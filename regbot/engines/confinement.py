@@ -61,7 +61,8 @@ class MemoryFileSystems:
         ``settings["files"]`` has the texts of the files that replace files of the system, by name.
         """
         self.folder = folder
-        self.limit, _ = settings["file_systems"]["record"]
+        record_bytes, _ = settings["file_systems"]["record"]
+        self.limit: int = record_bytes
         self.real_folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.record = str(Path(folder, "record"))
         libc = ctypes.CDLL(None, use_errno=True)

@@ -50,9 +50,9 @@ def read_declarations(thread: CommentThread, sha: str) -> Declarations:
     """Read the declarations of a pull request, and the acceptance of the commit ``sha``. Raises ForgeError."""
     candidates: list[tuple[Comment, ExpectCommand | AcceptCommand]] = []
     for comment in thread.read_once():
-        command = parse_command(comment.body)
         if comment.bot or comment.updated != comment.created:
             continue
+        command = parse_command(comment.body)
         if isinstance(command, ExpectCommand) or (isinstance(command, AcceptCommand) and command.sha == sha):
             candidates.append((comment, command))
     by_priority = sorted(candidates, key=lambda pair: (pair[0].association in MEMBERS, pair[0].id), reverse=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from regbot.workloads.paper import NoPaperGpuError, library_for
 from support.git_repos import Repository
 
 REGBOT = str(Path(sys.executable).with_name("regbot"))
@@ -26,12 +25,9 @@ timed = []
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("paper_library")
 def test_every_mesh_of_a_training_script_is_traced_once_in_a_process_of_its_own(tmp_path: Path) -> None:
     """Megatron keeps its arguments for the whole process, so a second run of its script fails there."""
-    try:
-        library_for(sys.executable, tmp_path, tmp_path)
-    except NoPaperGpuError as error:
-        pytest.skip(f"there is no paper GPU here: {error}")
     processes = tmp_path / "processes"
     files = {str(path.relative_to(PROGRAM)): path.read_text(encoding="utf-8") for path in sorted(PROGRAM.rglob("*.py"))}
     started = f"with open({str(processes)!r}, 'a') as file:\n    file.write(f'{{__import__(\"os\").getpid()}}\\n')\n"

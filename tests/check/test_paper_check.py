@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from regbot.workloads.paper import NoPaperGpuError, library_for
+from regbot.workloads.paper import library_for
 from support.git_repos import Repository
 from support.layers import CONFIG, GOOD_LAYER
 
@@ -24,13 +24,7 @@ BREAKING_LAYER = GOOD_LAYER.replace(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _built(tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.getbasetemp()
-    try:
-        library_for(sys.executable, folder, folder)
-    except NoPaperGpuError as error:
-        pytest.skip(f"there is no paper GPU here: {error}")
+pytestmark = pytest.mark.usefixtures("paper_library")
 
 
 def check(folder: Path, head: str, config: str = CONFIG, **environment: str) -> tuple[int, dict[str, Any], list[Any]]:
