@@ -18,7 +18,6 @@ from typing import Literal
 from regbot import __version__
 from regbot.baselines import Store, environment_of, node_class_of
 from regbot.baselines.index import TERMS
-from regbot.baselines.names import class_folder
 from regbot.baselines.reference import summarise_calibrations
 from regbot.check.single_run import SingleRunOptions, config_of, timed_task
 from regbot.check.static_trace import WORKING_TREE
@@ -132,8 +131,8 @@ def _calibrate_on(
             sessions += runner.run_sessions(options.injected_pairs, options.injected_pct)
     calibration = build_calibration(sessions, options.who)
     path = store.add_calibration(calibration)
-    node_folder = class_folder(calibration.workload, calibration.variant, calibration.node_class)
-    stored = [store.calibration(calibration_path) for calibration_path in store.calibrations(node_folder)]
+    group = path.parent.parent  # workload, node class and environment; the calibrations lie in a folder below it
+    stored = [store.calibration(calibration_path) for calibration_path in store.calibrations(group)]
     comparable = [other for other in stored if _settings_key(other) == _settings_key(calibration)]
     return CalibrationResult(
         calibration, store.root / path, summarise_calibrations(comparable, thresholds(sessions[0].header))
