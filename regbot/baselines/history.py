@@ -24,6 +24,7 @@ from regbot.stats.history import MAX_LEVELS, bucket_starts, change_points
 from regbot.text.clip import short_commit
 from regbot.text.printable import printable
 from regbot.text.table import columns
+from regbot.text.words import count as count_noun
 
 POINTS = 60
 """Default number of points of a series. This number of bars fits on a terminal line."""
@@ -288,7 +289,9 @@ def _series_lines(series: HistorySeries) -> list[str]:
         f"  sessions     {series.sessions}, {series.first} to {series.last}{excluded}",
     ]
     if series.anchor_s is not None:
-        lines.append(f"  of anchor    {series.anchor_sessions}, level {_format_time(series.anchor_s)}")
+        lines.append(
+            f"  at anchor    {count_noun(series.anchor_sessions, 'session')}, level {_format_time(series.anchor_s)}"
+        )
     low, high = min(point.level_s for point in series.points), max(point.level_s for point in series.points)
     lines.append(f"  trend        {_draw_bars(series.points)}  {_format_time(low)} to {_format_time(high)}")
     if marks := _draw_marks(series):
@@ -297,7 +300,7 @@ def _series_lines(series: HistorySeries) -> list[str]:
     notes = [
         "",
         *(
-            f"{entry.change_pct:+.1f}% after {short_commit(entry.before)}, from {short_commit(entry.commit)}"
+            f"{entry.change_pct:+.1f}% between {short_commit(entry.before)} and {short_commit(entry.commit)}"
             for entry in series.changes
         ),
     ]

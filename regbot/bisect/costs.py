@@ -107,7 +107,7 @@ class CommandMeasurer:
         elif result.dir_overflow:
             reason = f"the command printed more than {MAX_OUTPUT_BYTES // 2**20} MiB on standard error and was killed"
         elif result.exit_code == SKIP_EXIT_CODE:
-            reason = "the command says that it cannot be measured (exit code 125)"
+            reason = "the command exited with 125, which means: not measurable"
         elif result.exit_code != 0:
             complaint = (
                 last_line(_read_tail(self._out / name / STDERR_FILE))

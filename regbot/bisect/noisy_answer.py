@@ -193,7 +193,7 @@ def _state_change(setup: BisectionSetup, state: noisy.SearchState) -> Change | N
     words = {
         "yes": "confirmed by pairs",
         "undecided": "not confirmed: the pairs do not decide whether it is slower than the commit before it",
-        "not asked": "from the search alone",
+        "not asked": "by an estimate from the search runs only",
     }
     merge_note = (
         ", the merge itself and no commit that it merges," if inside is not None and inside.status == "none" else ""

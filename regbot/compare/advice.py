@@ -71,7 +71,7 @@ def tipping_point(intervals: Mapping[str, Difference], has_single_launch: bool) 
         return f"the runs of an arm differ too much among themselves to prove {limit}, even if sessions did not differ"
     usual_pct = [math.sqrt(2) * (noise.launch_pct if has_single_launch else noise.session_pct) for noise in NODE_NOISES]
     return (
-        f"the difference proves {limit} only if two {what} of one commit differ by less than {100 * sd:.2f}% (standard "
+        f"the estimate proves {limit} only if two {what} of one commit differ by less than {100 * sd:.2f}% (standard "
         f"deviation); in simulations they differ by {_by_node([f'{pct:.1f}%' for pct in usual_pct])}"
     )
 
@@ -80,7 +80,7 @@ def single_pair_power() -> str:
     """Return which slowdowns one pair could prove if its noise were known."""
     provable_pct = [percent(mde(noise.pair_pct / 100, 1, ALPHA, THRESHOLDS.eps, known=True)) for noise in NODE_NOISES]
     return (
-        "one pair of one session, compared with --paired --noise, would prove slowdowns from "
+        "one pair of one session, compared with --paired --noise, proves a slowdown if it is at least "
         f"{_by_node([f'{pct:.1f}%' for pct in provable_pct])}"
     )
 
@@ -100,13 +100,15 @@ def sessions_advice(estimates: Mapping[str, float], sessions: int, has_undeclare
     if sessions < 2:
         known = f"{'1' if sessions else 'no'} base file is known to be of a session of its own"
     advice = (
-        f"from {MIN_SESSIONS} base files of separate sessions (other days) on, head's files are compared with "
-        f"these; {known}, and to prove {_target_text(estimates)} it takes "
+        f"without pairs, a decision needs {MIN_SESSIONS} or more base files of separate sessions (other days), with "
+        f"which regbot compares head's files. Here {known}; to prove {_target_text(estimates)} it takes "
         f"{_by_node([_number_text(number, MAX_SESSIONS) for number in more], 'more files')}"
     )
     if not has_undeclared:
         return advice
-    return f"{advice}; --separate-sessions declares this for files that do not show when they ran"
+    return (
+        f"{advice}. If files do not show when they ran, --separate-sessions declares that their sessions are separate"
+    )
 
 
 def _target_pct(estimates: Mapping[str, float]) -> int:

@@ -20,7 +20,7 @@ SETTINGS = Settings()
 THRESHOLDS = Thresholds.from_percent(SETTINGS.threshold_pct, SETTINGS.indifference_pct)
 ALPHA = LOOK_ALPHA / len(SUMMARIES)
 
-NOT_CONTROLLED = "node and session effects not controlled"
+NOT_CONTROLLED = "differences between nodes and sessions are not controlled"
 
 UNUSUAL_PCT = 20.0
 """If too few runs give an estimate beyond this percentage, the estimate is reported as far outside the usual noise. On
@@ -45,8 +45,8 @@ def decision_sentences(
         for name, (test_decision, interval) in tests.items():
             if test_decision == decision:
                 yield (
-                    f"head is {word} than {against} by the {name} step time: {format_estimate(interval)}, entirely "
-                    f"beyond {SETTINGS.indifference_pct:g}%"
+                    f"head is {word} than {against} by the {name} step time: {format_estimate(interval)}; the "
+                    f"whole interval is beyond {SETTINGS.indifference_pct:g}%"
                 )
     elif decision == "no_change":
         largest = max(percent(interval.high) for _, interval in tests.values())
@@ -54,8 +54,8 @@ def decision_sentences(
         yield f"median and mean step time lie within {SETTINGS.threshold_pct:g}%; head is {bound} than {against}"
     else:
         yield (
-            f"a change against {against} of more than {SETTINGS.indifference_pct:g}% is not proven, and one of "
-            f"{SETTINGS.threshold_pct:g}% is not ruled out"
+            f"the intervals neither prove a change of more than {SETTINGS.indifference_pct:g}% against {against}, nor "
+            f"rule out one of {SETTINGS.threshold_pct:g}%"
         )
 
 

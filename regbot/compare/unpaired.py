@@ -202,7 +202,7 @@ def _describe_scatter(sessions: Files) -> str:
         return f"the effects of sessions and nodes; {same_kind}"
     if () in hosts:
         return f"the effects of sessions, and of nodes only if the files are of several; {same_kind}"
-    return "the effects of sessions on one host; head ran there too, and its software must be the same"
+    return "the effects of sessions on one host; head ran on this host, and must have had the same software"
 
 
 def _undecided_section(base: Files, head: Files, columns: Columns, sessions: int, has_undeclared: bool) -> Throughput:
@@ -225,8 +225,8 @@ def _undecided_section(base: Files, head: Files, columns: Columns, sessions: int
         *estimate_sentences(estimates),
     ]
     reasons.append(
-        f"the interval is for these {len(base) + len(head)} launches only: {NOT_CONTROLLED}, and the estimate includes "
-        "what they add"
+        f"the interval holds for these {len(base) + len(head)} launches only: {NOT_CONTROLLED}, so the estimate may "
+        "include them"
     )
     reasons.append(tipping_point(intervals, has_single_launch))
     if len(base) == len(head) == 1:
@@ -254,5 +254,5 @@ def _describe_session(session: CommonSession) -> str:
     start, end = (datetime.fromtimestamp(moment, UTC) for moment in (session.start_s, session.end_s))
     return (
         f"the records show one session: all runs on {', '.join(session.hosts)} from {start:%Y-%m-%d %H:%M} to "
-        f"{end:%Y-%m-%d %H:%M} UTC, with {session.turns} changes between base and head"
+        f"{end:%Y-%m-%d %H:%M} UTC, and base and head alternated {session.turns} times"
     )

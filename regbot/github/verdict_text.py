@@ -62,7 +62,11 @@ def write_verdict_text(
     if acceptance is not None:
         status = "PASS"
         heading = f"### ✅ PASS: accepted by {code(acceptance.login)}"
-        top = [heading, f"The reason: {prose(acceptance.reason, 500)}", "What was accepted:"]
+        top = [
+            heading,
+            f"The reason: {prose(acceptance.reason, 500)}",
+            "This is the accepted verdict, as it was before:",
+        ]
     notes = [f"> {note}" for note in _write_notes(status, subject, github)]
     suggestions = [] if acceptance is not None else [*_list_suggestions(verdict, subject)]
     return _join_within_limit(

@@ -406,13 +406,14 @@ def _list_declaration_steps(check: Check) -> list[NextStep]:
     more = f" ({len(rules) - MAX_RULES} more rules of this form)" if len(rules) > MAX_RULES else ""
     if not options:
         return []
+    star: Words = (" (", Name("*"), " stands for all workloads)") if any("@*:" in option for option in options) else ()
     noun = "this option" if len(options) == 1 else f"these options{more}"
     words: Words = (
-        f"If the change is intended, declare it with {noun} of 'regbot check' (on GitHub: ",
+        f"If the change is intended, declare it with {noun} of 'regbot check'. On GitHub, post a comment with ",
         Name("/regbot expect"),
-        "). The form is ",
-        Name("PATTERN@AXIS@WORKLOAD: reason"),
-        ". regbot then accepts this change of the sharding. It still judges the step time:",
+        " and the text between the quotes",
+        *star,
+        ". regbot then accepts this change of the sharding, and still judges the step time:",
     )
     return [NextStep(words, options)]
 

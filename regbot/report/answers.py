@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from regbot.records.verdict import Sharding, Status, Throughput, select_gravest_status
-from regbot.report.quantities import percent
+from regbot.report.quantities import size
 from regbot.report.sizes import name_small_variants
 from regbot.report.state import Check, State
 from regbot.report.throughput import ThroughputAnswer, classify_throughput, select_deciding_test
@@ -98,7 +98,7 @@ def _describe_throughput(section: Throughput) -> str:
         test = select_deciding_test(section)
         change = test.estimate_pct if test else section.estimate_pct
         word = "slower" if answer is ThroughputAnswer.SLOWER else "faster"
-        return word if change is None else f"{percent(change)} per step, {word}"
+        return word if change is None else f"{size(change)} {word}"
     return {
         ThroughputAnswer.NO_CHANGE: "no change",
         ThroughputAnswer.WITHIN_BOUND: "no slowdown" if section.by == "look0" else "within the baseline",

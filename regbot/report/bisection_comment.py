@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from regbot.records.bisection import Bisection, Change, Point
 from regbot.report import bisection_words as words
 from regbot.report import headline as wording
-from regbot.report.markdown import Markdown, Words, code, fence, fit, prose, sentence
+from regbot.report.markdown import Markdown, Name, Words, code, fence, fit, prose, sentence
 from regbot.report.posterior import share
 from regbot.text.clip import short_commit
 from regbot.text.words import count
@@ -27,12 +27,12 @@ def bisection_comment(result: Bisection, commit_url: str) -> str:
     status = words.TONES[result.outcome]
     blocks: list[list[str]] = [
         [f"### {wording.ICONS[status]} {words.RESULT_WORDS[result.outcome]}: {sentence(words.headline(result))}"],
-        *([*_write_change(change, commit_url)] for change in result.changes[:MAX_CHANGES]),
+        *([*_write_change(change, result.axis, commit_url)] for change in result.changes[:MAX_CHANGES]),
         _count_more(len(result.changes) - MAX_CHANGES, "change"),
         [] if result.changes else [*_write_candidates(result, commit_url)],
         [*_write_notes(result)],
         [_write_search(result, commit_url)],
-        [fence(_format_repeat_command(result), "sh")],
+        [fence(_format_repeat_command(result), "sh")] if _is_repeatable(result) else [],
     ]
     fitting_blocks, cut = fit(("\n".join(block) for block in blocks if block), LIMIT)
     return (
@@ -49,9 +49,16 @@ def list_linked_points(result: Bisection) -> list[Point]:
     return [candidate.point for candidate in change_candidates or result.candidates[:MAX_CANDIDATES]]
 
 
-def _write_change(change: Change, commit_url: str) -> Iterator[str]:
-    """Yield the lines of one change: its commit, the parent, the effect and how it was confirmed."""
-    links = [_link_commit(candidate.point.commit, commit_url) for candidate in change.candidates[:MAX_CANDIDATES]]
+def _write_change(change: Change, axis: str, commit_url: str) -> Iterator[str]:
+    """Yield the lines of one change: its commit or version, the parent, the effect and how it was confirmed. ``axis``:
+    name of the package whose versions were searched, '' if commits were searched."""
+    links = [
+        sentence((*words.describe_point(candidate.point, axis), " at commit "))
+        + _link_commit(candidate.point.commit, commit_url)
+        if candidate.point.version
+        else _link_commit(candidate.point.commit, commit_url)
+        for candidate in change.candidates[:MAX_CANDIDATES]
+    ]
     more = len(change.candidates) - len(links)
     yield f"**{', '.join(links)}**{f' and {more} more' if more > 0 else ''}{_describe_parent(change)}"
     yield ""
@@ -113,11 +120,23 @@ def _write_notes(result: Bisection) -> Iterator[str]:
 
 
 def _write_search(result: Bisection, commit_url: str) -> str:
-    endpoints = f"{_link_commit(result.good.commit, commit_url)} to {_link_commit(result.bad.commit, commit_url)}"
-    search_text = (
-        f"Compared: {words.describe_method(result)}. It took {words.describe_cost(result)}. To repeat the search:"
-    )
-    return f"{endpoints}: {words.describe_range(result)}. {search_text}"
+    """Return what was searched and compared, and the cost. If a command can repeat the search, the text ends with the
+    words that introduce the command."""
+    commit = _link_commit(result.good.commit, commit_url)
+    if result.axis:
+        versions = (*words.describe_point(result.good, result.axis), " to ", Name(result.bad.version))
+        endpoints = f"{sentence(versions)} at commit {commit}"
+    else:
+        endpoints = f"{commit} to {_link_commit(result.bad.commit, commit_url)}"
+    search_text = f"Compared: {words.describe_method(result)}. It took {words.describe_cost(result)}."
+    repeat = " To repeat the search:" if _is_repeatable(result) else ""
+    return f"{endpoints}: {words.describe_range(result)}. {search_text}{repeat}"
+
+
+def _is_repeatable(result: Bisection) -> bool:
+    """Return whether the two ends of the range are enough to repeat the search. A search over versions, or by the value
+    that a command prints, needs options that only the result contains."""
+    return not result.axis and result.on != "command"
 
 
 def _format_repeat_command(result: Bisection) -> str:

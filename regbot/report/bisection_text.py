@@ -148,7 +148,8 @@ def _write_picture(result: Bisection) -> Iterator[str]:
     if not result.places or result.exact or result.outcome == "unmeasurable":
         return
     names = [words.point_name(place.key) for place in result.places]
-    yield "where it may be" if len(result.changes) < 2 else "where the first of them may be"
+    change = "the change" if len(result.changes) < 2 else "the change that was found first"
+    yield f"where {change} may be: probability, runs, difference from good"
     yield from (INDENT + row for row in posterior_rows(result.places, names, result.none_probability))
 
 
@@ -184,8 +185,8 @@ def _write_facts(result: Bisection) -> Iterator[str]:
 def _format_plan_headline(plan: BisectionPlan) -> str:
     noun = count(plan.commits, "point")
     different = "" if plan.different == plan.commits else f", {plan.different} of which change the code that runs"
-    basis = {"ledger": "on the ledger", "time": "on step times", "command": "by the command"}[plan.on]
-    exact = ", exact" if plan.exact else ""
+    basis = {"ledger": "by ledger", "time": "by step time", "command": "by what the command prints"}[plan.on]
+    exact = " (exact)" if plan.exact else ""
     heading = "PLAN" if plan.possible else "CANNOT SUCCEED"
     return f"{heading}: bisect {noun}{different}, {basis}{exact}"
 

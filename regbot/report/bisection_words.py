@@ -211,7 +211,9 @@ def describe_confirmation(change: Change) -> str:
         parent = clip_line(point_name(change.parent), NAME_CHARACTERS)
         note = f"; {parent} is not its parent in git"
         if change.left_out:
-            note += f": {count(change.left_out, 'commit')} between them left out of the search, and may be the cause"
+            note += (
+                f": {count(change.left_out, 'commit')} between them were left out of the search and may be the cause"
+            )
     if change.confirmed == "exact":
         noun = "version" if change.candidates[0].point.version else "commit"
         if len(change.candidates) > 1:
@@ -230,11 +232,11 @@ def describe_confirmation(change: Change) -> str:
 
 def name_parent(change: Change) -> str:
     """Return what the point is that a culprit is compared with: ``its parent``, ``the version before it`` or ``the
-    commit measured before it``. Several candidates have ``the commit before them``."""
+    nearest measured commit before it``. Several candidates have ``the commit before them``."""
     is_single = len(change.candidates) == 1
     culprit = "it" if is_single else "them"
     if change.left_out is not None:
-        return f"the commit measured before {culprit}"
+        return f"the nearest measured commit before {culprit}"
     if change.candidates[0].point.version:
         return f"the version before {culprit}"
     return "its parent" if is_single else "the commit before them"
@@ -336,7 +338,7 @@ def describe_method(result: Bisection) -> str:
 
 
 def _describe_noise(noise_pct: float) -> str:
-    return f"one run scatters by {size(noise_pct)} (standard deviation)"
+    return f"runs of one commit differ by {size(noise_pct)} (standard deviation)"
 
 
 def describe_cost(result: Bisection) -> str:

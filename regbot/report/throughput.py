@@ -27,7 +27,7 @@ FEW_SLOW_STEPS = "the median step is not proven slower, so the added time is in 
 _LUCK_NOT_KNOWN = "How much a new compilation of one commit changes its speed here is not known"
 GATE_CONTRADICTED = "calibration shows that step times give no reliable verdict on this node class"
 LUCK_UNKNOWN = "(its effect is not calibrated on this node class)"
-PASS_WITHHELD = "a few launches were far slower than the others, and more of them are head's than base's"
+PASS_WITHHELD = "a few launches were far slower than the others, and head has more of these than base"
 
 
 class ThroughputAnswer(Enum):
@@ -140,9 +140,13 @@ def _describe_within_bound(section: Throughput, thresholds: Thresholds) -> str:
 def _describe_bound(section: Throughput) -> str:
     if section.bound_pct is None:
         return ""
-    bound = f"{name_excluded_slowdowns(section.bound_pct, describe_reference(section))} is ruled out"
-    has_both = {test.summary for test in section.tests} == {"median", "mean"}
-    return f"{bound} for the median step (shown here) and for the mean step" if has_both else bound
+    reference = describe_reference(section)
+    if {test.summary for test in section.tests} != {"median", "mean"}:
+        return f"{name_excluded_slowdowns(section.bound_pct, reference)} is ruled out"
+    if section.bound_pct <= 0:
+        return f"neither the median step (shown here) nor the mean step is slower than {reference}"
+    largest = round_up_percent(section.bound_pct)
+    return f"the median step (shown here) and the mean step are at most {largest} slower than {reference}"
 
 
 def name_excluded_slowdowns(bound_pct: float, reference: str) -> str:
@@ -163,8 +167,8 @@ def _describe_undecided(section: Throughput, thresholds: Thresholds) -> str:
     if not (cause := describe_undecided(section)):
         return "undecided"
     needs = (
-        f"FAIL needs proof of a slowdown above {size(thresholds.indifference_pct)}, PASS needs proof that it is below "
-        f"{size(thresholds.threshold_pct)}; "
+        f"for FAIL, the pairs must prove a slowdown above {size(thresholds.indifference_pct)}; for PASS, they must "
+        f"rule out one of {size(thresholds.threshold_pct)}; "
     )
     return f"undecided: {needs if is_undecided_by_noise(section) else ''}{cause}"
 
@@ -273,17 +277,22 @@ def _explain_pass(section: Throughput) -> Words:
     """Return why this measurement could prove that there is no slowdown: the noise that its interval comes from. ()
     if unknown."""
     if section.by == "look0" and section.class_noise is not None:
-        known = f"only {size(100 * section.class_noise.median_sd)} on this node class"
-        return (f"{count(section.pairs, 'pair')} were enough, because stored pairs scatter by {known}",)
+        known = f"only {size(100 * section.class_noise.median_sd)} (standard deviation)"
+        return (
+            f"{count(section.pairs, 'pair')} were enough, because stored pairs of this node class differ by {known}",
+        )
     if not section.tests:
         return ()
     sd = size(max(test.sd_pct for test in section.tests))
     if section.by == "pairs":
         exception = ", apart from the slow launches" if section.slow_launches else ""
         void = f"; {count(section.void_pairs, 'void pair')} left out" if section.void_pairs else ""
-        return (f"{count(section.pairs, 'pair')} were enough, because they scatter by only {sd}{exception}{void}",)
+        enough = (
+            f"{count(section.pairs, 'pair')} were enough, because the pairs differ by only {sd} (standard deviation)"
+        )
+        return (f"{enough}{exception}{void}",)
     if section.by == "stored":
-        return (f"stored sessions were enough, because they scatter by only {sd}",)
+        return (f"no pairs were needed, because the stored sessions differ by only {sd} (standard deviation)",)
     return ()
 
 

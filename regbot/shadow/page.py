@@ -58,7 +58,7 @@ def write_checks(rows: Sequence[ShadowRow]) -> str:
             f"{entry.verdict}  {commits}  {printable(entry.subject)}".rstrip(),
             f"  checked  {entry.created} by regbot {printable(entry.regbot)}, {entry.minutes:.0f} minutes timed",
             f"  gate     {'would have stopped it' if entry.would_block else 'would have let it through'}",
-            *([f"  settled  {_describe_outcome(row)}"] if row.outcome else []),
+            *([f"  outcome  {_describe_outcome(row)}"] if row.outcome else []),
         ]
         for workload in entry.workloads:
             throughput = f", throughput {_format_throughput(workload.throughput)}" if workload.throughput else ""
@@ -87,8 +87,8 @@ def write_scoreboard(board: Scoreboard) -> str:
         _format_unflagged("INCONCLUSIVE", board.inconclusive),
         _format_unflagged("PASS", board.passed),
         "",
-        _format_share("of settled FAILs, right", board.precision, "no FAIL is settled"),
-        _format_share("of known regressions, called FAIL", board.recall, "no regression is known"),
+        _format_share("settled FAILs that were right", board.precision, "no FAIL is settled"),
+        _format_share("known regressions that got FAIL", board.recall, "no regression is known"),
     ]
     if board.open:
         lines += ["", "open: settle each with 'regbot shadow settle COMMIT confirmed|refuted|unknown --why TEXT'"]
@@ -154,7 +154,11 @@ def _describe_findings(workload: ShadowWorkload, status: Status) -> str | None:
 def _describe_outcome(row: ShadowRow) -> str:
     """Return the outcome of a row's commit with the person, the date and the reason; '' without an outcome."""
     outcome = row.outcome
-    return printable(f"{outcome.outcome} by {outcome.who} on {outcome.when[:10]}: {outcome.why}") if outcome else ""
+    return (
+        printable(f"{outcome.outcome} (settled by {outcome.who} on {outcome.when[:10]}): {outcome.why}")
+        if outcome
+        else ""
+    )
 
 
 def _format_throughput(throughput: ShadowThroughput) -> str:

@@ -52,7 +52,7 @@ class TestOneSession:
         result = section(verdict_of(*write_session(5, 4, head_noise=SLOWER)))
         assert (result.status, result.decision, result.by, result.pairs) == ("FAIL", "regressed", "runs", 0)
         assert any(
-            "the records show one session: all runs on n1 from 2026-09-21 14:13 to 2026-09-21 14:21 UTC, with 8 changes"
+            "all runs on n1 from 2026-09-21 14:13 to 2026-09-21 14:21 UTC, and base and head alternated 8 times"
             in reason
             for reason in result.reasons
         )
@@ -274,7 +274,7 @@ class TestSeparateSessions:
     def test_files_without_times_count_only_if_the_user_says_so(self, files: Folder) -> None:
         base, head = files("b", 20, run_sd=0.01), files("h", 1, run_sd=0.0, seconds=STEP_S * 1.08)
         assert verdict_of(base, head).verdict == "INCONCLUSIVE"
-        assert "--separate-sessions declares this for files that do not show when they ran" in reasons_of(base, head)
+        assert "--separate-sessions declares that their sessions are separate" in reasons_of(base, head)
         assert verdict_of(base, head, "--separate-sessions").verdict == "FAIL"
         assert "says it of files" not in reasons_of(base[:5], head, "--separate-sessions")
         assert "5 base files are known to be of separate sessions" in reasons_of(base[:5], head, "--separate-sessions")
@@ -312,7 +312,7 @@ class TestNoEvidence:
         assert result.low_pct < result.estimate_pct < result.high_pct
         assert {test.decision for test in result.tests} == {"undecided"}
         assert "nothing in the files shows that base and head ran in turn in one session" in result.reasons[0]
-        assert any("node and session effects not controlled" in reason for reason in result.reasons)
+        assert any("differences between nodes and sessions are not controlled" in reason for reason in result.reasons)
 
     def test_records_of_other_days_decide_nothing(self) -> None:
         other = Node(name="n2", node_class="2 cores", cores=2)
@@ -324,10 +324,13 @@ class TestNoEvidence:
         base, head = files("b", 1, run_sd=0.0, step_sd=1e-4), files("h", 1, run_sd=0.0, step_sd=1e-4, **SLOWER)
         reasons = reasons_of(base, head)
         assert (
-            "the difference proves more than 1% only if two launches of one commit differ by less than 1.51%" in reasons
+            "the estimate proves more than 1% only if two launches of one commit differ by less than 1.51%" in reasons
         )
         assert "0.7% on a quiet node, 1.4% on a typical one, 3.4% on a noisy one" in reasons
-        assert "one pair of one session, compared with --paired --noise, would prove slowdowns from 2.0%" in reasons
+        assert (
+            "one pair of one session, compared with --paired --noise, proves a slowdown if it is at least 2.0%"
+            in reasons
+        )
         assert (
             "it takes 4 pairs on a quiet node (0.3% per pair), 4 on a typical one (0.8%), 10 on a noisy one (2.5%)"
             in reasons
@@ -337,7 +340,7 @@ class TestNoEvidence:
     def test_two_equal_launches_say_at_which_noise_they_would_prove_no_change(self, files: Folder) -> None:
         reasons = reasons_of(files("b", 1, run_sd=0.0, step_sd=1e-4), files("h", 1, run_sd=0.0, step_sd=1e-4))
         assert (
-            "the difference proves less than 2% only if two launches of one commit differ by less than 0.77%" in reasons
+            "the estimate proves less than 2% only if two launches of one commit differ by less than 0.77%" in reasons
         )
 
     def test_sets_of_runs_ask_how_much_two_sessions_differ(self, files: Folder) -> None:

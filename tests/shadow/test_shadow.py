@@ -76,7 +76,7 @@ def pace(status: Status, decision: Decision | None, *bounds: float) -> Throughpu
     cost = Cost(runs=18, minutes=41.5)
     return Throughput(
         status=status,
-        reasons=[f"{decision} by pairs"],
+        reasons=["Head is slower than base." if decision == "regressed" else f"The decision is {decision}."],
         decision=decision,
         estimate_pct=estimate,
         low_pct=low,
@@ -465,7 +465,7 @@ def test_the_commands_list_show_and_settle(two_weeks: Path) -> None:
     assert "8 commits" not in command("show", "--since", "2026-08-09", *at_folder)
     settled = command("settle", "e07ce07c", "confirmed", "--why", "seen", "--who", "ann", *at_folder)
     assert settled.startswith("settled in ")
-    assert "confirmed by ann" in command("show", "e07ce07c", *at_folder)
+    assert "confirmed (settled by ann" in command("show", "e07ce07c", *at_folder)
 
 
 def test_the_documents_satisfy_their_schemas(two_weeks: Path) -> None:

@@ -401,7 +401,7 @@ def in_a_merge() -> Bisection:
     """The culprit is a commit of a merged branch, and confirmation was not requested."""
     points = [point(number) for number in range(7)]
     named = candidate(points[4], 0.982)
-    told = f"{points[4].name} is about 22% slower, from the search alone"
+    told = f"{points[4].name} is about 22% slower, by an estimate from the search runs only"
     found = change([named], points[3], "not asked", told, merge=point(90).commit)
     return result(
         found="culprit",
@@ -587,7 +587,7 @@ PLANS: dict[str, Callable[[], BisectionPlan]] = {
         success=0.38,
         possible=False,
         reasons=[
-            "a slowdown of 2% is 0.41 of what one run scatters by here (4.9%): about 640 runs would be needed",
+            "a slowdown of 2% is 0.41 times the noise of one run here (4.9%): about 640 runs would be needed",
             "use a quieter node, or make each run longer (session.steps)",
         ],
     ),
