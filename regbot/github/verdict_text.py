@@ -129,8 +129,8 @@ def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedC
             alone = ", as the only pull request of its group" if subject.has_other_pulls else ""
             pull = f"#{subject.comment_number}"
             text = (
-                f"Somebody with the role `maintain` can accept the change with this comment in {pull}, which names the "
-                f"head of {pull}. Queue {pull} again after that{alone}:"
+                f"Somebody with the role `maintain` can accept the change with this comment in {pull}. The commit in "
+                f"it is the head of {pull}. After that, queue {pull} again{alone}:"
             )
             yield text, f"/regbot accept {subject.acceptance_sha}: why"
         return
@@ -149,7 +149,10 @@ def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedC
         rule for rule in _list_rules(verdict) if visible(rule, len(rule)) == rule and len(rule) < LOG_LINE_CHARACTERS
     ]
     if rules:
-        yield "Somebody with the role `write` can declare a change as expected with", "\n".join(rules[:MAX_RULES])
+        yield (
+            "Somebody with the role `write` can declare an intended change of the sharding with",
+            "\n".join(rules[:MAX_RULES]),
+        )
     if subject.tier == "measured" and status == "FAIL":
         text = "Somebody with the role `write` can search for the commit that caused the regression with"
         yield text, f"/regbot bisect {verdict.base.commit}..{sha}"

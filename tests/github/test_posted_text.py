@@ -26,6 +26,7 @@ from regbot.github.types import WorkflowRun
 from regbot.records.verdict import Status
 from regbot.report.markdown import UntrustedText
 from support.report_cases import CASES, HOSTILE
+from support.sharding_cases import HEAD
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "posted"
 THEN = datetime(2026, 1, 5, 9, tzinfo=UTC)
@@ -36,7 +37,7 @@ RUN = WorkflowRun(
     path=STATIC,
     event="pull_request",
     head_branch="topic",
-    head_sha="2" * 40,
+    head_sha=HEAD.commit,
     head_repository="mallory/moe",
     title="A change",
     status="completed",
@@ -47,7 +48,7 @@ RUN = WorkflowRun(
     updated=THEN,
     url="https://github.com/acme/moe/actions/runs/77",
 )
-STATIC_OF = Subject(RUN, "static", "2" * 40, 12, 12, "main", ("main",))
+STATIC_OF = Subject(RUN, "static", HEAD.commit, 12, 12, "main", ("main",))
 MEASURED_OF = replace(STATIC_OF, tier="measured", nonce="0123456789abcdef", run=replace(RUN, path=MEASURE))
 GROUP = replace(STATIC_OF, number=0)
 ANN = ReviewAcceptance("ann", "the router needs the counts")
@@ -58,7 +59,7 @@ def write_posted(
     subject: Subject,
     github: GitHub = SHOWING,
     acceptance: ReviewAcceptance | None = None,
-    live: str = "2" * 40,
+    live: str = HEAD.commit,
 ) -> str:
     verdict, session = CASES[name]()
     text = words.write_verdict_text(verdict, session, subject, acceptance, github)
@@ -69,7 +70,7 @@ def invalid(subject: Subject, *why: str, github: GitHub = SHOWING) -> str:
     return write_body(words.write_invalid_text(why, subject, github), "INVALID", subject)
 
 
-def write_body(text: str, status: Status, subject: Subject, live: str = "2" * 40) -> str:
+def write_body(text: str, status: Status, subject: Subject, live: str = HEAD.commit) -> str:
     stamp = Stamp(subject.number, subject.sha, subject.tier, subject.run.id, 1, status, 99)
     return StampedText(stamp, text).body(live)
 
