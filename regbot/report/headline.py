@@ -69,7 +69,7 @@ def icon(check: Check) -> str:
 
 def _sharding_fail_headline(check: Check) -> Words:
     failing = check.decisive
-    return (*_describe_worst_change(failing, "FAIL"), f", in {_count_workloads(failing, check)}")
+    return (*_describe_worst_change(failing, "FAIL"), f" in {_count_workloads(failing, check)}")
 
 
 def _both_fail_headline(check: Check) -> Words:
@@ -178,7 +178,7 @@ def _review_headline(check: Check) -> Words:
     waiting = check.decisive
     return (
         *_describe_worst_change(waiting, "REVIEW"),
-        f", in {_count_workloads(waiting, check)}; a reviewer has to decide whether this is intended",
+        f" in {_count_workloads(waiting, check)}; a reviewer has to decide whether this is intended",
     )
 
 
@@ -209,13 +209,13 @@ def _not_judged_headline(check: Check) -> Words:
 
 def _accepted_headline(check: Check) -> Words:
     declared = [entry for entry in check.entries if any(finding.accepted for finding in entry.findings)]
-    scope = f", in {_count_workloads(declared, check)}, declared as intended"
+    scope = f" in {_count_workloads(declared, check)}, declared as intended"
     return (*_describe_worst_change(declared, None), scope, *_append_throughput(check))
 
 
 def _improved_headline(check: Check) -> Words:
     changed = [entry for entry in check.entries if entry.findings]
-    scope = f", in {_count_workloads(changed, check)}; this is no regression"
+    scope = f" in {_count_workloads(changed, check)}; this is no regression"
     return (*_describe_worst_change(changed, None), scope, *_append_throughput(check))
 
 
@@ -338,14 +338,14 @@ _HEADLINES: dict[State, Callable[[Check], Words]] = {
 
 
 def _describe_worst_change(entries: Sequence[WorkloadSection], status: Status | None) -> Words:
-    """Return text like ``all-to-all replaced by gather and sum, all-to-all on `ep` 5 per layer → 0``."""
+    """Return text like ``all-to-all replaced by gather and sum (all-to-all on `ep`: 5 per layer → 0)``."""
     for entry in entries:
         for finding in entry.findings:
             if status is None or finding.status == status:
                 line = _select_clearest_line(entry, finding)
                 return (
                     UntrustedText(clip(finding.pattern, PATTERN_CHARACTERS)),
-                    *((", ", *_describe_line_change(line)) if line else ()),
+                    *((" (", *_describe_line_change(line), ")") if line else ()),
                 )
     return ("the program has changed", *_append_first_reason(entries))
 
@@ -365,17 +365,17 @@ def _describe_line_change(line: CollectiveLine) -> Words:
     if missing := line.list_missing_layers():
         names = [word for layer in missing for word in (", ", Name(layer))][1:]
         usual_count = line.describe_count(line.base)
-        return (kind_words(line.kind), " on ", Name(line.axis), f" {usual_count} → 0 in ", *names)
+        return (kind_words(line.kind), " on ", Name(line.axis), f": {usual_count} → 0 in ", *names)
     base_count, head_count = line.describe_count(line.base), line.describe_count(line.head)
     if line.base.count == line.head.count or base_count == head_count:
         base_count, head_count = str(line.base.count), str(line.head.count)
     if line.base.count == line.head.count:
-        return (kind_words(line.kind), " on ", Name(line.axis), f" still {head_count}, but with other bytes or layers")
+        return (kind_words(line.kind), " on ", Name(line.axis), f": still {head_count}, but with other bytes or layers")
     return (
         kind_words(line.kind),
         " on ",
         Name(line.axis),
-        f" {base_count or line.base.count} → {head_count or line.head.count}",
+        f": {base_count or line.base.count} → {head_count or line.head.count}",
     )
 
 

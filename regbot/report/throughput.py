@@ -163,14 +163,15 @@ def describe_reference(section: Throughput) -> str:
 
 
 def _describe_undecided(section: Throughput, thresholds: Thresholds) -> str:
-    """Return why nothing is decided. If the pairs are too noisy, what a decision needs comes first."""
+    """Return why nothing is decided. If the noise is the only reason, the line below the numbers has the power of the
+    pairs, and this cell says what the interval does not show."""
     if not (cause := describe_undecided(section)):
         return "undecided"
-    needs = (
-        f"for FAIL, the pairs must prove a slowdown above {size(thresholds.indifference_pct)}; for PASS, they must "
-        f"rule out one of {size(thresholds.threshold_pct)}; "
-    )
-    return f"undecided: {needs if is_undecided_by_noise(section) else ''}{cause}"
+    if not is_undecided_by_noise(section):
+        return f"undecided: {cause}"
+    regression, loss = size(thresholds.indifference_pct), size(thresholds.threshold_pct)
+    not_shown = f"neither proves a slowdown above {regression} (FAIL) nor rules out one of {loss} (PASS)"
+    return f"undecided: the interval {not_shown}"
 
 
 def describe_undecided(section: Throughput) -> str:
