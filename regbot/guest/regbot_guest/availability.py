@@ -88,10 +88,10 @@ def find_buffer(name: str, device: torch.device, required_buffer: str = "", ep: 
 
 def _buffer_obstacle(buffer: str, library: DeepEPInstallation, device: torch.device, ep: int) -> str:
     """Return why groups of ``ep`` ranks cannot use the class ``buffer`` on this device, or '' if they can."""
-    if buffer not in library.lacks:
+    if buffer not in library.missing_by_class:
         return f"it offers no {buffer}"
-    if library.lacks[buffer]:
-        return f"its {buffer} has no {', '.join(library.lacks[buffer][:3])}"
+    if library.missing_by_class[buffer]:
+        return f"its {buffer} has no {', '.join(library.missing_by_class[buffer][:3])}"
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         if major not in GPU_GENERATIONS.get(buffer, ()):

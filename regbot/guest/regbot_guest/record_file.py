@@ -29,4 +29,4 @@ def prove_code(request: Request) -> dict[str, Any]:
     """Return from where the code was loaded, and in a sparse checkout also which modules were not found."""
     watched = watched_packages(Path(request.root), request.source_roots, request.watch, request.entry)
     proof = code_proof(Path(request.root), watched | set(request.absent_packages))
-    return {**proof, "missing": MissingModules.list_installed()}
+    return {**proof, "missing": MissingModules.list_missing_modules()}
