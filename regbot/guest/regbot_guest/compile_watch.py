@@ -68,11 +68,14 @@ class CompileWatch:
         return self._watch_function(model)
 
     def _watch_module(self, module: nn.Module) -> None:
+        """Record each forward of ``module``."""
         module.register_forward_pre_hook(
             lambda called_module, _: self.called_names.append(type(called_module).__name__)
         )
 
     def _watch_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that records each call and then calls ``function``."""
+
         def eager(*args: Any, **kwargs: Any) -> Any:
             self.called_names.append(getattr(function, "__qualname__", "a function"))
             return call_unchanged(function, args, kwargs)

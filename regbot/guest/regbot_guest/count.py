@@ -1,7 +1,9 @@
 """Counts one steady step: build the workload in a world, run the steps, count the last step.
 
 The mode ``static`` uses a fake world and fake tensors, so a model of full size needs no GPU and well below 1 GiB of
-memory. The mode ``real`` uses the ranks of a launcher and real tensors. Tests compare the counts of both modes.
+memory. A few fake tensors have *shadow values*: real values, such as token counts, which decide sizes
+(``shadow_values.py``). The mode ``real`` uses the ranks of a launcher and real tensors. Tests compare the counts of
+both modes.
 """
 
 import math
@@ -73,9 +75,11 @@ def count_step(request: Request) -> dict[str, Any]:
         open_world(request.world, request.ep, fake=True) if is_static else open_requested_world(request) as world,
         ExitStack() as modes,
     ):
-        fake = modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True)) if is_static else None
-        shadows = _make_shadow_values(request, fake) if fake is not None else None
-        modes.enter_context(shadows.numpy_from_shadows() if shadows is not None else nullcontext())
+        shadows = None
+        if is_static:
+            fake_mode = modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+            shadows = _make_shadow_values(request, fake_mode)
+            modes.enter_context(shadows.numpy_from_shadows())
         with timed_stage("build", seconds), build_context(shadows) if shadows is not None else nullcontext():
             training = Training(request, load_plugin(request.entry), world)
         tracker = modes.enter_context(ModuleTracker(training.model))

@@ -209,6 +209,7 @@ class _DeepEPDispatch(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        # The gradients are those of the received rows, of their experts (without gradient) and of their weights.
         exchange, rows = ctx.exchange, grads[0].contiguous()
         x, weights = exchange.library.combine(rows, exchange.handle, grads[2].float().contiguous())
         exchange.announce_combine(rows, lambda: rows.shape[0])

@@ -32,6 +32,7 @@ from regbot_guest import flight_recorder
 
 MAGIC = b"regbot/last@1\n"
 FILE_BYTES = 8192
+"""Size of ``last.{rank}``. The constants below describe its layout."""
 DUMP_TIME_OFFSET, GROUP_COUNT_OFFSET, HEADER_OFFSET, MODULE_OFFSET = 16, 24, 32, 64
 GROUP_TABLE_OFFSET, SLOT_TABLE_OFFSET = 256, 3328
 """Byte offsets of the parts of ``last.{rank}``.
@@ -46,6 +47,7 @@ HEADER = struct.Struct("<QQQ")
 none), and the time at which this state began, in nanoseconds of ``time.monotonic_ns``.
 """
 MODULE_BYTES = 192
+"""Longest path of a module. A longer path is cut."""
 GROUP = struct.Struct("<32s8s80sQ")
 """Entry of the group table: a group's name, backend and ranks, and the number of collectives issued in the group."""
 MAX_GROUPS = 24

@@ -89,6 +89,7 @@ class _HybridEPDispatch(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        # The gradients are those of the received rows, of their weights and of the counts (without gradient).
         exchange, rows = ctx.exchange, grads[0].contiguous()
         x, dense_weights = exchange.library.combine_with_unpermute(
             hidden=rows, probs=grads[1].float().contiguous(), handle=exchange.handle

@@ -68,11 +68,11 @@ def time_steps(request: Request, record: dict[str, Any]) -> None:
         }
         further_steps = itertools.count(request.steps)  # numbers of the steps after the timed ones
         source = StepSource(
-            lambda: training.step(next(further_steps)),
-            world.axes,
-            list_mesh_groups(world),
-            world.device,
-            request.resolved(),
+            step=lambda: training.step(next(further_steps)),
+            axes=world.axes,
+            groups=list_mesh_groups(world),
+            device=world.device,
+            config=request.resolved(),
         )
         if not profile_if_uncountable(request, source, describe_replays(), record):
             record |= _count_step(request, training, world)

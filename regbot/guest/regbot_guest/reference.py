@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 EXIT_REFUSED = 10
 """Exit code of a process whose record contains a refusal."""
@@ -67,10 +67,11 @@ def _probe(torch: Any, request: dict[str, Any], rank: int) -> dict[str, Any]:
         return {
             "refusal": f"torch {torch.__version__} sees {visible_gpus} GPUs here, but {local_ranks} ranks need one each"
         }
-    kind = "cuda" if on_gpu else "cpu"
-    device = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0"))) if on_gpu else torch.device(kind)
     if on_gpu:
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
+    else:
+        device = torch.device("cpu")
     dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(seconds=JOIN_S))
     try:
         results = _measure(torch, dist, request, device, rank)
@@ -79,11 +80,20 @@ def _probe(torch: Any, request: dict[str, Any], rank: int) -> dict[str, Any]:
     name = torch.cuda.get_device_name(device) if on_gpu else _describe_processor()
     return {
         **results,
-        "device": kind,
+        "device": device.type,
         "device_name": name,
         "driver": _read_driver_version(),
         "torch": str(torch.__version__),
     }
+
+
+class _Operation(NamedTuple):
+    """An operation to measure: a function, or an all-to-all among the ranks of a group."""
+
+    name: str
+    work: "Work | None" = None  # None for an all-to-all, whose tensors are created only when it is measured
+    group: Any = None
+    ranks: int = 1  # number of ranks of the group
 
 
 def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: int) -> dict[str, Any]:
@@ -95,29 +105,32 @@ def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: 
     barrier_tensor = torch.zeros(1, device=device)
     dist.all_reduce(barrier_tensor)
     results: dict[str, Any] = {"clock_s": time.time()}  # the all-reduce makes this about the same moment on all hosts
-    product = _make_product(torch, sizes, device, float(request["slowed"].get(str(rank), 0.0)))
-    copy = _make_copy(torch, sizes["copy_bytes"], device)
-    # name, function to measure, group and its number of ranks; without a function, the operation is an all-to-all
-    for name, work, group, ranks in (
-        ("gemm", product, None, 1),
-        ("local_all_to_all", None, host_group, host_ranks),
-        ("all_to_all", None, dist.group.WORLD, request["ranks"] if hosts > 1 else 1),
-        ("copy", copy, None, 1),
-    ):
-        if work is None and ranks == 1:
-            results[name] = None  # a group of one rank exchanges nothing
+    slowed_pct = float(request["slowed"].get(str(rank), 0.0))
+    # The all-to-all on a single host is measured only once, as local_all_to_all.
+    ranks_across_hosts = request["ranks"] if hosts > 1 else 1
+    operations = (
+        _Operation("gemm", work=_make_product(torch, sizes, device, slowed_pct)),
+        _Operation("local_all_to_all", group=host_group, ranks=host_ranks),
+        _Operation("all_to_all", group=dist.group.WORLD, ranks=ranks_across_hosts),
+        _Operation("copy", work=_make_copy(torch, sizes["copy_bytes"], device)),
+    )
+    for operation in operations:
+        is_collective = operation.work is None
+        if is_collective and operation.ranks == 1:
+            results[operation.name] = None
             continue
-        is_collective = work is None
-        step = work or _make_exchange(torch, dist, sizes["all_to_all_bytes"], device, group, ranks)
-        budget_s = seconds["all_to_all" if is_collective else name]
+        step = operation.work or _make_exchange(
+            torch, dist, sizes["all_to_all_bytes"], device, operation.group, operation.ranks
+        )
+        budget_s = seconds["all_to_all" if is_collective else operation.name]
         dist.all_reduce(barrier_tensor)
-        warmup_times = time_repetitions(torch, step, budget_s / 5, MIN_REPETITIONS)
+        warmup_times = time_repetitions(torch, step, budget_s / 5, count=MIN_REPETITIONS)
         num_repetitions = None
         if is_collective:  # all ranks must repeat a collective equally often
             slowest_median_s = torch.tensor([statistics.median(warmup_times)], device=device)
             dist.all_reduce(slowest_median_s, op=dist.ReduceOp.MAX)
             num_repetitions = _fit_repetitions(budget_s, slowest_median_s.item())
-        results[name] = _summarize(time_repetitions(torch, step, budget_s, num_repetitions))
+        results[operation.name] = _summarize(time_repetitions(torch, step, budget_s, count=num_repetitions))
     dist.all_reduce(barrier_tensor)  # no rank leaves while another rank is still measuring
     return results
 
