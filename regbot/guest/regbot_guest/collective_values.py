@@ -56,11 +56,11 @@ def output_values(kind: str, values: Tensor, shape: torch.Size, call_arguments: 
     group = find_process_group(call_arguments)
     ranks, elements = group.size(), shape.numel()
     output: Tensor | None
-    if kind == "all_to_all" and "output_tensors" not in call_arguments:
+    if kind == "all_to_all" and "output_tensors" not in call_arguments:  # one tensor with the rows for all ranks
         splits = call_arguments.get("input_split_sizes") or [values.shape[0] // ranks] * ranks
         rows_for_this_rank = values.split(list(splits))[group.rank()]
         output = torch.cat([rows_for_this_rank] * ranks)  # every rank sends the same rows
-    elif kind == "all_gather" and values.numel() != elements:
+    elif kind == "all_gather" and values.numel() != elements:  # one output tensor for the inputs of all ranks
         output = torch.cat([values.reshape(-1)] * ranks)
     elif kind == "all_reduce":
         output = _reduce_equal(values, ranks, call_arguments)

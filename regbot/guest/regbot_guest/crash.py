@@ -37,8 +37,8 @@ _TORCH_MODULE = "nn/modules/module.py"
 def call_unchanged(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call ``function`` and return its result.
 
-    Code of regbot that only observes a call of other code, such as the counter, makes the call here. The frames of this
-    code are then left out of a crash, because they cannot have caused it.
+    Code of regbot that observes a call of other code, such as the counter, makes the call through this function.
+    ``list_frames`` then leaves out the frames of the observing code, because they cannot have caused a crash.
     """
     return function(*args, **kwargs)
 
@@ -79,13 +79,18 @@ def list_frames(error: BaseException, root: Path) -> list[Frame]:
                 frames.pop()
         else:
             frames.append(frame)
-    if frames and frames[-1]["function"] == "__getattr__" and frames[-1]["file"].endswith(_TORCH_MODULE):
+    if frames and _is_getattr_of_torch(frames[-1]):
         frames.pop()  # torch only reports that the caller's module has no such attribute
     if isinstance(error, SyntaxError) and error.filename:
         frames.append(_make_frame(error.filename, error.lineno, "<module>", root))
     if (misused := _misused_code_of_regbot(error)) is not None:
         frames.append(_make_frame(*misused, root))
     return frames
+
+
+def _is_getattr_of_torch(frame: Frame) -> bool:
+    """Whether ``frame`` is ``Module.__getattr__`` of torch."""
+    return frame["function"] == "__getattr__" and frame["file"].endswith(_TORCH_MODULE)
 
 
 def last_checkout_frame(frames: Sequence[Frame]) -> str:
@@ -95,7 +100,7 @@ def last_checkout_frame(frames: Sequence[Frame]) -> str:
 
 
 def _iterate_errors(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and the errors that it was raised from, the first raised one last."""
+    """Yield the error, then the error that it was raised from, and so on."""
     yielded: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in yielded:

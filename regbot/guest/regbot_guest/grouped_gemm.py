@@ -26,7 +26,10 @@ KERNELS = {9: "sm90_kernel", 10: "sm100_kernel"}
 
 
 def path_in_torch(dtype: torch.dtype, device: torch.device) -> str:
-    """Return the implementation that torch's grouped operator has for ``dtype`` on ``device``."""
+    """Return the implementation that torch's grouped operator has for ``dtype`` on ``device``.
+
+    It is not known for AMD GPUs, so ``UNNAMED`` is returned for them.
+    """
     if device.type != "cuda":
         return LOOP_IN_TORCH
     if _is_rocm(device):

@@ -297,7 +297,10 @@ def _map_file(path: Path) -> mmap.mmap:
 
 
 def _describe_group(group: Any) -> tuple[bytes, bytes, bytes]:
-    """Return the name, the backend and the ranks of a group. The name is the group's description if there is one."""
+    """Return the name, the backend and the ranks of a group, cut to the sizes of the fields in ``GROUP``.
+
+    The name is the group's description if there is one.
+    """
     from torch import distributed
 
     from regbot_guest.axes import compact

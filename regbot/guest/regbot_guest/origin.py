@@ -42,8 +42,8 @@ def code_proof(root: Path, watched: set[str]) -> dict[str, Any]:
     ``root``.
 
     Paths are relative to ``root``. In the result, ``watched`` has one loaded file of each watched package in ``root``.
-    ``foreign`` has one loaded file of each watched package that was also, or only, loaded from elsewhere. ``files`` has
-    the hashes.
+    ``foreign`` has one loaded file of each watched package that was loaded from elsewhere, even if a part of it was
+    loaded from ``root``. ``files`` has the hashes.
     """
     root = root.resolve()
     own_packages: dict[str, str] = {}

@@ -189,7 +189,7 @@ def compiled_frames() -> str:
     return f"torch.compile compiled {frames} frames of it" if frames else ""
 
 
-def watch_replays() -> Any:
+def watch_replays() -> Callable[[], str]:
     """Start counting replays of CUDA graphs. Return a function that describes the replays so far.
 
     The function returns text such as 'it replayed 3 CUDA graphs', or '' if there were no replays.

@@ -117,7 +117,7 @@ class _CopyTokens(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, slot_of_row: Tensor, row_of_slot: Tensor) -> Tensor:
         ctx.save_for_backward(row_of_slot)
         ctx.tokens = x.shape[0]
-        # slots / tokens = top_k, and slot // top_k is the token of a slot
+        # The divisor is top_k: number of slots / number of tokens. The token of a slot is slot // top_k.
         return x.index_select(0, slot_of_row // (slot_of_row.numel() // x.shape[0]))
 
     @staticmethod

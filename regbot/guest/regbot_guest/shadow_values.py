@@ -95,7 +95,7 @@ class ShadowValues:
         Raises Untraceable if a size or an integer depends on real data.
         """
         packet = func.overloadpacket
-        if packet is aten._local_scalar_dense:
+        if packet is aten._local_scalar_dense:  # .item()
             return self._read_scalar(args[0])
         inputs = flatten([*args, *kwargs.values()])
         input_values = [self.find_values(tensor) for tensor in inputs]
@@ -107,7 +107,7 @@ class ShadowValues:
             self._propagate_shadows(func, args, kwargs, result)
             return result
         self._forget_written_values(func, args, kwargs)
-        if not all_known:
+        if not all_known:  # func may choose experts by unknown scores
             self._seed_routing(packet, name_arguments(func, args, kwargs), result)
         return result
 
@@ -117,9 +117,12 @@ class ShadowValues:
         group = find_process_group(call_arguments)
         values = [self.find_values(tensor) for tensor in inputs]
         for index, output in enumerate(outputs):
-            source = find_source(index, spec, len(outputs), values, group)
+            source_values = find_source(index, spec, len(outputs), values, group)
+            if source_values is None:
+                self._write(output, None)
+                continue
             with _disable_current_modes():
-                value = output_values(spec.kind, source, output.shape, call_arguments) if source is not None else None
+                value = output_values(spec.kind, source_values, output.shape, call_arguments)
             self._write(output, value)
 
     @contextmanager
@@ -301,7 +304,7 @@ class ShadowValues:
         return torch.cat([chosen, other_experts], dim=1)
 
     def _write(self, output: Tensor, value: Tensor | None) -> None:
-        """Record that ``value`` was written to ``output`` and its views, by an operator without alias annotations.
+        """Record that a collective wrote ``value`` to ``output``, and so to the views of ``output``.
 
         None as ``value`` means that the written values are unknown.
         """

@@ -112,6 +112,7 @@ class Stopwatch:
         """Events that were last recorded on one of these other streams."""
         self._wraps_deep_ep = False
         self._replaced: list[tuple[type, str, Any]] = []
+        """Class, name and original of each replaced method."""
 
     def __enter__(self) -> "Stopwatch":
         for name in METHODS:

@@ -46,6 +46,7 @@ class UncountedWatch:
         self.collectives: list[str] = []
         self._counting_thread = threading.get_ident()
         self._replaced: list[tuple[type, str, Any]] = []
+        """Class, name and original of each replaced method."""
 
     def __enter__(self) -> "UncountedWatch":
         for name in METHODS:

@@ -98,6 +98,7 @@ class _TensorType(type):
         )
 
     def __call__(cls, data: Any = None, *sizes: int, device: Any = None) -> Any:
+        """Return a new tensor with the values in ``data``. If ``data`` is a number, it is the first of the sizes."""
         if isinstance(data, (list, tuple)):
             return torch.tensor(data, dtype=cls.dtype, device=device or "cuda")
         shape = (0,) if data is None else (data, *sizes)

@@ -33,6 +33,7 @@ class Device:
         """Called at each host read."""
         self.choose_experts: Callable[[str, Any, Any], Any] = lambda *_: torch.empty(0, dtype=torch.int64)
         """See ``set_expert_choice``. An empty tensor means that no experts are chosen."""
+        # Operators of the library, and those three that the library calls and Python implements.
         self._ops = torch.ops.regbot_paper
         self._python = torch.library.Library("regbot_paper", "IMPL")
         self._python.impl("refuse", self.refuse, "CompositeExplicitAutograd")
@@ -120,7 +121,8 @@ class Device:
     def launch(self, operator: str, tensors: list[Any]) -> None:
         """Count the launch of one kernel of a library.
 
-        A stand-in calls this method, because it runs no operator for the kernel that the device could count.
+        The stand-in of a library calls this method for each kernel that the library would launch. The device counts
+        only operators by itself, and such a kernel belongs to none.
         """
         self.record(operator, tensors)
         if self.counter is not None:

@@ -82,7 +82,7 @@ def refuse_functions(device: Device) -> None:
     for module in cuda_modules():
         for name, value in list(vars(module).items()):
             full_name = f"{module.__name__}.{name}"
-            if id(value) in replacements:
+            if id(value) in replacements:  # the same object in another module
                 continue
             if isinstance(value, type) and value.__module__.startswith("torch.cuda"):
                 if (refusing_class := _refuse_class(device, value, full_name)) is not None:
@@ -146,9 +146,9 @@ def _iterate_names(code: types.CodeType) -> Iterator[str]:
 
 def _is_compiled(owner: type) -> bool:
     """Whether ``owner`` is a class of compiled code, or the dummy that replaces it in a CPU build."""
-    return owner.__name__ in _COMPILED_CLASSES or any(
-        base.__module__ in _COMPILED_MODULES for base in owner.__mro__[1:]
-    )
+    _, *base_classes = owner.__mro__
+    has_compiled_base = any(base.__module__ in _COMPILED_MODULES for base in base_classes)
+    return has_compiled_base or owner.__name__ in _COMPILED_CLASSES
 
 
 def _refuse_methods(device: Device, owner: type, full_name: str) -> None:
