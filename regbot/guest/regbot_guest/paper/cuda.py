@@ -224,7 +224,7 @@ def _memory_functions(paper: Device) -> dict[str, Any]:
     """Return the functions of ``torch.cuda`` about memory, by name. Their argument ``device`` names one of the GPUs."""
 
     def nested_statistics(device: Any = None) -> dict[str, Any]:
-        """Return the statistics of CUDA's allocator. Allocations are not counted, so their numbers are 0."""
+        """Return the statistics of CUDA's allocator. Only bytes are known. Numbers of allocations and of events are 0."""
         live, peak = paper.memory_use(gpu_index(device))
         pools = ("all", "large_pool", "small_pool")
         zeros = dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
@@ -250,7 +250,7 @@ def _patch_accelerator() -> None:
     """Let the memory functions of ``torch.accelerator`` call those of ``torch.cuda``, because the original ones need
     CUDA's allocator.
     """
-    names = {
+    cuda_names = {
         "empty_cache": "empty_cache",
         "memory_stats": "memory_stats",
         "memory_allocated": "memory_allocated",
@@ -261,14 +261,12 @@ def _patch_accelerator() -> None:
         "reset_peak_memory_stats": "reset_peak_memory_stats",
         "get_memory_info": "mem_get_info",
     }
-    replace_everywhere(
-        torch.accelerator,
-        {
-            name: _calling(getattr(torch.cuda, cuda_name))
-            for name, cuda_name in names.items()
-            if hasattr(torch.accelerator, name)
-        },
-    )
+    replacements = {
+        name: _calling(getattr(torch.cuda, cuda_name))
+        for name, cuda_name in cuda_names.items()
+        if hasattr(torch.accelerator, name)
+    }
+    replace_everywhere(torch.accelerator, replacements)
 
 
 def _calling(function: Callable[..., Any]) -> Callable[..., Any]:
