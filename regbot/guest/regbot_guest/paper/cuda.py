@@ -224,7 +224,7 @@ def _memory_functions(paper: Device) -> dict[str, Any]:
     """Return the functions of ``torch.cuda`` about memory, by name. Their argument ``device`` names one of the GPUs."""
 
     def nested_statistics(device: Any = None) -> dict[str, Any]:
-        """Return the statistics of CUDA's allocator. Only bytes are known. Numbers of allocations and of events are 0."""
+        """Return the statistics of CUDA's allocator. Only bytes are known; numbers of allocations are 0."""
         live, peak = paper.memory_use(gpu_index(device))
         pools = ("all", "large_pool", "small_pool")
         zeros = dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
