@@ -22,10 +22,11 @@ def pin_to_gpu(torch: Any, index: int, is_enabled: bool = True) -> str:
     if not is_enabled:
         return "off"
     try:
-        allowed = os.sched_getaffinity(0)
-        if len(allowed) < (os.cpu_count() or 1):
+        allowed_cores = os.sched_getaffinity(0)
+        if len(allowed_cores) < (os.cpu_count() or 1):
             return "launcher"
-        cores = allowed & _read_cores(PCI_DEVICES / _pci_address(torch.cuda.get_device_properties(index)))
+        gpu_folder = PCI_DEVICES / _pci_address(torch.cuda.get_device_properties(index))
+        cores = allowed_cores & _read_cores(gpu_folder)
         if not cores:
             return "unknown"
         os.sched_setaffinity(0, cores)  # threads that this thread starts later inherit its cores
@@ -38,13 +39,14 @@ def pin_to_gpu(torch: Any, index: int, is_enabled: bool = True) -> str:
 
 
 def _pci_address(properties: Any) -> str:
+    """Return the name of the GPU's folder in ``PCI_DEVICES``, such as 0000:3b:00.0."""
     return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
 
 
 def _read_cores(device: Path) -> set[int]:
     """Return the cores of the NUMA node of a PCI device, from a list such as ``0-15,32-47``."""
     cores: set[int] = set()
-    for span in (device / "local_cpulist").read_text(encoding="ascii").strip().split(","):
-        first, _, last = span.partition("-")
-        cores.update(range(int(first), int(last or first) + 1))
+    for core_range in (device / "local_cpulist").read_text(encoding="ascii").strip().split(","):
+        first, _, last = core_range.partition("-")
+        cores.update(range(int(first), int(last or first) + 1))  # a single core, such as 7, has no last one
     return cores

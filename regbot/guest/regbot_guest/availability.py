@@ -53,45 +53,50 @@ class Resolution(NamedTuple):
 def resolve(
     requested: str, device: torch.device, dtype: torch.dtype, required_buffer: str = "", ep: int = 0
 ) -> Resolution:
-    """Return the dispatcher to run for ``requested``. ``required_buffer`` restricts the choice to one class of deep_ep.
+    """Return the dispatcher to run for ``requested``.
 
-    ``ep`` is the number of ranks of an expert-parallel group, or 0 if it is unknown.
+    ``required_buffer`` restricts the choice to one class of deep_ep; '' allows all classes. ``ep`` is the number of
+    ranks of an expert-parallel group, or 0 if it is unknown.
 
     On a GPU all ranks of the launch must call this function, because it exchanges messages to agree on the result.
     """
     if requested not in BUFFERS:
         return Resolution(requested)
-    obstacle = find_launch_obstacle(device, dtype)
-    buffer, reason = find_buffer(requested, device, required_buffer, ep)
-    reason = "; ".join(filter(None, (reason, obstacle)))
-    if not obstacle:  # the obstacle is the same on every rank, so either all ranks call this function or none does
+    launch_obstacle = find_launch_obstacle(device, dtype)
+    buffer, buffer_obstacle = find_buffer(requested, device, required_buffer, ep)
+    reason = "; ".join(filter(None, (buffer_obstacle, launch_obstacle)))
+    if not launch_obstacle:  # it is the same on every rank, so either all ranks exchange messages or none does
         buffer, reason = _agree_on_buffer(buffer, reason)
-    return Resolution(FALLBACK, "", reason) if reason else Resolution(requested, buffer)
+    if reason:
+        return Resolution(FALLBACK, reason=reason)
+    return Resolution(requested, buffer)
 
 
 def find_buffer(name: str, device: torch.device, required_buffer: str = "", ep: int = 0) -> tuple[str, str]:
-    """Return the class of deep_ep to use for the dispatcher ``name``. If there is none, return '' and the reason.
+    """Return the class of deep_ep to use for the dispatcher ``name``, and ''.
 
+    If there is no usable class, return '' and the reason.
     ``required_buffer`` and ``ep`` are as in ``resolve``.
     """
     library = inspect_deep_ep()
     if not library.importable:
         return "", f"deep_ep cannot be imported: {library.reason}"
-    problems = []
-    for buffer in [required_buffer] if required_buffer else BUFFERS[name]:
-        problem = _buffer_obstacle(buffer, library, device, ep)
-        if not problem:
+    obstacles = []
+    candidates = [required_buffer] if required_buffer else BUFFERS[name]
+    for buffer in candidates:
+        obstacle = _find_buffer_obstacle(buffer, library, device, ep)
+        if not obstacle:
             return buffer, ""
-        problems.append(problem)
-    return "", f"deep_ep {library.version}: {', '.join(problems)}"
+        obstacles.append(obstacle)
+    return "", f"deep_ep {library.version}: {', '.join(obstacles)}"
 
 
-def _buffer_obstacle(buffer: str, library: DeepEPInstallation, device: torch.device, ep: int) -> str:
+def _find_buffer_obstacle(buffer: str, library: DeepEPInstallation, device: torch.device, ep: int) -> str:
     """Return why groups of ``ep`` ranks cannot use the class ``buffer`` on this device, or '' if they can."""
-    if buffer not in library.lacks:
+    if buffer not in library.missing_by_class:
         return f"it offers no {buffer}"
-    if library.lacks[buffer]:
-        return f"its {buffer} has no {', '.join(library.lacks[buffer][:3])}"
+    if missing := library.missing_by_class[buffer]:
+        return f"its {buffer} has no {', '.join(missing[:3])}"
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         if major not in GPU_GENERATIONS.get(buffer, ()):
@@ -99,8 +104,8 @@ def _buffer_obstacle(buffer: str, library: DeepEPInstallation, device: torch.dev
     if buffer == "Buffer" and ep and ep not in LEGACY_GROUP_SIZES:
         sizes = ", ".join(map(str, LEGACY_GROUP_SIZES))
         return f"its Buffer has no configuration for {ep} expert-parallel ranks (only for {sizes})"
-    if buffer == "ElasticBuffer" and device.type == "cuda" and (version := _loaded_nccl()) and version < ELASTIC_NCCL:
-        needed, loaded = _format_version(ELASTIC_NCCL), _format_version(version)
+    if buffer == "ElasticBuffer" and device.type == "cuda" and _is_older_nccl(_loaded_nccl(), ELASTIC_NCCL):
+        needed, loaded = _format_version(ELASTIC_NCCL), _format_version(_loaded_nccl())
         return f"its ElasticBuffer needs NCCL {needed}, and torch has loaded {loaded}"
     return ""
 
@@ -111,6 +116,11 @@ def _loaded_nccl() -> tuple[int, ...]:
     return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
 
 
+def _is_older_nccl(version: tuple[int, ...], oldest: tuple[int, ...]) -> bool:
+    """Whether ``version`` is known and older than ``oldest``. An unknown version is ()."""
+    return bool(version) and version < oldest
+
+
 def _format_version(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
@@ -119,7 +129,9 @@ def explain_missing_adapters() -> str:
     """Return advice for a node without RDMA adapters. By default, ``ElasticBuffer`` needs NCCL's GIN (GPU-initiated
     networking), which does not work there. Return '' if there are adapters, or if the user has switched GIN off.
     """
-    if os.environ.get("EP_DISABLE_GIN", "0") != "0" or (ADAPTERS.is_dir() and any(ADAPTERS.iterdir())):
+    is_gin_off = os.environ.get("EP_DISABLE_GIN", "0") != "0"
+    has_adapters = ADAPTERS.is_dir() and any(ADAPTERS.iterdir())
+    if is_gin_off or has_adapters:
         return ""
     return (
         f"{ADAPTERS} lists no RDMA adapter on this node, and without one deep_ep needs EP_DISABLE_GIN=1; add it to "
@@ -137,19 +149,19 @@ def find_launch_obstacle(device: torch.device, dtype: torch.dtype) -> str:
 
 
 def _agree_on_buffer(buffer: str, reason: str) -> tuple[str, str]:
-    """Return the class of rank 0 if every rank can use the same class, else '' and the first reason against it.
+    """Return the class of deep_ep that all ranks can use, and ''. If there is none, return '' and the first reason.
 
-    The result is the same on all ranks.
+    ``buffer`` and ``reason`` are the result of ``find_buffer`` on this rank. The result of this function is the same on
+    all ranks.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return buffer, reason
-    answers: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(answers, (buffer, reason))
-    for rank, (rank_buffer, rank_reason) in enumerate(answers):
-        if rank_reason or rank_buffer != answers[0][0]:
-            return "", (
-                f"rank {rank}: {rank_reason}"
-                if rank_reason
-                else f"rank {rank} has {rank_buffer}, rank 0 {answers[0][0]}"
-            )
+    result_by_rank: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(result_by_rank, (buffer, reason))
+    first_buffer, _ = result_by_rank[0]
+    for rank, (rank_buffer, rank_reason) in enumerate(result_by_rank):
+        if rank_reason:
+            return "", f"rank {rank}: {rank_reason}"
+        if rank_buffer != first_buffer:
+            return "", f"rank {rank} has {rank_buffer}, rank 0 {first_buffer}"
     return buffer, reason

@@ -19,11 +19,13 @@ class Axes:
         self._axis_by_group: dict[str, str | None] = {}
         """Axis of each registered group, by the group's name. None if the group was registered for several axes."""
         self._ranks: dict[str, tuple[int, ...]] = {}
+        """Ranks of this rank's group along each axis."""
 
     def add(self, axis: str, group: dist.ProcessGroup) -> None:
         """Register ``group`` as this rank's group along ``axis``."""
-        earlier_axis = self._axis_by_group.get(group.group_name, axis)
-        self._axis_by_group[group.group_name] = axis if earlier_axis == axis else None
+        name = group.group_name
+        is_of_another_axis = name in self._axis_by_group and self._axis_by_group[name] != axis
+        self._axis_by_group[name] = None if is_of_another_axis else axis
         self._ranks[axis] = tuple(dist.get_process_group_ranks(group))
 
     def label(self, group: dist.ProcessGroup) -> str:
@@ -42,9 +44,11 @@ class Axes:
 
 
 def compact(ranks: Sequence[int]) -> str:
-    """Format ``0, 1, 2, 3`` as ``0-3``, ``0, 4, 8`` as ``0-8:4``, and other ranks as a list."""
+    """Format ``0, 1, 2, 3`` as ``0-3``, ``0, 4, 8`` as ``0-8:4``, and other ranks as a list such as ``0,1,5``."""
     if len(ranks) > 2:
-        steps: list[int] = [b - a for a, b in pairwise(ranks)]
-        if len(set(steps)) == 1:
-            return f"{ranks[0]}-{ranks[-1]}" + (f":{steps[0]}" if steps[0] != 1 else "")
+        distances = {following - rank for rank, following in pairwise(ranks)}
+        if len(distances) == 1:
+            distance = distances.pop()
+            first_to_last = f"{ranks[0]}-{ranks[-1]}"
+            return first_to_last if distance == 1 else f"{first_to_last}:{distance}"
     return ",".join(map(str, ranks))

@@ -19,30 +19,32 @@ from regbot_guest.tally import StepCounter
 
 LOCAL = "local"
 """Value of a dispatcher that exchanges no rows, because its rank has all experts."""
+_MAX_EVIDENCE_CHARACTERS = 4000
 
 
-def describe_backends(request: Request, observer: StepCounter, device: torch.device) -> dict[str, Any]:
-    """Return requested, resolved and executed values, and the evidence, for each backend. The step ran on
-    ``device``.
+def describe_backends(request: Request, counter: StepCounter, device: torch.device) -> dict[str, Any]:
+    """Return requested, resolved and executed value, and the evidence, of each backend.
+
+    ``counter`` counted a step on ``device``. Grouped GEMM and fused permute are described only for regbot's own layer.
     """
-    own_layer = request.entry is None
-    table = {"attention": _describe_attention(observer.operators)}
+    uses_own_layer = request.entry is None
+    table = {"attention": _describe_attention(counter.operators)}
     if request.mlp != "moe":
         return table
-    if own_layer:
+    if uses_own_layer:
         dtype = _torch_dtype(request)
-        table["grouped_gemm"] = describe_grouped_gemm(observer.operators, dtype, device, runs_grouped_mm(dtype, device))
+        is_usable = runs_grouped_mm(dtype, device)
+        table["grouped_gemm"] = describe_grouped_gemm(counter.operators, dtype, device, is_usable)
     if request.dispatcher and request.ep == 1:
         table["dispatcher"] = _describe_local(request.dispatcher)
-        if own_layer:
-            table["fused_permute"] = _describe_fused_permute(LOCAL, Resolution(LOCAL), LOCAL)
+        if uses_own_layer:
+            table["fused_permute"] = _describe_fused_permute(LOCAL, LOCAL, LOCAL)
     elif request.dispatcher:
-        resolution = _layer_resolution(request, device) if own_layer else Resolution(request.dispatcher)
-        table["dispatcher"] = _describe_dispatcher(request.dispatcher, resolution, observer)
-        if own_layer:
-            table["fused_permute"] = _describe_fused_permute(
-                request.dispatcher, resolution, table["dispatcher"]["executed"]
-            )
+        resolution = _resolve_own_dispatcher(request, device) if uses_own_layer else Resolution(request.dispatcher)
+        table["dispatcher"] = _describe_dispatcher(request.dispatcher, resolution, counter)
+        if uses_own_layer:
+            executed = table["dispatcher"]["executed"]
+            table["fused_permute"] = _describe_fused_permute(request.dispatcher, resolution.resolved, executed)
     return table
 
 
@@ -51,7 +53,7 @@ def _torch_dtype(request: Request) -> torch.dtype:
     return dtype
 
 
-def _layer_resolution(request: Request, device: torch.device) -> Resolution:
+def _resolve_own_dispatcher(request: Request, device: torch.device) -> Resolution:
     """Return how regbot's own layer resolved the dispatcher. ``resolve`` has cached the result, so nothing is tried
     again.
     """
@@ -64,13 +66,13 @@ def _backend_entry(requested: str, resolved: str, executed: str, evidence: str) 
 
 
 def _describe_attention(operators: Mapping[str, int]) -> dict[str, str]:
+    """Describe the attention. The first fused operator in forward is taken; 'math' means that none ran."""
     fused_operators = [name for name in operators if "scaled_dot_product" in name and "backward" not in name]
     if not fused_operators:
         return _backend_entry("sdpa", "sdpa", "math", "no fused attention operator ran")
     operator = fused_operators[0]
-    return _backend_entry(
-        "sdpa", "sdpa", operator.split("::")[1].strip("_"), f"dispatched {operator} x{operators[operator]}"
-    )
+    _, name = operator.split("::")
+    return _backend_entry("sdpa", "sdpa", name.strip("_"), f"dispatched {operator} x{operators[operator]}")
 
 
 def _describe_local(requested: str) -> dict[str, str]:
@@ -82,20 +84,22 @@ def _describe_local(requested: str) -> dict[str, str]:
     return _backend_entry(LOCAL, LOCAL, LOCAL, evidence)
 
 
-def _describe_dispatcher(requested: str, resolution: Resolution, observer: StepCounter) -> dict[str, str]:
-    payload_on_ep = [
-        (key, n) for key, n in observer.tally.count.items() if key.role == "payload" and "ep" in key.axis.split("|")
-    ]
-    exchanges = {via: sum(n for key, n in payload_on_ep if key.via == via) for via in BUFFERS}
-    torch_collectives = {
-        kind: sum(n for key, n in payload_on_ep if key.kind == kind and key.via not in BUFFERS)
-        for kind in ("all_to_all", "all_gather", "reduce_scatter")
-    }
+def _describe_dispatcher(requested: str, resolution: Resolution, counter: StepCounter) -> dict[str, str]:
+    """Describe the dispatcher by the payload collectives on axis ep. Exchanges of a library take precedence."""
+    exchanges_by_library = dict.fromkeys(BUFFERS, 0)
+    torch_collectives = dict.fromkeys(("all_to_all", "all_gather", "reduce_scatter"), 0)
+    for key, count in counter.tally.count.items():
+        if key.role != "payload" or "ep" not in key.axis.split("|"):
+            continue
+        if key.via in exchanges_by_library:
+            exchanges_by_library[key.via] += count
+        elif key.kind in torch_collectives:
+            torch_collectives[key.kind] += count
     evidence = f"payload collectives on axis ep: {', '.join(f'{n} {kind}' for kind, n in torch_collectives.items())}"
-    libraries = [via for via, n in exchanges.items() if n]
+    libraries = [via for via, count in exchanges_by_library.items() if count]
     if libraries:
         executed = libraries[0]
-        calls = ", ".join(f"{exchanges[via]} exchanges returned by {via}" for via in libraries)
+        calls = ", ".join(f"{exchanges_by_library[via]} exchanges returned by {via}" for via in libraries)
         evidence = f"{calls} ({resolution.buffer or 'announced'}); {evidence}"
     elif torch_collectives["all_to_all"]:
         executed = "alltoall"
@@ -103,15 +107,21 @@ def _describe_dispatcher(requested: str, resolution: Resolution, observer: StepC
         executed = "allgather" if torch_collectives["all_gather"] else "none"
     if resolution.reason:
         evidence = f"{requested} is not usable here, {resolution.resolved} ran instead: {resolution.reason}; {evidence}"
-    return _backend_entry(requested, resolution.resolved, executed, evidence[:4000])
+    return _backend_entry(requested, resolution.resolved, executed, evidence[:_MAX_EVIDENCE_CHARACTERS])
 
 
-def _describe_fused_permute(requested: str, resolution: Resolution, executed: str) -> dict[str, str]:
-    """Describe how rows are sorted by expert. HybridEP's kernels sort them; other dispatchers use index operators."""
-    values = [name if name == "hybridep" else "unfused" for name in (requested, resolution.resolved, executed)]
+def _describe_fused_permute(requested: str, resolved: str, executed: str) -> dict[str, str]:
+    """Describe how rows are sorted by expert, by the requested, resolved and executed dispatcher.
+
+    HybridEP's kernels sort the rows. Other dispatchers use index operators, which is called 'unfused'.
+    """
+    requested_permute, resolved_permute, executed_permute = (
+        name if name == "hybridep" else "unfused" for name in (requested, resolved, executed)
+    )
     sorting = (
         "in the exchange that hybridep announced"
         if executed == "hybridep"
         else "by index operators around the exchange"
     )
-    return _backend_entry(values[0], values[1], values[2], f"rows are sorted by expert {sorting}")
+    evidence = f"rows are sorted by expert {sorting}"
+    return _backend_entry(requested_permute, resolved_permute, executed_permute, evidence)

@@ -11,6 +11,10 @@ from typing import Any
 
 
 def main() -> int:
+    """Print the capabilities. ``torch`` is None if torch cannot be imported, and ``why`` then has the error.
+
+    ``static`` is None if static traces work, else the error.
+    """
     capabilities: dict[str, Any] = {"python": platform.python_version()}
     try:
         import torch
@@ -21,7 +25,7 @@ def main() -> int:
         capabilities["cuda"] = torch.version.cuda
         capabilities["gpus"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
         capabilities["backends"] = _available_backends()
-        capabilities["static"] = _try(_static_trace)
+        capabilities["static"] = _find_error(_trace_collective)
         capabilities["grouped_mm"] = _test_grouped_mm()
         capabilities["dispatchers"] = _describe_dispatchers()
     print(json.dumps(capabilities))
@@ -29,6 +33,7 @@ def main() -> int:
 
 
 def _available_backends() -> dict[str, bool]:
+    """Return whether torch has each backend. {} if this torch has no ``torch.distributed``."""
     import torch.distributed as dist
 
     if not dist.is_available():
@@ -36,8 +41,8 @@ def _available_backends() -> dict[str, bool]:
     return {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
 
 
-def _static_trace() -> None:
-    """Try a minimal static trace: a fake world of two ranks and one collective on a fake tensor."""
+def _trace_collective() -> None:
+    """Run a minimal static trace: a fake world of two ranks and one collective on a fake tensor."""
     import torch
     import torch.distributed as dist
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -45,14 +50,16 @@ def _static_trace() -> None:
     from regbot_guest.observer import Observer
     from regbot_guest.world import open_world
 
-    with open_world(2, 2, fake=True) as world, FakeTensorMode(), Observer(world.axes) as observer:
+    with open_world(size=2, ep=2, fake=True) as world, FakeTensorMode(), Observer(world.axes) as observer:
         dist.all_reduce(torch.ones(1))
     if observer.tally.total != 1:
         raise RuntimeError(f"1 collective was issued, {observer.tally.total} were counted")
 
 
 def _test_grouped_mm() -> dict[str, dict[str, Any]]:
-    """Return for each dtype whether the experts' grouped product runs, and the implementation or the error."""
+    """Return for each dtype whether the experts' grouped product runs, and the implementation (``path``) or the error
+    (``why``).
+    """
     import torch
 
     from regbot_guest.grouped_gemm import LOOP_OVER_EXPERTS, path_in_torch
@@ -71,7 +78,11 @@ def _test_grouped_mm() -> dict[str, dict[str, Any]]:
 
 
 def _describe_dispatchers() -> dict[str, dict[str, Any]]:
-    """Return for each library dispatcher whether it can be imported and used in bfloat16, and if not, why."""
+    """Return what this node offers for each dispatcher that needs a library.
+
+    ``importable`` says whether the library can be imported, and ``usable`` whether the dispatcher can be used in
+    bfloat16. ``buffer`` is the class of the library that it would use. ``why`` and ``advice`` may be ''.
+    """
     import torch
 
     from regbot_guest.availability import BUFFERS, explain_missing_adapters, resolve
@@ -94,8 +105,8 @@ def _describe_dispatchers() -> dict[str, dict[str, Any]]:
     return dispatchers
 
 
-def _try(action: Callable[[], None]) -> str | None:
-    """Return None if ``action`` succeeds, else its error as text."""
+def _find_error(action: Callable[[], None]) -> str | None:
+    """Run ``action``. Return its error as text, or None if it succeeds."""
     try:
         action()
     except Exception as error:

@@ -16,12 +16,13 @@ from regbot_guest.collectives import CollectiveSpec, find_process_group, flatten
 
 _OUTPUTS = ("output", "output_tensor", "output_tensors", "output_lists", "outputs", "out", "arriving")
 _INPUTS = ("input", "input_tensor", "input_tensors", "input_list", "inputs")
+"""Names of output and of input arguments in the schemas of collectives. The argument ``tensors`` is both."""
 
 
 def outputs_and_inputs(call_arguments: Mapping[str, Any], result: Any = None) -> tuple[list[Tensor], list[Tensor]]:
     """Return the output tensors and the input tensors of a collective, found by the argument names of its schema.
 
-    If no argument is an output, the outputs are the tensors in ``result``.
+    If no argument is an output, the outputs are the tensors in ``result``, the return value.
     """
     in_place = flatten(call_arguments.get("tensors"))
     if in_place:
@@ -34,9 +35,9 @@ def outputs_and_inputs(call_arguments: Mapping[str, Any], result: Any = None) ->
 def find_source(
     index: int, spec: CollectiveSpec, num_outputs: int, inputs: Sequence[Any], group: dist.ProcessGroup
 ) -> Any:
-    """Return the input tensor that determines output number ``index``, or None if several inputs determine it.
+    """Return the input that determines the values of output number ``index``, or None if there is no such single input.
 
-    ``inputs`` are the input tensors, or their values, and ``num_outputs`` is the number of output tensors of the
+    ``inputs`` are the input tensors, or their values. ``num_outputs`` is the number of output tensors of the
     collective.
     """
     if len(inputs) == 1:
@@ -53,28 +54,32 @@ def output_values(kind: str, values: Tensor, shape: torch.Size, call_arguments: 
     The input of every rank is assumed to be ``values``.
     """
     group = find_process_group(call_arguments)
-    size, elements = group.size(), shape.numel()
+    ranks, elements = group.size(), shape.numel()
     output: Tensor | None
-    if kind == "all_to_all" and "output_tensors" not in call_arguments:
-        splits = call_arguments.get("input_split_sizes") or [values.shape[0] // size] * size
-        output = torch.cat([values.split(list(splits))[group.rank()]] * size)
-    elif kind == "all_gather" and values.numel() != elements:
-        output = torch.cat([values.reshape(-1)] * size)
+    if kind == "all_to_all" and "output_tensors" not in call_arguments:  # one tensor with the rows for all ranks
+        splits = call_arguments.get("input_split_sizes") or [values.shape[0] // ranks] * ranks
+        rows_for_this_rank = values.split(list(splits))[group.rank()]
+        output = torch.cat([rows_for_this_rank] * ranks)  # every rank sends the same rows
+    elif kind == "all_gather" and values.numel() != elements:  # one output tensor for the inputs of all ranks
+        output = torch.cat([values.reshape(-1)] * ranks)
     elif kind == "all_reduce":
-        output = _reduce_equal(values, size, call_arguments)
+        output = _reduce_equal(values, ranks, call_arguments)
     elif kind == "reduce_scatter":
-        own_piece = values if values.numel() == elements else values.flatten().chunk(size)[group.rank()]
-        output = _reduce_equal(own_piece, size, call_arguments)
+        is_own_piece = values.numel() == elements
+        own_piece = values if is_own_piece else values.flatten().chunk(ranks)[group.rank()]
+        output = _reduce_equal(own_piece, ranks, call_arguments)
     elif kind in ("all_to_all", "all_gather", "broadcast", "gather", "scatter"):
-        output = values
+        output = values  # the call has one tensor per rank, and all ranks have the same values
     else:
         return None
-    return output.reshape(shape).clone() if output is not None and output.numel() == elements else None
+    if output is None or output.numel() != elements:
+        return None
+    return output.reshape(shape).clone()
 
 
-def _reduce_equal(values: Tensor, size: int, call_arguments: Mapping[str, Any]) -> Tensor | None:
-    """Return the reduction of ``size`` equal inputs, or None for a reduction that this module does not compute."""
+def _reduce_equal(values: Tensor, ranks: int, call_arguments: Mapping[str, Any]) -> Tensor | None:
+    """Return the reduction of equal inputs of all ranks, or None for a reduction that this module does not compute."""
     name = reduction_name(call_arguments["reduce_op"])
     if name == "sum":
-        return values * size
+        return values * ranks
     return values if name in ("avg", "min", "max", "band", "bor") else None

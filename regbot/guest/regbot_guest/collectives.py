@@ -18,8 +18,8 @@ NAMESPACES = ("c10d", "_c10d_functional", "c10d_functional", "_c10d_functional_a
 class CollectiveSpec(NamedTuple):
     """How to read one collective operator.
 
-    ``volume`` names the argument whose bytes are counted. '' means that no bytes are counted, and 'result' means the
-    bytes of the operator's return value.
+    ``kind`` is the kind of the collective in the ledger. ``volume`` names the argument whose bytes are counted. ''
+    means that no bytes are counted, and 'result' means the bytes of the operator's return value.
     """
 
     kind: str
@@ -90,6 +90,7 @@ NOT_COLLECTIVES = {
     "_c10d_functional": {"wait_tensor", "_wrap_tensor_autograd"},
     "_dtensor": {"mesh_get_process_group"},
 }
+"""Operators in the same namespaces that exchange no data."""
 
 MAX_CONTROL_INDEX_BYTES = 16 * 2**20
 MAX_CONTROL_SMALL_BYTES = 64 * 2**10
@@ -105,15 +106,12 @@ class UnknownCollective(Exception):
 
 
 class ExecutedCollective(NamedTuple):
-    """One executed collective, with the number of bytes that the ledger counts.
-
-    ``uses_symmetric_memory`` says whether it ran on symmetric memory.
-    """
+    """One executed collective, as the ledger counts it."""
 
     kind: str
     group: dist.ProcessGroup
-    dtype: str
-    role: str
+    dtype: str  # such as bfloat16; 'mixed' for several types, and 'none' if no bytes are counted
+    role: str  # payload or control
     bytes: int
     uses_symmetric_memory: bool
 
@@ -158,17 +156,36 @@ def read_collective(
     func: Any, spec: CollectiveSpec, call_arguments: Mapping[str, Any], result: Any
 ) -> ExecutedCollective:
     """Return what one executed collective did. The bytes are elements x element size, not the size of the storage."""
-    group = find_process_group(call_arguments)
-    tensors = flatten(result if spec.volume == "result" else call_arguments.get(spec.volume)) if spec.volume else []
-    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    tensors = _list_counted_tensors(spec, call_arguments, result)
+    num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    is_control = spec.kind == "barrier" or _is_control(tensors, num_bytes)
+    return ExecutedCollective(
+        kind=spec.kind,
+        group=find_process_group(call_arguments),
+        dtype=_name_dtype(tensors),
+        role="control" if is_control else "payload",
+        bytes=num_bytes,
+        uses_symmetric_memory=func.namespace == "symm_mem",
+    )
+
+
+def _list_counted_tensors(spec: CollectiveSpec, call_arguments: Mapping[str, Any], result: Any) -> list[Tensor]:
+    """Return the tensors whose bytes are counted, as ``spec.volume`` says."""
+    if spec.volume == "result":
+        return flatten(result)
+    return flatten(call_arguments.get(spec.volume)) if spec.volume else []
+
+
+def _name_dtype(tensors: Sequence[Tensor]) -> str:
+    """Return the common dtype of ``tensors``, such as bfloat16. Return 'mixed' for several types, 'none' for none."""
     dtypes = {tensor.dtype for tensor in tensors}
-    dtype = str(dtypes.pop()).removeprefix("torch.") if len(dtypes) == 1 else ("mixed" if dtypes else "none")
-    role = "control" if spec.kind == "barrier" or _is_control(tensors, size) else "payload"
-    return ExecutedCollective(spec.kind, group, dtype, role, size, func.namespace == "symm_mem")
+    if len(dtypes) == 1:
+        return str(dtypes.pop()).removeprefix("torch.")
+    return "mixed" if dtypes else "none"
 
 
 _REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
-"""Names of reductions. The position is the value of the C++ enum ``c10d::ReduceOp::RedOpType``."""
+"""Names of reductions. The position of a name is its value in the C++ enum ``c10d::ReduceOp::RedOpType``."""
 
 
 def reduction_name(value: Any) -> str:
@@ -201,9 +218,11 @@ _INDEX_TYPES: tuple[torch.dtype, ...] = (torch.int32, torch.int64, torch.bool)
 _SMALL_TYPES: tuple[torch.dtype, ...] = (torch.uint8, torch.int8, torch.int16)
 
 
-def _is_control(tensors: Sequence[Tensor], size: int) -> bool:
+def _is_control(tensors: Sequence[Tensor], num_bytes: int) -> bool:
+    """Whether a call with these tensors, of ``num_bytes`` bytes together, exchanges token counts or indices."""
     if not tensors:
         return False
     if all(tensor.dtype in _INDEX_TYPES for tensor in tensors):
-        return size <= MAX_CONTROL_INDEX_BYTES
-    return all(tensor.dtype in _INDEX_TYPES + _SMALL_TYPES for tensor in tensors) and size <= MAX_CONTROL_SMALL_BYTES
+        return num_bytes <= MAX_CONTROL_INDEX_BYTES
+    are_integers = all(tensor.dtype in _INDEX_TYPES + _SMALL_TYPES for tensor in tensors)
+    return are_integers and num_bytes <= MAX_CONTROL_SMALL_BYTES

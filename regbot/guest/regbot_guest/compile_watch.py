@@ -17,12 +17,13 @@ from regbot_guest.guesses import EXECUTION
 
 
 class CompileWatch:
-    """While active, ``torch.compile`` and ``Module.compile`` compile nothing, and each call of the affected code is
-    recorded.
+    """While active, ``torch.compile`` and ``Module.compile`` compile nothing, and each call of code that they would
+    have compiled is recorded.
     """
 
     def __init__(self) -> None:
         self.called_names: list[str] = []
+        """Name of the module's class or of the function, for each call."""
         self._compile, self._module_compile = torch.compile, nn.Module.compile
         self._optimize = torch._dynamo.optimize
 
@@ -47,12 +48,16 @@ class CompileWatch:
         return ", ".join(sorted(set(self.called_names))[:5])
 
     def guesses(self) -> dict[str, str]:
-        """Return what the trace assumed about the called code, and its kind; {} if nothing was called."""
+        """Return a guess of the trace as a mapping from its sentence to its kind. {} if no such code was called."""
         if not self.called_names:
             return {}
         return {f"{self.describe()} would be compiled by torch.compile, and ran eagerly": EXECUTION}
 
     def _replacement(self, model: Any = None, **options: Any) -> Any:
+        """Return ``model``, a module or a function, with a watch on its calls. This replaces ``torch.compile``.
+
+        Without ``model``, the call is that of a decorator with options, so a decorator is returned.
+        """
         if model is None:
             return partial(self._replacement, **options)
         if options.get("disable"):
@@ -63,11 +68,14 @@ class CompileWatch:
         return self._watch_function(model)
 
     def _watch_module(self, module: nn.Module) -> None:
+        """Record each forward of ``module``."""
         module.register_forward_pre_hook(
             lambda called_module, _: self.called_names.append(type(called_module).__name__)
         )
 
     def _watch_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that records each call and then calls ``function``."""
+
         def eager(*args: Any, **kwargs: Any) -> Any:
             self.called_names.append(getattr(function, "__qualname__", "a function"))
             return call_unchanged(function, args, kwargs)

@@ -4,7 +4,7 @@
 class ContractError(Exception):
     """The workload cannot be measured as requested, or its module violates the module contract.
 
-    ``kind`` is the kind of the refusal.
+    ``kind`` is the kind of the refusal in the record, such as config, entry, routing or liveness.
     """
 
     def __init__(self, kind: str, message: str) -> None:

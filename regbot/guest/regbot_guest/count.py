@@ -1,7 +1,9 @@
 """Counts one steady step: build the workload in a world, run the steps, count the last step.
 
 The mode ``static`` uses a fake world and fake tensors, so a model of full size needs no GPU and well below 1 GiB of
-memory. The mode ``real`` uses the ranks of a launcher and real tensors. Tests compare the counts of both modes.
+memory. A few fake tensors have *shadow values*: real values, such as token counts, which decide sizes
+(``shadow_values.py``). The mode ``real`` uses the ranks of a launcher and real tensors. Tests compare the counts of
+both modes.
 """
 
 import math
@@ -45,22 +47,26 @@ UNTRACEABLE = (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
+"""Exceptions of a step that cannot be traced without real data."""
 FAKE_PATCHES = (
     "tensors without values (FakeTensorMode)",
     "process groups without peers (fake backend)",
     "of every parameter that FSDP cuts up, the own piece only",
 )
+"""What differs from a real run in a trace with fake tensors. The ledger lists these texts."""
 
 
 def count_step(request: Request) -> dict[str, Any]:
-    """Return the part of the raw record that the step yields: ledger, loss, backends, phase times, peak memory,
-    warnings.
+    """Count the last of ``request.steps`` steps, and return its fields of the raw record.
+
+    The fields are ledger, loss, backends, phase times, peak memory and warnings. Raises ContractError if the step
+    cannot be counted reliably, or one of ``UNTRACEABLE``.
     """
     is_static = request.mode == "static"
     compile_watch, uncounted_watch = CompileWatch(), UncountedWatch()
     seconds: dict[str, float] = {}
     if is_static:
-        torch.set_num_threads(1)  # shadow tensors are small, and traces of two arms run in parallel
+        torch.set_num_threads(1)  # tensors with values are small here, and traces of two arms run in parallel
     runs_grouped_mm(getattr(torch, request.dtype), torch.device("cpu"))  # cache the result before a mode is active
     with (
         compile_watch,
@@ -69,9 +75,11 @@ def count_step(request: Request) -> dict[str, Any]:
         open_world(request.world, request.ep, fake=True) if is_static else open_requested_world(request) as world,
         ExitStack() as modes,
     ):
-        fake = modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True)) if is_static else None
-        shadows = _make_shadow_values(request, fake) if fake is not None else None
-        modes.enter_context(shadows.numpy_from_shadows() if shadows is not None else nullcontext())
+        shadows = None
+        if is_static:
+            fake_mode = modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+            shadows = _make_shadow_values(request, fake_mode)
+            modes.enter_context(shadows.numpy_from_shadows())
         with timed_stage("build", seconds), build_context(shadows) if shadows is not None else nullcontext():
             training = Training(request, load_plugin(request.entry), world)
         tracker = modes.enter_context(ModuleTracker(training.model))
@@ -110,8 +118,10 @@ def count_step(request: Request) -> dict[str, Any]:
 
 @contextmanager
 def build_context(shadows: ShadowValues) -> Iterator[None]:
-    """Context manager for building the model. Tensors that layers create get shadows, and FSDP copies only this rank's
-    chunk.
+    """Context manager for building the model of a static trace.
+
+    Constant tensors that layers create, such as permutations, keep their values as shadow values. FSDP copies only this
+    rank's chunk of each parameter.
     """
     with skip_other_chunks(), Shadowing(shadows):
         yield
@@ -121,8 +131,8 @@ def _make_shadow_values(request: Request, mode: FakeTensorMode) -> ShadowValues:
     """Return shadow values with the requested routing. They are the real values of the few fake tensors, such as token
     counts, whose values decide sizes.
 
-    With natural routing, the router has no values to choose experts by. Balanced routing is then assumed, and the
-    ledger contains a warning.
+    With natural routing, the router chooses experts by scores, which have no values here. Balanced routing is then
+    assumed, and the ledger contains a warning.
     """
     routing = "skewed" if request.routing == "skewed" else "balanced"
 
@@ -135,7 +145,8 @@ def _make_shadow_values(request: Request, mode: FakeTensorMode) -> ShadowValues:
 def plant_collectives(observer: StepCounter, world: World) -> dict[str, Any]:
     """Issue one collective on each group of the world's meshes, to check that the counter sees these collectives.
 
-    A world of one rank has no collectives, so an operator takes their place.
+    A world of one rank has no collectives, so an operator takes their place. Return the fields ``planted`` and ``seen``
+    of the liveness check: the number of issued and of counted calls.
     """
     if world.size == 1:
         return _plant_operator(observer, world.device)
@@ -148,7 +159,7 @@ def list_mesh_groups(world: World) -> list[dist.ProcessGroup]:
 
 
 def _plant_operator(observer: StepCounter, device: torch.device) -> dict[str, Any]:
-    """Run one operator. Return the number of run and of counted operators."""
+    """Run one operator. Return the number of executed and of counted operators, as in ``plant_collectives``."""
     observer.new_step()
     with observer:
         torch.erfinv(torch.zeros(1, device=device))
@@ -159,7 +170,10 @@ def _plant_operator(observer: StepCounter, device: torch.device) -> dict[str, An
 def plant_on_groups(
     observer: StepCounter, groups: Iterable[dist.ProcessGroup], device: torch.device | None = None
 ) -> dict[str, Any]:
-    """Issue one all-reduce on each group of several ranks. Return the number of issued and of counted all-reduces."""
+    """Issue one all-reduce on each group of several ranks. Return the number of issued and of counted all-reduces.
+
+    The fields of the result are as in ``plant_collectives``.
+    """
     observer.new_step()
     with observer:
         num_planted = issue_on_groups(groups, device)
@@ -175,11 +189,15 @@ def issue_on_groups(groups: Iterable[dist.ProcessGroup], device: torch.device | 
 
 
 def _multi_rank_groups() -> dict[str, Any]:
+    """Return all process groups of this process that have several ranks, by name."""
     return {group.group_name: group for group in dist.distributed_c10d._world.pg_map if group.size() > 1}
 
 
 def read_sequence_numbers() -> Any:
-    """Return the backend's sequence number for each group, or None if the backend keeps none, like the fake backend."""
+    """Return how many collectives the backend has issued in each group, by the group's name.
+
+    Return None if the backend keeps no such sequence numbers, as the fake backend does not.
+    """
     try:
         return {name: group._get_sequence_number_for_group() for name, group in _multi_rank_groups().items()}
     except RuntimeError:
@@ -214,7 +232,10 @@ def refuse_compiled(compile_watch: CompileWatch) -> None:
 
 
 def refuse_unreliable_count(request: Request, uncounted_watch: UncountedWatch, observer: StepCounter) -> None:
-    """Raise ContractError if the count misses a collective, or if the step did not follow the requested routing."""
+    """Raise ContractError if the count misses a collective, or if the step did not follow the requested routing.
+
+    With balanced routing, every all-to-all of token rows sends the same number of rows to each rank.
+    """
     if uncounted_watch.collectives:
         raise ContractError(
             "liveness",
@@ -223,7 +244,9 @@ def refuse_unreliable_count(request: Request, uncounted_watch: UncountedWatch, o
         )
     if request.routing == "balanced" and request.mlp == "moe":
         for axis, splits in observer.payload_splits:
-            if "ep" in axis.split("|") and len(set(splits)) > 1:
+            is_on_ep = "ep" in axis.split("|")  # the axis may be 'ep|dp'
+            are_equal = len(set(splits)) == 1
+            if is_on_ep and not are_equal:
                 raise ContractError(
                     "routing",
                     f"balanced routing was requested, but an all-to-all sends {min(splits)} to {max(splits)} rows per "
@@ -232,18 +255,22 @@ def refuse_unreliable_count(request: Request, uncounted_watch: UncountedWatch, o
 
 
 def count_method(observer: Observer, world: World, is_static: bool) -> "CountMethod":
-    """Return the method by which a step under the dispatch mode was counted."""
-    guesses = observer.shadows.guesses if observer.shadows is not None else {}
-    patches = FAKE_PATCHES if is_static else ()
-    return CountMethod("dispatch-mode", world.device.type, observer.fingerprint.hexdigest(), patches, guesses)
+    """Return the method by which ``observer`` counted a step."""
+    return CountMethod(
+        source="dispatch-mode",
+        device=world.device.type,
+        program=observer.fingerprint.hexdigest(),
+        patches=FAKE_PATCHES if is_static else (),
+        guesses=observer.shadows.guesses if observer.shadows is not None else {},
+    )
 
 
 @dataclass(frozen=True)
 class CountMethod:
-    """How a step was counted: with the tool ``source``, on ``device``.
+    """How a step was counted: by the counter ``source``, on the kind of device ``device``.
 
-    ``program`` is the fingerprint of the device program, or None. ``patches`` describe what differs from a
-    real run. ``guesses`` maps each guess, a sentence, to its kind.
+    ``program`` is the fingerprint of the device program, or None if there is none. ``patches`` describe what differs
+    from a real run. ``guesses`` maps the sentence of each guess to its kind.
     """
 
     source: str
@@ -256,7 +283,10 @@ class CountMethod:
 def build_ledger(
     request: Request, world: World, counter: StepCounter, liveness: dict[str, Any], method: CountMethod
 ) -> dict[str, Any]:
-    """Return the ledger of the step that ``counter`` counted, as a JSON document."""
+    """Return the ledger of the step that ``counter`` counted, as a JSON document.
+
+    ``liveness`` has the results of the liveness check.
+    """
     warnings = []
     if request.mode == "static" and request.routing == "natural":
         warnings.append("routing is natural; without values it was taken to be balanced")

@@ -16,22 +16,29 @@ from typing import Any
 MAX_FRAMES = 100
 """Number of frames that are kept: the innermost ones."""
 MAX_CHARACTERS = 300
+"""Number of characters that are kept of a file's path (the last ones) and of a function's name."""
+MAX_KEYS = 20
+"""Number of configuration keys that the record lists."""
 
 GUEST = Path(__file__).resolve().parent
 
 Frame = dict[str, Any]
-"""A frame as in the record: ``file``, ``line``, ``function`` and ``owner``."""
+"""A frame as in the record: ``file``, ``line``, ``function`` and ``owner``.
+
+``owner`` says whose code the file is: checkout (the code under test), regbot, torch, or installed (all other code).
+"""
 
 _WRONG_CALL = re.compile(r"([\w.<>]+)\(\) (?:got|takes|missing)\b")
 """Python's message for arguments that do not fit a function's signature. It begins with the function's name."""
 _TORCH_MODULE = "nn/modules/module.py"
+"""Torch's file with the class ``Module``."""
 
 
 def call_unchanged(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call ``function`` and return its result.
 
-    A watch that observes a call, and changes nothing of it, makes the call here. The watch's frames are then left out
-    of the crash's traceback, because they cannot have caused it.
+    Code of regbot that observes a call of other code, such as the counter, makes the call through this function.
+    ``list_frames`` then leaves out the frames of the observing code, because they cannot have caused a crash.
     """
     return function(*args, **kwargs)
 
@@ -40,28 +47,39 @@ def describe_crash(error: BaseException, root: Path, regbot_keys: Iterable[str])
     """Return the record of a crash.
 
     ``frames`` holds frames of the error and of the errors that it was raised from. The last frame is where the first of
-    these errors was raised. ``keys`` lists those of ``regbot_keys`` that the error names.
+    these errors was raised. ``keys`` lists those of ``regbot_keys`` that the messages or the failing lines name.
+    ``root`` is the folder of the checkout.
     """
     errors = list(_iterate_errors(error))
-    frames = [frame for link in errors for frame in _select_relevant_frames(list_frames(link, root))]
-    text = " ".join([str(link) for link in errors] + [_failing_source(link, root) for link in errors])
+    frames: list[Frame] = []
+    for linked_error in errors:
+        frames += _select_relevant_frames(list_frames(linked_error, root))
+    messages = [str(linked_error) for linked_error in errors]
+    failing_lines = [_failing_source(linked_error, root) for linked_error in errors]
+    text = " ".join(messages + failing_lines)
     return {
         "frames": frames[-MAX_FRAMES:],
-        "keys": [key for key in regbot_keys if _is_named(key, text)][:20],
+        "keys": [key for key in regbot_keys if _is_named(key, text)][:MAX_KEYS],
     }
 
 
 def list_frames(error: BaseException, root: Path) -> list[Frame]:
-    """Return the frames of one error, the innermost last. Frames of watches that only observe a call are left out."""
+    """Return the frames of one error, the innermost last.
+
+    Frames of regbot's code that only observes a call are left out. A frame is added where the error is about code that
+    the traceback does not contain, such as a file with a syntax error.
+    """
     frames: list[Frame] = []
     for summary in traceback.extract_tb(error.__traceback__):
         frame = _make_frame(summary.filename, summary.lineno, summary.name, root)
-        if frame["owner"] == "regbot" and summary.name == call_unchanged.__name__:
+        is_observed_call = frame["owner"] == "regbot" and summary.name == call_unchanged.__name__
+        if is_observed_call:
+            # The preceding frames of regbot belong to the code that observes the call.
             while frames and frames[-1]["owner"] == "regbot":
                 frames.pop()
         else:
             frames.append(frame)
-    if frames and frames[-1]["function"] == "__getattr__" and frames[-1]["file"].endswith(_TORCH_MODULE):
+    if frames and _is_getattr_of_torch(frames[-1]):
         frames.pop()  # torch only reports that the caller's module has no such attribute
     if isinstance(error, SyntaxError) and error.filename:
         frames.append(_make_frame(error.filename, error.lineno, "<module>", root))
@@ -70,31 +88,37 @@ def list_frames(error: BaseException, root: Path) -> list[Frame]:
     return frames
 
 
+def _is_getattr_of_torch(frame: Frame) -> bool:
+    """Whether ``frame`` is ``Module.__getattr__`` of torch."""
+    return frame["function"] == "__getattr__" and frame["file"].endswith(_TORCH_MODULE)
+
+
 def last_checkout_frame(frames: Sequence[Frame]) -> str:
-    """Return the innermost frame in the code under test, such as 'pkg/moe.py:42 in forward', or ''."""
+    """Return the innermost frame in the code under test, such as 'pkg/moe.py:42 in forward'. '' if there is none."""
     frame = next((frame for frame in reversed(frames) if frame["owner"] == "checkout"), None)
     return f"{frame['file']}:{frame['line']} in {frame['function']}" if frame is not None else ""
 
 
 def _iterate_errors(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and the errors that it was raised from, the first raised one last."""
-    seen: set[int] = set()
-    link: BaseException | None = error
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
-        yield link
-        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    """Yield the error, then the error that it was raised from, and so on."""
+    yielded: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in yielded:
+        yielded.add(id(current))
+        yield current
+        context = None if current.__suppress_context__ else current.__context__
+        current = current.__cause__ or context
 
 
 def _select_relevant_frames(frames: Sequence[Frame]) -> list[Frame]:
-    """Return the frames of the checkout and of regbot, and the innermost one.
+    """Return the frames of the checkout and of regbot, and the innermost frame whoever owns it.
 
-    Frames of regbot that called the checkout's outermost frame are left out, because they only started the code.
+    The frames before the first one of the checkout are left out, because they only started the code under test.
     """
     owners = [frame["owner"] for frame in frames]
     start = owners.index("checkout") if "checkout" in owners else 0
-    inner = list(frames[start:])
-    return [frame for frame in inner[:-1] if frame["owner"] in ("checkout", "regbot")] + inner[-1:]
+    outer_frames, innermost = frames[start:-1], frames[-1:]
+    return [*(frame for frame in outer_frames if frame["owner"] in ("checkout", "regbot")), *innermost]
 
 
 def _make_frame(filename: str, line: int | None, function: str, root: Path) -> Frame:
@@ -108,7 +132,7 @@ def _make_frame(filename: str, line: int | None, function: str, root: Path) -> F
 
 
 def _find_owner(filename: str, root: Path) -> tuple[str, str]:
-    """Return whose code a file is, and its path as it is shown."""
+    """Return whose code a file is, as in ``Frame``, and the file's path for the record."""
     if filename.startswith("<"):  # code without a file, such as <string>
         return "installed", filename
     path = Path(filename).resolve()
@@ -125,10 +149,11 @@ def _find_owner(filename: str, root: Path) -> tuple[str, str]:
 
 
 def _misused_code_of_regbot(error: BaseException) -> tuple[str, int, str] | None:
-    """Return file, line and name of regbot's function that was called with wrong arguments, or of regbot's class whose
-    object lacks an attribute. Return None for every other error.
+    """Return file, line and name of regbot's function or class that the error is about. Return None for most errors.
 
-    Python raises these errors in the caller, so the traceback has no frame of the function or class.
+    There are two cases. Either regbot's function was called with wrong arguments, or an object of regbot's class lacks
+    an attribute. For a class, the line is 0. Python raises these errors in the caller, so the traceback has no frame of
+    the function or class.
     """
     if isinstance(error, AttributeError):
         owner = getattr(error, "obj", None)
@@ -140,12 +165,13 @@ def _misused_code_of_regbot(error: BaseException) -> tuple[str, int, str] | None
     if match is None:
         return None
     gc.unfreeze()  # gc.get_objects lists no frozen objects
+    name = match[1]
     # isinstance would read the class of a weak proxy's object, which may be gone
-    functions = [value for value in gc.get_objects() if type(value) is FunctionType and value.__qualname__ == match[1]]
+    functions = [value for value in gc.get_objects() if type(value) is FunctionType and value.__qualname__ == name]
     if not functions or not all(_is_guest_module(function.__module__) for function in functions):
         return None
-    code = functions[0].__code__
-    return code.co_filename, code.co_firstlineno, functions[0].__qualname__
+    function = functions[0]
+    return function.__code__.co_filename, function.__code__.co_firstlineno, function.__qualname__
 
 
 def _is_guest_module(name: str | None) -> bool:
@@ -153,21 +179,26 @@ def _is_guest_module(name: str | None) -> bool:
 
 
 def _failing_source(error: BaseException, root: Path) -> str:
-    """Return the source lines of the expression that failed in the innermost frame of the checkout."""
+    """Return the source lines of the expression that failed in the innermost frame of the checkout.
+
+    Return '' if no frame belongs to the checkout.
+    """
     source = ""
     for summary in traceback.extract_tb(error.__traceback__):
-        if summary.lineno is not None and _find_owner(summary.filename, root)[0] == "checkout":
-            end = getattr(summary, "end_lineno", None) or summary.lineno  # Python 3.10 does not have it
-            source = " ".join(linecache.getline(summary.filename, line) for line in range(summary.lineno, end + 1))
+        owner, _ = _find_owner(summary.filename, root)
+        if summary.lineno is not None and owner == "checkout":
+            last_line = getattr(summary, "end_lineno", None) or summary.lineno  # Python 3.10 has no end_lineno
+            lines = range(summary.lineno, last_line + 1)
+            source = " ".join(linecache.getline(summary.filename, line) for line in lines)
     return source
 
 
 def _is_named(key: str, text: str) -> bool:
-    """Whether ``text`` names the key ``section.name`` or ``name``.
+    """Whether ``text`` names the configuration key ``key``, which has the form ``section.name`` or ``name``.
 
-    A name of several words is enough. A name of one word, such as ``enable``, occurs in other sections too, so it must
-    follow its section, as in ``debug.seed`` or ``debug_config.seed``. Without a section, it must be ``.name`` or
-    ``--name``.
+    A name of several words, such as ``compile_mode``, needs no section in ``text``. A name of one word, such as
+    ``enable``, occurs in other sections too. So ``text`` must contain the section before it, as in ``debug.seed`` or
+    ``debug_config.seed``. If such a key has no section, ``text`` must contain ``.name`` or ``--name``.
     """
     section, _, name = key.rpartition(".")
     if "_" in name:

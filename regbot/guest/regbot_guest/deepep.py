@@ -38,10 +38,11 @@ is the default of version 1 and the fallback in torchtitan.
 
 
 class DispatchResult(NamedTuple):
-    """Rows that a dispatch received.
+    """Rows that a dispatch received: one row for each token with an expert on this rank.
 
-    ``x`` is ``[rows, hidden]``. ``experts`` and ``weights`` are ``[rows, top_k]``. ``experts`` has local expert
-    indices, or -1 where the expert is on another rank. ``handle`` is needed to return the rows with combine.
+    ``x`` is ``[rows, hidden]``. ``experts`` and ``weights`` are those of the token of each row, ``[rows, top_k]``.
+    ``experts`` has indices of this rank's experts, or -1 where the expert is on another rank. ``handle`` is needed to
+    return the rows with combine.
     """
 
     x: Tensor
@@ -64,8 +65,9 @@ class BufferWrapper(Protocol):
 
 
 class LegacyWrapper:
-    """Version 1, ``deep_ep.Buffer``. The buffers have the sizes that the library recommends for this number of
-    ranks.
+    """Version 1, ``deep_ep.Buffer``. The buffers have the sizes that the library recommends for this number of ranks.
+
+    ``hidden_bytes`` is the number of bytes of one row.
     """
 
     def __init__(self, group: dist.ProcessGroup, num_experts: int, hidden_bytes: int) -> None:
@@ -102,8 +104,9 @@ class LegacyWrapper:
 
 
 class ElasticWrapper:
-    """Version 2, ``deep_ep.ElasticBuffer``, in its compact layout. The library's other layout, the expanding one, has
-    no backward.
+    """Version 2, ``deep_ep.ElasticBuffer``, in its compact layout, which has one row per token and rank.
+
+    The library's other layout, the expanding one, has no backward.
     """
 
     def __init__(self, group: dist.ProcessGroup, num_experts: int, tokens: int, hidden: int, top_k: int) -> None:
@@ -141,8 +144,8 @@ class ElasticWrapper:
         return x, weights
 
 
-# A buffer takes gigabytes, and all ranks must create it together. So all layers and steps share one until the process
-# ends.
+# A buffer takes gigabytes, and all ranks must create it together. So all layers and steps share one buffer until the
+# process ends.
 
 
 @cache
@@ -156,7 +159,11 @@ def _elastic_wrapper(group: dist.ProcessGroup, num_experts: int, tokens: int, hi
 
 
 class DeepEP:
-    """Dispatcher that uses DeepEP's kernels. ``buffer`` is the name of the class of deep_ep to use."""
+    """Dispatcher that uses DeepEP's kernels. ``buffer`` is the name of the class of deep_ep to use.
+
+    The state between dispatch and combine is ``num_received``, the number of received rows, and for each copy of a row
+    ``row_of_copy`` and ``weight_of_copy``.
+    """
 
     def __init__(self, num_experts: int, group: dist.ProcessGroup, buffer: str) -> None:
         self.num_experts, self.group, self.buffer = num_experts, group, buffer
@@ -167,11 +174,13 @@ class DeepEP:
         if self.buffer == "ElasticBuffer":
             buffer = _elastic_wrapper(self.group, self.num_experts, tokens, hidden, top_k)
         else:
+            # DeepEP's examples also take at least 2 bytes per element for the size of a row.
             buffer = _legacy_wrapper(self.group, self.num_experts, hidden * max(x.element_size(), 2))
         self.exchange = Exchange(VIA, buffer, self.group, self.num_experts, experts)
         received, expert_of_slot, weight_of_slot = _DeepEPDispatch.apply(x, weights, self.exchange)
 
-        # A received row is copied once for each of its local experts. The host waits for the number of copies.
+        # A received row is copied once for each of its experts on this rank. The host waits for the number of copies.
+        # Slot ``row * top_k + j`` stands for expert j of a received row.
         expert_of_slot = expert_of_slot.flatten().long()
         local_slots = (expert_of_slot >= 0).nonzero()[:, 0]
         experts_of_slots = expert_of_slot.index_select(0, local_slots)
@@ -200,6 +209,7 @@ class _DeepEPDispatch(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        # The gradients are those of the received rows, of their experts (without gradient) and of their weights.
         exchange, rows = ctx.exchange, grads[0].contiguous()
         x, weights = exchange.library.combine(rows, exchange.handle, grads[2].float().contiguous())
         exchange.announce_combine(rows, lambda: rows.shape[0])

@@ -51,15 +51,16 @@ used.
 
 
 class DeepEPInstallation(NamedTuple):
-    """The installed deep_ep. ``lacks`` maps each class that deep_ep offers to the required methods and parameters that
-    this class lacks.
-    """
+    """The installed deep_ep."""
 
     importable: bool
-    reason: str = ""
+    reason: str = ""  # why it cannot be imported
     version: str = ""
-    distributions: tuple[str, ...] = ()
-    lacks: "dict[str, list[str]]" = {}  # noqa: RUF012 (never written)
+    distributions: tuple[str, ...] = ()  # names of the installed packages that provide it
+    missing_by_class: "dict[str, list[str]]" = {}  # noqa: RUF012 (never written)
+    """For each class of ``REQUIRED_PARAMETERS`` that deep_ep has: the required methods and parameters that the class
+    lacks. [] means that the class can be used.
+    """
 
 
 @cache
@@ -83,22 +84,25 @@ def inspect_deep_ep() -> DeepEPInstallation:
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-            return DeepEPInstallation(False, f"the import was still running after {TIMEOUT_S:.0f} s")
+            return DeepEPInstallation(importable=False, reason=f"the import was still running after {TIMEOUT_S:.0f} s")
         output.seek(0)
         lines = output.read().splitlines()
-    if child.returncode < 0:
+    if child.returncode < 0:  # the negative number of a signal
+        number = -child.returncode
         names = {member.value: member.name for member in signal.Signals}  # real-time signals have no name
-        return DeepEPInstallation(
-            False, f"the import was ended by {names.get(-child.returncode, f'signal {-child.returncode}')}"
-        )
+        signal_name = names.get(number, f"signal {number}")
+        return DeepEPInstallation(importable=False, reason=f"the import was ended by {signal_name}")
     try:
         answer = json.loads(lines[-1])
         return DeepEPInstallation(**{**answer, "distributions": tuple(answer["distributions"])})
     except (IndexError, ValueError, TypeError, KeyError):
-        return DeepEPInstallation(False, f"the import ended the process with exit code {child.returncode}")
+        return DeepEPInstallation(
+            importable=False, reason=f"the import ended the process with exit code {child.returncode}"
+        )
 
 
 _CHILD = "import sys; sys.path[:] = sys.argv[1:]; from regbot_guest import deepep_installation as d; d.print_result()"
+"""Program of the other process. Its arguments are the search path of this process."""
 
 
 def print_result() -> None:
@@ -108,31 +112,36 @@ def print_result() -> None:
 
 
 def _import_deep_ep() -> DeepEPInstallation:
+    """Import deep_ep in this process and return what it offers."""
     try:
         module = importlib.import_module("deep_ep")
     except (Exception, SystemExit) as error:  # code of others may raise anything; the error is the result
-        return DeepEPInstallation(False, f"{type(error).__name__}: {error}"[:300])
+        return DeepEPInstallation(importable=False, reason=f"{type(error).__name__}: {error}"[:300])
+    missing_by_class = {
+        class_name: list_missing(getattr(module, class_name), required)
+        for class_name, required in REQUIRED_PARAMETERS.items()
+        if hasattr(module, class_name)
+    }
     return DeepEPInstallation(
-        True,
-        "",
-        str(getattr(module, "__version__", "of unknown version"))[:50],
-        tuple(sorted(metadata.packages_distributions().get("deep_ep", []))),
-        {
-            name: list_missing(getattr(module, name), needs)
-            for name, needs in REQUIRED_PARAMETERS.items()
-            if hasattr(module, name)
-        },
+        importable=True,
+        version=str(getattr(module, "__version__", "of unknown version"))[:50],
+        distributions=tuple(sorted(metadata.packages_distributions().get("deep_ep", []))),
+        missing_by_class=missing_by_class,
     )
 
 
-def list_missing(buffer_class: Any, needs: "dict[str, tuple[str, ...]]") -> list[str]:
-    """Return the methods and parameters in ``needs`` that a class lacks, as 'method' or 'method(parameter)'."""
+def list_missing(buffer_class: Any, required: "dict[str, tuple[str, ...]]") -> list[str]:
+    """Return the methods and parameters in ``required`` that a class lacks, as 'method' or 'method(parameter)'.
+
+    ``required`` has the parameters of each method. A method with ``**kwargs`` accepts every parameter.
+    """
     missing = []
-    for method, parameters in needs.items():
+    for method, parameters in required.items():
         if not hasattr(buffer_class, method):
             missing.append(method)
             continue
         accepted = inspect.signature(getattr(buffer_class, method)).parameters
-        if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values()):
+        accepts_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values())
+        if not accepts_all:
             missing += [f"{method}({name})" for name in parameters if name not in accepted]
     return missing

@@ -1,8 +1,8 @@
 """Dispatchers: how token rows travel to the ranks that own their experts, and back.
 
-A dispatcher is everything between the router and the expert MLP. ``dispatch`` takes this rank's tokens and returns the
-rows for this rank's experts, grouped by expert. ``combine`` takes the output of the experts in the same order. It
-returns one row for each token of this rank: the weighted sum over the token's experts.
+``dispatch`` takes this rank's tokens and returns the rows for this rank's experts, grouped by expert. ``combine`` takes
+the output of the experts in the same order. It returns one row for each token of this rank: the weighted sum over the
+token's experts. ``rows.py`` has the types and the functions that all dispatchers share.
 
     alltoall    every row travels once to the rank of its expert and once back (``dist.all_to_all_single``)
     allgather   every rank gathers all tokens, computes its own experts' outputs, and reduce-scatters the sums
@@ -40,8 +40,10 @@ reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sca
 
 
 class AllToAllDispatcher:
-    """Expert parallelism by three all-to-alls: the first exchanges counts, the second sends rows to the experts, the
-    third sends them back.
+    """Expert parallelism by three all-to-alls. They exchange row counts, send rows to the experts, and send rows back.
+
+    ``send_splits`` and ``receive_splits`` are the numbers of rows that this rank sends to each rank and receives from
+    it. ``order_by_expert`` sorts the received rows by expert, and ``order_by_source`` restores their order.
     """
 
     def __init__(self, num_experts: int, group: dist.ProcessGroup | None) -> None:
@@ -59,7 +61,8 @@ class AllToAllDispatcher:
         self.send_splits, self.receive_splits = torch.stack([sent_counts, received_counts]).sum(2).tolist()
         rows = _AllToAllRows.apply(copy_tokens(x, self.slots), self.receive_splits, self.send_splits, self.group)
 
-        # Rows arrive grouped by source rank, then by expert; the grouped MLP needs them grouped by expert only.
+        # Rows arrive grouped by source rank, then by expert. The grouped MLP needs them grouped by expert only. So the
+        # expert of each received row is computed, and the rows are sorted by it.
         local_experts = torch.arange(received_counts.shape[1], device=x.device).repeat(self.ep)
         self.order_by_expert = torch.argsort(
             local_experts.repeat_interleave(received_counts.flatten(), output_size=rows.shape[0]), stable=True
@@ -79,6 +82,9 @@ class AllGatherDispatcher:
     Every rank receives every token, even tokens that none of its experts process. With few experts per token, this
     moves more bytes than ``AllToAllDispatcher``. With a top-k near the number of ranks, it moves fewer bytes. A rank
     computes only some of a token's rows, so it sums rows by atomic additions.
+
+    ``token_of_row`` and ``weight_of_row`` belong to the rows of this rank's experts. ``tokens`` is the number of tokens
+    of all ranks.
     """
 
     def __init__(self, num_experts: int, group: dist.ProcessGroup | None) -> None:
@@ -95,6 +101,7 @@ class AllGatherDispatcher:
 
         counts = count_rows(experts, self.num_experts)
         first_expert = self.group.rank() * self.local_experts
+        # Sorted by expert, the rows of this rank's experts are one range. The host reads its start and its length.
         num_rows_before, num_own_rows = torch.stack(
             [counts[:first_expert].sum(), counts[first_expert : first_expert + self.local_experts].sum()]
         ).tolist()

@@ -19,8 +19,9 @@ from regbot_guest.tally import announce
 class Exchange:
     """The dispatch and combine calls of one layer in one step.
 
-    ``library`` executes the calls. ``handle`` is the part of a dispatch's result that combine needs. ``experts`` is
-    ``[tokens, top_k]``.
+    ``via`` is the name of the library in the ledger. ``library`` is the object that executes the calls. ``handle`` is
+    the part of a dispatch's result that combine needs; it is None before the dispatch. ``experts`` are the experts of
+    this rank's tokens, ``[tokens, top_k]``.
     """
 
     def __init__(self, via: str, library: Any, group: dist.ProcessGroup, num_experts: int, experts: Tensor) -> None:
@@ -37,8 +38,9 @@ class Exchange:
         announce(self.via, self.group, x.dtype, lambda: self.count_sent_rows() * _bytes_per_row(x), experts)
 
     def announce_combine(self, rows: Tensor, count_sent_rows: Callable[[], int]) -> None:
-        """Announce a combine. ``count_sent_rows`` returns the number of rows that were sent, which may be fewer than
-        ``rows`` has.
+        """Announce a combine of ``rows [rows, hidden]``. ``count_sent_rows`` returns the number of rows that were sent.
+
+        The library may send fewer rows than ``rows`` has, because it may first sum the rows of a token on this rank.
         """
         announce(self.via, self.group, rows.dtype, lambda: count_sent_rows() * _bytes_per_row(rows))
 

@@ -33,7 +33,8 @@ hashed.
 class Fingerprint:
     """Incremental hash. Call ``add`` for every dispatched operator in order, and then ``hexdigest``.
 
-    ``label`` returns the axis of a process group. ``values`` returns the known values of a tensor, or None.
+    ``label`` returns the axis of a process group. ``values`` returns the values of a tensor, or None if they are
+    unknown. ``operators`` is the number of hashed operators.
     """
 
     def __init__(
@@ -43,30 +44,34 @@ class Fingerprint:
         self._has_unreadable_argument = False
         self._hash = hashlib.sha256()
         self._tensors: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
+        """The numbered tensors, by id. A later tensor can get the id of a deleted one."""
         self._numbers: dict[int, int] = {}
+        """Number of a tensor, by its id."""
         self._next_number = 0
         self.operators = 0
 
     def add(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Add one executed operator with its arguments and its result to the hash."""
         name = func._schema.name
         if name in IGNORED_OPERATORS:
             return
         self.operators += 1
         for value in (*args, *kwargs.values()):
             self._hash_constants(value)
-        inputs = ",".join(
-            [self._describe(value) for value in args]
-            + [f"{key}={self._describe(argument)}" for key, argument in kwargs.items()]
-        )
+        positional = [self._describe(value) for value in args]
+        by_keyword = [f"{key}={self._describe(value)}" for key, value in kwargs.items()]
+        inputs = ",".join(positional + by_keyword)
         self._hash.update(f"{name}.{func._overloadname}({inputs})->{self._describe(result)}\n".encode())
 
     def hexdigest(self) -> str | None:
-        """Return the hash, or None if an argument of some operator could not be read. None is not equal to any
-        fingerprint.
+        """Return the hash, or None if an argument of some operator could not be read.
+
+        None proves nothing about two programs, not even if both have it.
         """
         return None if self._has_unreadable_argument else self._hash.hexdigest()
 
     def _describe(self, value: Any) -> str:
+        """Return the text of an argument or result for the hash. It is the same in every run of the same program."""
         if isinstance(value, Tensor):
             shape = "x".join(map(str, value.shape))
             stride = "x".join(map(str, value.stride()))
@@ -102,7 +107,8 @@ class Fingerprint:
         expert indices.
         """
         for tensor in flatten(value):
-            if self._tensors.get(id(tensor)) is tensor:
+            is_result_of_operator = self._tensors.get(id(tensor)) is tensor
+            if is_result_of_operator:
                 continue
             values = self._values(tensor)
             if values is not None and values.numel() <= MAX_CONSTANT:
@@ -110,6 +116,7 @@ class Fingerprint:
                     self._hash.update(repr(values.tolist()).encode())
 
     def _describe_boxed(self, value: torch.ScriptObject) -> str:
+        """Return the text of a boxed object: a reduction, a process group or a work handle."""
         if is_reduction(value):
             name = reduction_name(value)
             self._has_unreadable_argument |= name == "premul_sum"  # the factor of this reduction cannot be read

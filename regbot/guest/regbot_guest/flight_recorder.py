@@ -22,30 +22,36 @@ KEPT_CALLS = 16
 
 
 def switch_on(c10d_module: Any) -> None:
-    """Switch the recorder on, unless the user has set its size. Call this before the first process group is created.
+    """Switch the recorder on. If the user has set its size, leave the setting as it is.
 
-    ``c10d_module`` is the module ``torch._C._distributed_c10d``.
+    Call this before the first process group is created. ``c10d_module`` is the module ``torch._C._distributed_c10d``.
     """
-    if not any(name in os.environ for name in BUFFER_VARIABLES):
-        name = BUFFER_VARIABLES[0] if hasattr(c10d_module, DUMP_FUNCTIONS[1]) else BUFFER_VARIABLES[1]
-        os.environ[name] = str(BUFFER_SIZE)
+    if any(name in os.environ for name in BUFFER_VARIABLES):
+        return
+    new_variable, old_variable = BUFFER_VARIABLES
+    _, dump_function_of_gloo = DUMP_FUNCTIONS
+    is_new_torch = hasattr(c10d_module, dump_function_of_gloo)
+    os.environ[new_variable if is_new_torch else old_variable] = str(BUFFER_SIZE)
 
 
 def read_latest_calls(c10d_module: Any) -> "list[dict[str, Any]]":
-    """Return the latest calls in all process groups, newest first. [] if the recorder has none.
+    """Return the latest calls in all process groups, newest first. Return [] if the recorder has no calls.
 
     A call has ``group``, ``number`` in the group (0 for send and recv), ``name`` (such as ``nccl:all_to_all``) and
     ``state`` (scheduled, started, completed).
     """
     calls: list[dict[str, Any]] = []
-    for function in DUMP_FUNCTIONS:
-        if hasattr(c10d_module, function):
-            calls += json.loads(getattr(c10d_module, function)() or "{}").get("entries") or []
+    for name in DUMP_FUNCTIONS:
+        if hasattr(c10d_module, name):
+            dump = getattr(c10d_module, name)
+            calls += json.loads(dump() or "{}").get("entries") or []
     calls.sort(key=lambda call: call.get("time_created_ns", 0), reverse=True)
     return [_summarize(call) for call in calls[:KEPT_CALLS]]
 
 
 def _summarize(call: "dict[str, Any]") -> "dict[str, Any]":
+    """Return the fields of a call that the report needs. Texts are cut to a maximum length."""
+    # torch gives name and description of the group. A missing value becomes ''.
     name, description = (*call.get("process_group", ()), "", "")[:2]
     return {
         "group": str(description if description not in ("", "undefined") else name)[:80],

@@ -3,10 +3,11 @@
 torch's operator ``_grouped_mm`` has two implementations and chooses one silently. The conditions are those of torch's
 ``_grouped_mm_cuda`` (``aten/src/ATen/native/cuda/GroupedBlas.cpp``, the same in torch 2.10 and in August 2026):
 
-- a CUTLASS kernel, for bfloat16 on GPUs of compute capability 9 or 10. Builds for ROCm decide when they are compiled;
+- a CUTLASS kernel, for bfloat16 on GPUs of compute capability 9 or 10. In a build for ROCm, the choice was made when
+  torch was compiled, so it is not known here;
 - a loop of matrix products, in all other cases. On a GPU it also reads the offsets back to the host.
 
-Before version 2.9, torch had no such loop. The operator of such a version fails on all other GPUs, and the calling code
+Before version 2.9, torch had no such loop. In these versions the operator fails on all other GPUs, and the calling code
 loops over the experts itself.
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 import torch
 
 LOOP_IN_TORCH = "loop_in_torch"
+"""The loop of matrix products inside torch's operator."""
 LOOP_OVER_EXPERTS = "loop_over_experts"
 """A loop in the calling code, which is regbot's own layer or torchtitan's."""
 UNNAMED = "grouped_mm"
@@ -24,13 +26,18 @@ KERNELS = {9: "sm90_kernel", 10: "sm100_kernel"}
 
 
 def path_in_torch(dtype: torch.dtype, device: torch.device) -> str:
-    """Return the implementation that torch's grouped operator has for ``dtype`` on ``device``."""
+    """Return the implementation that torch's grouped operator has for ``dtype`` on ``device``.
+
+    It is not known for AMD GPUs, so ``UNNAMED`` is returned for them.
+    """
     if device.type != "cuda":
         return LOOP_IN_TORCH
     if _is_rocm(device):
         return UNNAMED
+    if dtype != torch.bfloat16:
+        return LOOP_IN_TORCH
     major, _ = torch.cuda.get_device_capability(device)
-    return KERNELS.get(major, LOOP_IN_TORCH) if dtype == torch.bfloat16 else LOOP_IN_TORCH
+    return KERNELS.get(major, LOOP_IN_TORCH)
 
 
 def describe_grouped_gemm(
@@ -41,24 +48,32 @@ def describe_grouped_gemm(
     ``operators`` has the number of calls of each operator in the step. ``is_usable`` says whether torch's grouped
     operator runs on ``device``.
     """
-    in_torch = path_in_torch(dtype, device)
-    dispatched = sum(n for name, n in operators.items() if name.split("::")[1].strip("_").startswith("grouped_mm"))
+    path = path_in_torch(dtype, device)
+    num_calls = sum(n for operator, n in operators.items() if _is_grouped_mm(operator))
     return {
         "requested": "grouped_mm",
-        "resolved": in_torch if is_usable else LOOP_OVER_EXPERTS,
-        "executed": in_torch if dispatched else LOOP_OVER_EXPERTS,
-        "evidence": f"dispatched aten::_grouped_mm x{dispatched} with {_describe_inputs(dtype, device)}",
+        "resolved": path if is_usable else LOOP_OVER_EXPERTS,
+        "executed": path if num_calls else LOOP_OVER_EXPERTS,
+        "evidence": f"dispatched aten::_grouped_mm x{num_calls} with {_describe_inputs(dtype, device)}",
     }
 
 
+def _is_grouped_mm(operator: str) -> bool:
+    """Whether ``operator``, such as ``aten::_grouped_mm``, is one of torch's grouped matrix products."""
+    _, name = operator.split("::")
+    return name.strip("_").startswith("grouped_mm")
+
+
 def _is_rocm(device: torch.device) -> bool:
-    """Whether ``device`` is an AMD GPU. A paper GPU can be one under any build of torch."""
+    """Whether ``device`` is an AMD GPU. A paper GPU can imitate an AMD GPU under any build of torch."""
     architecture: str = getattr(torch.cuda.get_device_properties(device), "gcnArchName", "")
     return torch.version.hip is not None or architecture.startswith("gfx")
 
 
 def _describe_inputs(dtype: torch.dtype, device: torch.device) -> str:
+    """Return the dtype and the device of the products, such as 'bfloat16 on compute capability 9.0'."""
     name = str(dtype).removeprefix("torch.")
     if device.type != "cuda" or _is_rocm(device):
         return f"{name} on {device.type}"
-    return "{} on compute capability {}.{}".format(name, *torch.cuda.get_device_capability(device))
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"{name} on compute capability {major}.{minor}"

@@ -32,6 +32,7 @@ from regbot_guest import flight_recorder
 
 MAGIC = b"regbot/last@1\n"
 FILE_BYTES = 8192
+"""Size of ``last.{rank}``. The constants below describe its layout."""
 DUMP_TIME_OFFSET, GROUP_COUNT_OFFSET, HEADER_OFFSET, MODULE_OFFSET = 16, 24, 32, 64
 GROUP_TABLE_OFFSET, SLOT_TABLE_OFFSET = 256, 3328
 """Byte offsets of the parts of ``last.{rank}``.
@@ -46,18 +47,22 @@ HEADER = struct.Struct("<QQQ")
 none), and the time at which this state began, in nanoseconds of ``time.monotonic_ns``.
 """
 MODULE_BYTES = 192
+"""Longest path of a module. A longer path is cut."""
 GROUP = struct.Struct("<32s8s80sQ")
 """Entry of the group table: a group's name, backend and ranks, and the number of collectives issued in the group."""
 MAX_GROUPS = 24
+"""Number of entries of the group table. All further groups share the last entry."""
 SLOT = struct.Struct("<QQQQHHI")
 """Entry of the slot table: a collective's serial number, its number within its group, its time of issue, its bytes, the
 index of its group, the index of its kind, and its state.
 """
 NUM_SLOTS = 64
+"""Number of latest collectives in the slot table. The collective with serial number n has the slot n % NUM_SLOTS."""
 ISSUING, LAUNCHED, WAITED = 1, 2, 3
+"""States of a collective: the call that issues it has begun, this call has returned, and a wait for it has returned."""
 _COUNT, _STATE = struct.Struct("<Q"), struct.Struct("<I")
-_COUNT_OFFSET, _STATE_OFFSET = 120, 36
-"""Offset of the number of issued collectives in a ``GROUP``, and of the state in a ``SLOT``."""
+"""Formats of the last fields of ``GROUP``, the number of issued collectives, and of ``SLOT``, the state."""
+_COUNT_OFFSET, _STATE_OFFSET = GROUP.size - _COUNT.size, SLOT.size - _STATE.size
 
 KINDS = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce", "gather", "scatter",
          "send_recv", "barrier")  # fmt: skip
@@ -83,10 +88,21 @@ GIL, so in a hung process it may never run.
 
 
 def margin_s(limit_s: float) -> float:
-    """Return how many seconds before its time limit a rank writes its stacks. The margin allows for a slow file system
-    or a busy core.
+    """Return how many seconds before the time limit ``limit_s`` a rank writes its stacks. The margin allows for a slow
+    file system or a busy core.
+
+    It is 2% of the limit, between 2 s and 30 s. For a limit below 8 s, it is a quarter of the limit.
     """
     return min(max(2.0, 0.02 * limit_s), 30.0, limit_s / 4)
+
+
+class _GroupCounter:
+    """Index of a process group in the group table, and the number of collectives that were issued in the group."""
+
+    __slots__ = ("index", "num_issued")
+
+    def __init__(self, index: int) -> None:
+        self.index, self.num_issued = index, 0
 
 
 class HangRecorder:
@@ -100,8 +116,11 @@ class HangRecorder:
         self._stacks: TextIO | None = None
         self._memory: mmap.mmap | None = None
         self._serial = 0
-        self._groups: dict[int, list[int]] = {}
+        """Serial number of the latest collective. The first collective has number 1."""
+        self._groups: dict[int, _GroupCounter] = {}
+        """By the id of the process group."""
         self._works: dict[int, int] = {}
+        """Serial number of the collective that a work handle belongs to, by the id of the handle."""
         with contextlib.suppress(OSError):
             self._stacks = (folder / f"stacks.{rank}").open("w", encoding="utf-8")  # stays open until the process ends
             self._stacks.write(f"main 0x{threading.main_thread().ident or 0:016x}\n")
@@ -133,9 +152,14 @@ class HangRecorder:
         self._schedule_lookup(self._memory)
 
     def _record_issue(self, original: Callable[..., Any], kind: int, counted_argument: int) -> Callable[..., Any]:
+        """Return a replacement for a method of process groups, which records each call and then calls ``original``.
+
+        ``kind`` is an index in ``KINDS``. ``counted_argument`` is as in ``ISSUING_METHODS``.
+        """
         memory, works, groups = self._memory, self._works, self._groups
         assert memory is not None
         is_ordered = KINDS[kind] != "send_recv"  # the order of sends and receives may differ between ranks
+        # Names of the function's own scope, because looking up attributes would slow each collective.
         now_ns, write_slot, write_header, write_count, state_struct = (
             time.monotonic_ns,
             SLOT.pack_into,
@@ -146,16 +170,16 @@ class HangRecorder:
 
         def wrapper(group: Any, *args: Any, **kwargs: Any) -> Any:
             serial = self._serial = self._serial + 1
-            group_entry = groups.get(id(group)) or self._add_group(group)
-            group_index = group_entry[0]
-            number = 0
+            counter = groups.get(id(group)) or self._add_group(group)
+            group_index = counter.index
+            number_in_group = 0
             if is_ordered:
-                number = group_entry[1] = group_entry[1] + 1
+                number_in_group = counter.num_issued = counter.num_issued + 1
             size = _count_bytes(args[counted_argument]) if 0 <= counted_argument < len(args) else 0
             offset = SLOT_TABLE_OFFSET + serial % NUM_SLOTS * SLOT.size
             issued_ns = now_ns()
-            write_slot(memory, offset, serial, number, issued_ns, size, group_index, kind, ISSUING)
-            write_count(memory, GROUP_TABLE_OFFSET + group_index * GROUP.size + _COUNT_OFFSET, group_entry[1])
+            write_slot(memory, offset, serial, number_in_group, issued_ns, size, group_index, kind, ISSUING)
+            write_count(memory, GROUP_TABLE_OFFSET + group_index * GROUP.size + _COUNT_OFFSET, counter.num_issued)
             write_header(memory, HEADER_OFFSET, serial, serial, issued_ns)
             try:
                 work = original(group, *args, **kwargs)
@@ -168,33 +192,35 @@ class HangRecorder:
         return wrapper
 
     def _record_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a replacement for ``Work.wait``, which records each call and then calls ``original``."""
         memory, works = self._memory, self._works
         assert memory is not None
         now_ns, write_header, state_struct = time.monotonic_ns, HEADER.pack_into, _STATE
 
         def wrapper(work: Any, *args: Any, **kwargs: Any) -> Any:
-            serial = works.get(id(work), 0)
+            serial = works.get(id(work), 0)  # 0 for a handle of a collective that was not recorded
             write_header(memory, HEADER_OFFSET, self._serial, serial, now_ns())
             try:
                 return original(work, *args, **kwargs)
             finally:
                 write_header(memory, HEADER_OFFSET, self._serial, 0, now_ns())
-                if self._serial - serial < NUM_SLOTS and serial:
+                is_in_slot_table = serial > 0 and self._serial - serial < NUM_SLOTS
+                if is_in_slot_table:
                     state_struct.pack_into(
                         memory, SLOT_TABLE_OFFSET + serial % NUM_SLOTS * SLOT.size + _STATE_OFFSET, WAITED
                     )
 
         return wrapper
 
-    def _add_group(self, group: Any) -> list[int]:
+    def _add_group(self, group: Any) -> _GroupCounter:
         """Add a new group to the table. If the table is full, the group shares the last entry."""
         assert self._memory is not None
         index = min(len(self._groups), MAX_GROUPS - 1)
         name, backend, ranks = _describe_group(group)
         GROUP.pack_into(self._memory, GROUP_TABLE_OFFSET + index * GROUP.size, name, backend, ranks, 0)
         UINT64.pack_into(self._memory, GROUP_COUNT_OFFSET, index + 1)
-        entry = self._groups[id(group)] = [index, 0]
-        return entry
+        counter = self._groups[id(group)] = _GroupCounter(index)
+        return counter
 
     def _schedule_lookup(self, memory: mmap.mmap) -> None:
         """Record the time at which the stacks will be written, and schedule the lookup of the current module."""
@@ -217,6 +243,7 @@ class HangRecorder:
 
 
 def _record_module(memory: mmap.mmap) -> None:
+    """Write the path of the module that the main thread is running to ``memory``."""
     with contextlib.suppress(Exception):  # the main thread may be in any state
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         module_path = current_module(frame).encode()[:MODULE_BYTES]
@@ -229,26 +256,32 @@ def seconds_since_launch() -> float:
     Return 0 if the system does not report the start. The time is read from this machine's boot clock, because the wall
     clocks of two nodes may differ by minutes.
     """
-    pid = os.getppid() if "LOCAL_RANK" in os.environ else os.getpid()
+    has_launcher = "LOCAL_RANK" in os.environ
+    pid = os.getppid() if has_launcher else os.getpid()
     try:
-        ticks = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
-        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+        _, _, fields_after_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")
+        start_ticks = int(fields_after_name.split()[19])  # field 22 of the file, see man proc_pid_stat
+        start_s = start_ticks / os.sysconf("SC_CLK_TCK")
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - start_s)
     except (OSError, ValueError, IndexError, AttributeError):
         return 0.0
 
 
 def current_module(frame: Any) -> str:
     """Return the path of the innermost module whose code runs in ``frame`` or in one of its callers, or '' if it is
-    unknown.
+    unknown. In FSDP's own code, return the path of the module whose parameters FSDP moves.
     """
     module_class = sys.modules["torch.nn"].Module
     innermost = outermost = None
     while frame is not None:
         owner = frame.f_locals.get("self")
-        if type(owner).__name__ == "FSDPParamGroup" and innermost is None and getattr(owner, "_module_fqn", None):
+        is_fsdp_group = type(owner).__name__ == "FSDPParamGroup"
+        if is_fsdp_group and innermost is None and getattr(owner, "_module_fqn", None):
             return str(owner._module_fqn)
         if isinstance(owner, module_class):
-            innermost, outermost = innermost if innermost is not None else owner, owner
+            if innermost is None:
+                innermost = owner
+            outermost = owner
         frame = frame.f_back
     if outermost is None or innermost is outermost:
         return ""
@@ -264,7 +297,10 @@ def _map_file(path: Path) -> mmap.mmap:
 
 
 def _describe_group(group: Any) -> tuple[bytes, bytes, bytes]:
-    """Return the name, the backend and the ranks of a group. The name is the group's description if there is one."""
+    """Return the name, the backend and the ranks of a group, cut to the sizes of the fields in ``GROUP``.
+
+    The name is the group's description if there is one.
+    """
     from torch import distributed
 
     from regbot_guest.axes import compact

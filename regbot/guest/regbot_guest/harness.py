@@ -28,8 +28,7 @@ from regbot_guest.request import Request
 from regbot_guest.world import World
 
 BATCHES = 2
-"""Number of distinct batches, which are used in turn. It is small, so that the model can memorise the batches within
-one run.
+"""Number of distinct batches, which the steps use in turn. There are few, so that the model can memorise them in a run.
 """
 
 
@@ -84,8 +83,9 @@ class Training:
         self.optimizer = self._build_optimizer()
 
     def step(self, number: int, phase: Callable[[str], None] = lambda _: None) -> Tensor:
-        """Run one step and return this rank's loss. ``phase`` is called with the name of each phase when the phase
-        begins.
+        """Run one step and return this rank's loss. ``number`` is the number of the step, which selects its batch.
+
+        ``phase`` is called with the name of each phase when the phase begins.
         """
         tokens, targets = self._make_batch(number)
         phase("forward")
@@ -99,6 +99,7 @@ class Training:
         return loss.detach()
 
     def _build_layer(self, plugin: Plugin) -> nn.Module:
+        """Return the layer under test, or the MLP of the dense counterpart. Raises ContractError."""
         geometry, world = self.request.geometry, self.world
         if self.request.mlp == "dense":
             return DenseMLP(geometry, world.device, self.dtype)
@@ -111,6 +112,7 @@ class Training:
         return layer
 
     def _list_expert_parameters(self, model: Transformer) -> set[nn.Parameter]:
+        """Return the parameters that differ between expert-parallel ranks. Raises ContractError."""
         if self.request.mlp == "dense":
             return set()
         parameters: set[nn.Parameter] = set()
@@ -126,9 +128,10 @@ class Training:
         return parameters
 
     def _build_optimizer(self) -> torch.optim.Optimizer:
-        """Return AdamW, fused only on a GPU.
+        """Return AdamW, in its fused implementation on a GPU.
 
-        Sharded and whole tensors are separate parameter groups, because one fused call cannot handle both.
+        Parameters that FSDP shards (DTensors) and other parameters are separate parameter groups, because one fused
+        call cannot handle both.
         """
         sharded = [parameter for parameter in self.model.parameters() if hasattr(parameter, "device_mesh")]
         unsharded = [parameter for parameter in self.model.parameters() if not hasattr(parameter, "device_mesh")]
@@ -137,8 +140,8 @@ class Training:
         return torch.optim.AdamW(groups, lr=1e-4, fused=on_gpu, foreach=False if not on_gpu else None)
 
     def _make_batch(self, number: int) -> tuple[Tensor, Tensor]:
-        """Return random tokens and targets, each ``[micro_batch, sequence]``, or random hidden states of the blocks if
-        the model has no vocabulary. They differ between ranks and are equal in every launch.
+        """Return random tokens and targets, each ``[micro_batch, sequence]``. If the model has no vocabulary, return
+        random hidden states in place of both. The batches differ between ranks and are equal in every launch.
 
         A few batches repeat, because the model can learn only repeated data. If it learned nothing, the loss would not
         depend on correct gradients.
@@ -147,6 +150,7 @@ class Training:
         generator = torch.Generator(device=device)
         generator.manual_seed(self.request.seed + 1_000_003 * (number % BATCHES) + self.world.rank)
         if not shape.vocabulary:
+            # The first dimension separates inputs and targets.
             states = (2, shape.micro_batch, shape.sequence, shape.hidden)
             inputs, targets = torch.randn(states, generator=generator, device=device, dtype=self.dtype)
             return inputs.requires_grad_(), targets  # as from an embedding: the first block computes all its gradients
@@ -156,9 +160,10 @@ class Training:
 
 
 def shard(model: Transformer, experts: set[nn.Parameter], world: World, reshard_after_forward: bool) -> None:
-    """Apply FSDP2. Each block is one unit, and so is the rest of the model.
+    """Apply FSDP2. Each block is one FSDP unit, and the rest of the model is another one.
 
-    Experts that several ranks hold are separate units, which are sharded over the expert-data group.
+    If several ranks hold the same experts, the modules of these experts are FSDP units too. They are sharded over the
+    expert-data group. ``experts`` are the expert parameters of the model.
     """
     assert world.data is not None
     assert world.expert is not None
@@ -196,7 +201,8 @@ def skip_other_chunks() -> Iterator[None]:
     """While active, FSDP does not create the chunks of other ranks.
 
     FSDP splits every parameter into one chunk per rank and keeps only this rank's chunk. A trace of 1024 ranks would
-    spend two thirds of its time on the other chunks. Here a chunk is created only when it is used.
+    spend two thirds of its time on the other chunks. While this context manager is active, a chunk is created only when
+    FSDP uses it.
     """
     try:
         from torch.distributed.fsdp._fully_shard import _fsdp_param as fsdp
@@ -216,6 +222,7 @@ class _LazyChunks:
     """The result of ``torch.chunk``, padded with empty chunks. Each chunk is created when it is accessed."""
 
     def __init__(self, tensor: Tensor, num_chunks: int, dim: int) -> None:
+        # As in torch.chunk, the size of a chunk is rounded up. So the last chunks may be smaller or empty.
         self._tensor, self._dim, self._size = tensor, dim, -(-tensor.shape[dim] // num_chunks)
         self._count = num_chunks
 
@@ -245,14 +252,16 @@ def _find_expert_modules(block: nn.Module, experts: set[nn.Parameter], path: str
 
 
 def _choose_shard_dim(parameter: nn.Parameter, ranks: int) -> Shard:
-    """Return a placement that shards the first dimension which ``ranks`` divides, or dimension 0 if there is none.
+    """Return a placement that shards the first dimension whose size is a multiple of ``ranks``. If there is none,
+    dimension 0 is sharded.
 
-    FSDP would pad 8 experts to 64 if it sharded the expert dimension over 64 ranks.
+    FSDP pads the sharded dimension. For example, it would pad 8 experts to 64 if it sharded dimension 0 over 64 ranks.
     """
     return Shard(next((dim for dim, size in enumerate(parameter.shape) if size % ranks == 0), 0))
 
 
 def _check_shape(module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+    """Raise ContractError if a layer's output has another shape or dtype than its input. This is a forward hook."""
     x = args[0]
     if not isinstance(out, Tensor) or out.shape != x.shape or out.dtype != x.dtype:
         actual = f"{tuple(out.shape)} {out.dtype}" if isinstance(out, Tensor) else type(out).__name__

@@ -36,7 +36,9 @@ def _shared_buffer(group: dist.ProcessGroup, tokens: int, hidden: int, local_exp
 
 
 class HybridEP:
-    """Dispatcher that uses HybridEP's kernels."""
+    """Dispatcher that uses HybridEP's kernels. ``exchange`` and ``weight`` are the state between dispatch and combine:
+    the routes, and the weight of each row.
+    """
 
     def __init__(self, num_experts: int, group: dist.ProcessGroup) -> None:
         self.num_experts, self.group = num_experts, group
@@ -59,8 +61,7 @@ class HybridEP:
 
 
 def _count_received_rows(exchange: Exchange) -> int:
-    """Return the number of rows that this rank received: one for each token that any rank, including this one, sent to
-    it.
+    """Return the number of rows that this rank received: one for each token that a rank, including this one, has sent.
 
     Combine sends the same number of rows back, because the library first sums the rows of a token on this rank.
     """
@@ -88,6 +89,7 @@ class _HybridEPDispatch(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        # The gradients are those of the received rows, of their weights and of the counts (without gradient).
         exchange, rows = ctx.exchange, grads[0].contiguous()
         x, dense_weights = exchange.library.combine_with_unpermute(
             hidden=rows, probs=grads[1].float().contiguous(), handle=exchange.handle
@@ -103,7 +105,7 @@ class _HybridEPCombine(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, exchange: Exchange) -> Tensor:
-        ctx.exchange, ctx.rows = exchange, rows.shape[0]
+        ctx.exchange, ctx.rows = exchange, rows.shape[0]  # ctx.rows is the number of rows
         out: Tensor = exchange.library.combine_with_unpermute(hidden=rows.contiguous(), handle=exchange.handle)[0]
         exchange.announce_combine(rows, lambda: _count_received_rows(exchange))
         return out

@@ -11,7 +11,10 @@ from importlib import metadata
 
 
 def main(pairs: Sequence[str]) -> int:
-    """Print the version of each package, and '' if only its module exists. Missing packages are left out."""
+    """Print the version of each package. ``pairs`` has NAME=MODULE, such as ``megatron-core=megatron.core``.
+
+    The version is '' if no package NAME is installed, but MODULE can be imported. Missing packages are left out.
+    """
     versions: dict[str, str] = {}
     for pair in pairs:
         name, _, module = pair.partition("=")
@@ -25,6 +28,7 @@ def main(pairs: Sequence[str]) -> int:
 
 
 def _has_module(name: str) -> bool:
+    """Whether the module ``name`` can be found, without importing it."""
     try:
         return importlib.util.find_spec(name) is not None
     except (ImportError, AttributeError, ValueError):  # a parent package is missing or broken

@@ -113,7 +113,7 @@ class DenseMLP(nn.Module):
 
 
 def rotary_tables(sequence: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines, float32 ``[sequence, head_dim]``. Both halves of a row are equal.
+    """Return cosines and sines, each float32 ``[sequence, head_dim]``. The second half of a row repeats the first.
 
     Source: Su et al., arXiv:2104.09864.
     """
@@ -123,8 +123,10 @@ def rotary_tables(sequence: int, head_dim: int, theta: float, device: torch.devi
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Apply rotary positions to ``x [batch, heads, sequence, head_dim]``. Element i is paired with element i + head_dim
-    / 2. The tables ``cos`` and ``sin`` have the dtype of ``x``.
+    """Apply rotary positions to ``x [batch, heads, sequence, head_dim]``.
+
+    Element i of a head is rotated together with element i + head_dim / 2. The tables ``cos`` and ``sin`` have the dtype
+    of ``x``.
     """
     first, second = x.chunk(2, dim=-1)
     rotated = torch.cat((-second, first), dim=-1)
@@ -134,7 +136,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the mean cross-entropy over this rank's tokens, in float32.
 
-    Without a vocabulary, ``targets`` are hidden states like ``logits``, and the loss is their mean squared difference.
+    Without a vocabulary, ``logits`` and ``targets`` are hidden states, and the loss is the mean of their squared
+    differences.
     """
     if targets.is_floating_point():
         return F.mse_loss(logits.float(), targets.float())

@@ -30,8 +30,8 @@ change paths.
 class _ThreadState:
     """State of one thread.
 
-    ``stack`` has the modules whose forward is running, the innermost last. The autograd nodes with numbers from
-    ``first_node[i]`` to ``first_node[i + 1] - 1`` belong to the module ``owner[i]``.
+    ``stack`` has the paths of the modules whose forward is running, the innermost last. The autograd nodes with numbers
+    from ``first_node[i]`` to ``first_node[i + 1] - 1`` belong to the module with the path ``owner[i]``.
     """
 
     stack: list[str] = field(default_factory=list)
@@ -39,12 +39,16 @@ class _ThreadState:
     owner: list[str] = field(default_factory=list)
 
     def owner_of(self, node: Any) -> str:
+        """Return the path of the module that created the autograd node, or '' if it is unknown."""
         index = bisect_right(self.first_node, node._sequence_nr()) - 1
         return self.owner[index] if index >= 0 else ""
 
 
 class ModuleTracker:
-    """Finds the path of the current module, relative to its model. Use it as a context manager around whole steps."""
+    """Finds the path of the current module, relative to its model. Use it as a context manager around whole steps.
+
+    ``models`` are the models of the step; a pipeline rank may have several.
+    """
 
     def __init__(self, *models: nn.Module) -> None:
         self._paths: dict[int, str] = {
@@ -104,12 +108,14 @@ class ModuleTracker:
         self._record_change(thread)
 
     def _record_change(self, thread: _ThreadState) -> None:
+        """Record that autograd nodes which ``thread`` creates from now on belong to another module."""
         thread.first_node.append(torch._C._autograd._get_sequence_nr())
         thread.owner.append(thread.stack[-1] if thread.stack else "")
         self.on_change(thread.owner[-1])
 
 
 def _unwrap_path(path: str) -> str:
+    """Return ``path`` without the components that torch adds when it wraps a module."""
     return ".".join(part for part in path.split(".") if part not in _WRAPPERS)
 
 

@@ -25,7 +25,10 @@ def build_layer(config: dict[str, Any], mesh: Any, device: torch.device, dtype: 
 
 
 class MoE(nn.Module):
-    """MoE layer with the experts of this rank. A dispatcher exchanges the token rows."""
+    """MoE layer with the experts of this rank. A dispatcher exchanges the token rows.
+
+    ``group`` is the expert-parallel group, or None without expert parallelism.
+    """
 
     def __init__(self, config: dict[str, Any], group: Any, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
@@ -47,7 +50,10 @@ class MoE(nn.Module):
 
 
 def resolve_dispatcher(config: dict[str, Any], group: Any, device: torch.device, dtype: torch.dtype) -> Resolution:
-    """Return the dispatcher to run for ``config``. On a single rank no library is needed, so none is tried."""
+    """Return the dispatcher to run for ``config``.
+
+    On a single rank nothing is exchanged. So the requested dispatcher is returned without testing its library.
+    """
     requested = config.get("dispatcher") or "alltoall"
     if group is None or group.size() == 1:
         return Resolution(requested)
@@ -107,6 +113,7 @@ class Experts(nn.Module):
         for number, parameter in enumerate(self.parameters()):
             for expert in range(parameter.shape[0]):
                 generator = torch.Generator(device=parameter.device)
+                # 7919 exceeds the number of parameters, so all parameters of all experts have different seeds.
                 generator.manual_seed(self.seed + 7919 * (self.first_expert + expert) + number)
                 parameter[expert].normal_(std=0.02, generator=generator)
 
@@ -130,14 +137,17 @@ def _grouped_product(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
 
 
 def _looped_product(x: Tensor, weight: Tensor, splits: list[int]) -> Tensor:
-    """Compute one product per expert. This is used if torch's grouped operator does not run on this machine. The record
-    then names the implementation 'loop_over_experts'.
+    """Compute one product per expert. ``splits`` has the number of rows of each expert.
+
+    This function is used if torch's grouped operator does not run on this machine. The record then names the
+    implementation 'loop_over_experts'.
     """
     parts: Iterator[tuple[Tensor, Tensor]] = zip(x.split(splits), weight.unbind(0), strict=True)
     return torch.cat([rows @ matrix for rows, matrix in parts])
 
 
 _GROUPED_MM_RUNS: dict[tuple[torch.dtype, str], bool] = {}
+"""Whether the grouped product runs, by dtype and kind of device."""
 
 
 def runs_grouped_mm(dtype: torch.dtype, device: torch.device) -> bool:
@@ -153,6 +163,7 @@ def runs_grouped_mm(dtype: torch.dtype, device: torch.device) -> bool:
 
 
 def _try_grouped_mm(dtype: torch.dtype, device: torch.device) -> bool:
+    """Run a small grouped product in forward, in backward and on meta tensors, and return whether all of them work."""
     if grouped_mm is None:
         return False
     if device.type == "cuda":

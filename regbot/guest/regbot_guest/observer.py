@@ -36,9 +36,10 @@ _ITEM_OPERATOR = torch.ops.aten._local_scalar_dense.default
 
 
 class Observer(StepCounter, TorchDispatchMode):
-    """Counts operators while active.
+    """Counts operators while active, since the last call of ``new_step``.
 
-    ``tally``, ``fingerprint`` and ``operators`` cover the time since the last call of ``new_step``.
+    ``shadows`` are the shadow values of a static trace: real values for the few fake tensors whose values decide sizes
+    (``shadow_values.py``). None means that the tensors of the step are real.
     """
 
     supports_higher_order_operators = True
@@ -60,9 +61,10 @@ class Observer(StepCounter, TorchDispatchMode):
         """
         super().new_step()
         self.with_fingerprint = with_fingerprint
-        self.fingerprint = Fingerprint(
-            self.axes.label, self.shadows.find_values if self.shadows is not None else lambda _: None
-        )
+        if self.shadows is not None:
+            self.fingerprint = Fingerprint(self.axes.label, self.shadows.find_values)
+        else:
+            self.fingerprint = Fingerprint(self.axes.label)
 
     def __enter__(self) -> "Observer":
         StepCounter.__enter__(self)
@@ -79,7 +81,7 @@ class Observer(StepCounter, TorchDispatchMode):
         if func is _DEVICE_OPERATOR and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # a shortcut: this operator is called about as often as all others together
         if _has_own_dispatch(types):
-            return NotImplemented  # the operators on the inner tensors are dispatched here later
+            return NotImplemented  # the tensor's own dispatch calls operators on its inner tensors, which come here
         if isinstance(func, HigherOrderOperator):
             raise Untraceable(f"{func.name()} runs a program of its own, whose operators cannot be counted one by one")
         kwargs = kwargs or {}
@@ -102,7 +104,7 @@ class Observer(StepCounter, TorchDispatchMode):
 
 
 class Shadowing(TorchDispatchMode):
-    """Dispatch mode that tracks shadow values and counts nothing."""
+    """Dispatch mode that tracks shadow values and counts nothing. It is active while the model is built."""
 
     def __init__(self, shadows: ShadowValues) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ search path. So after the step, the guest reports from where every watched packa
 import ast
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ SKIPPED_FILES = {"setup.py", "conftest.py", "noxfile.py", "tasks.py"}
 def watched_packages(root: Path, source_roots: Iterable[str], requested: Iterable[str], entry: Any) -> set[str]:
     """Return the names of the packages and modules that must be loaded from ``root``.
 
-    These are the names in ``requested``. A name may have dots, because the checkout may have only a part of a namespace
-    package, such as ``megatron.core``. If ``requested`` is empty, they are all packages and modules in the source
-    roots. The package of ``entry`` is always included.
+    These are the names in ``requested``. If ``requested`` is empty, they are all packages and modules in the source
+    roots. The package of ``entry`` is always included. A name in ``requested`` may have dots, such as
+    ``megatron.core``, because the checkout may have only a part of a namespace package.
     """
     names = set(requested)
     if not names:
@@ -31,7 +31,9 @@ def watched_packages(root: Path, source_roots: Iterable[str], requested: Iterabl
             names |= {child.name for child in folder.iterdir() if (child / "__init__.py").is_file()}
             names |= {child.stem for child in folder.glob("*.py") if child.name not in SKIPPED_FILES}
     if entry:
-        names.add(entry.split(":")[0].split(".")[0])
+        module, _, _ = entry.partition(":")
+        package, _, _ = module.partition(".")
+        names.add(package)
     return names
 
 
@@ -39,7 +41,9 @@ def code_proof(root: Path, watched: set[str]) -> dict[str, Any]:
     """Return from where the watched packages were loaded, and a hash of the code in each file that was loaded from
     ``root``.
 
-    Paths are relative to ``root``. ``foreign`` has the watched packages that were loaded from elsewhere.
+    Paths are relative to ``root``. In the result, ``watched`` has one loaded file of each watched package in ``root``.
+    ``foreign`` has one loaded file of each watched package that was loaded from elsewhere, even if a part of it was
+    loaded from ``root``. ``files`` has the hashes.
     """
     root = root.resolve()
     own_packages: dict[str, str] = {}
@@ -60,9 +64,9 @@ def code_proof(root: Path, watched: set[str]) -> dict[str, Any]:
 
 
 def _find_package(module: str, watched: set[str]) -> str:
-    """Return the watched package that contains ``module``, or the module itself if it is watched; '' if neither is."""
+    """Return ``module`` or its innermost package that is watched, or '' if none of them is watched."""
     while module and module not in watched:
-        module = module.rpartition(".")[0]
+        module, _, _ = module.rpartition(".")  # the package that contains the module
     return module
 
 
@@ -79,6 +83,7 @@ def code_hash(path: Path) -> str:
 
 
 def _dump_code(source: bytes) -> str:
+    """Return the syntax tree of ``source`` as text, without docstrings."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and _has_docstring(node):
@@ -94,19 +99,21 @@ def _has_docstring(node: Any) -> bool:
 
 
 def _list_loaded_modules() -> list[tuple[str, Path]]:
-    def files() -> Iterator[tuple[str, Path]]:
-        for name, module in list(sys.modules.items()):
-            path = getattr(module, "__file__", None)
-            if isinstance(path, str) and Path(path).is_file():
-                yield name, Path(path)
+    """Return the name and the file of each loaded module, sorted by name."""
+    loaded_modules: list[tuple[str, Path]] = []
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str) and Path(path).is_file():
+            loaded_modules.append((name, Path(path)))
+    return sorted(loaded_modules)
 
-    return sorted(files())
 
-
-def _relative_path(path: Path, root: Path) -> Any:
+def _relative_path(path: Path, root: Path) -> str | None:
+    """Return ``path`` relative to ``root``, or None if the file does not belong to the code in ``root``."""
     try:
         relative = path.resolve().relative_to(root)
     except ValueError:
         return None
     # A virtual environment inside the checkout does not belong to the checkout's code.
-    return None if {"site-packages", "dist-packages"} & set(relative.parts) else str(relative)
+    is_installed = "site-packages" in relative.parts or "dist-packages" in relative.parts
+    return None if is_installed else str(relative)

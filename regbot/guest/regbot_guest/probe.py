@@ -66,33 +66,34 @@ def time_steps(request: Request, record: dict[str, Any]) -> None:
             "skipped_steps": skipped_steps(training.optimizer, request.steps),
             "peak_rss_bytes": peak_resident_bytes(),
         }
-        numbers = itertools.count(request.steps)
+        further_steps = itertools.count(request.steps)  # numbers of the steps after the timed ones
         source = StepSource(
-            lambda: training.step(next(numbers)),
-            world.axes,
-            list_mesh_groups(world),
-            world.device,
-            request.resolved(),
+            step=lambda: training.step(next(further_steps)),
+            axes=world.axes,
+            groups=list_mesh_groups(world),
+            device=world.device,
+            config=request.resolved(),
         )
         if not profile_if_uncountable(request, source, describe_replays(), record):
             record |= _count_step(request, training, world)
 
 
 def profile_if_uncountable(request: Request, source: StepSource, replays: str, record: dict[str, Any]) -> bool:
-    """Profile steps of ``source`` if no step can be counted, or if the request asks for it. Return False if a step can
-    be counted instead.
+    """Profile steps of ``source`` if no step can be counted, or if the request asks for it. Return False if the caller
+    has to count a step instead.
 
     ``replays`` describes replayed CUDA graphs, or is ''. A world of one rank has no collectives, so its steps are never
-    profiled.
+    profiled. If they cannot be counted either, the record gets a warning.
     """
-    reason = compiled_frames() or replays
-    if dist.get_world_size() > 1 and (reason or request.profile_reason):
-        profile_steps(request, source, reason or request.profile_reason, record)
-    elif reason:
+    obstacle = compiled_frames() or replays
+    reason = obstacle or request.profile_reason
+    if dist.get_world_size() > 1 and reason:
+        profile_steps(request, source, reason, record)
+    elif obstacle:
         record["warnings"] = [
-            f"the step was not counted: {reason}, and while regbot counts, it would run eagerly, as another program"
+            f"the step was not counted: {obstacle}, and while regbot counts, it would run eagerly, as another program"
         ]
-    return "profile" in record or bool(reason)
+    return "profile" in record or bool(obstacle)
 
 
 def time_training(request: Request, device: torch.device, step: Callable[[int], None]) -> dict[str, Any]:
@@ -126,9 +127,10 @@ def time_training(request: Request, device: torch.device, step: Callable[[int], 
 
 @contextmanager
 def _spare_existing_objects() -> Iterator[None]:
-    """While active, Python's collector of reference cycles does not scan the objects that exist now.
+    """While active, Python's garbage collector does not scan the objects that existed before.
 
-    A scan of a model's objects takes a fraction of a second, in any step. Cycles that the steps create are collected.
+    A scan of a model's objects takes a fraction of a second, and would slow an arbitrary step. Reference cycles that
+    the steps create are still collected.
     """
     gc.collect()
     gc.freeze()
@@ -139,7 +141,10 @@ def _spare_existing_objects() -> Iterator[None]:
 
 
 def _count_step(request: Request, training: Training, world: World) -> dict[str, Any]:
-    """Run one more step under the counter and return the part of the record that it yields. Raises ContractError."""
+    """Run one more step under the counter and return its fields of the record.
+
+    Raises ContractError if the step cannot be counted reliably, or if it does not follow the requested routing.
+    """
     compile_watch, uncounted_watch = CompileWatch(), UncountedWatch()
     routed_tokens = RoutedTokens(request.geometry.experts, request.geometry.top_k, request.geometry.tokens)
     with compile_watch, uncounted_watch, ModuleTracker(training.model) as tracker:
@@ -153,7 +158,8 @@ def _count_step(request: Request, training: Training, world: World) -> dict[str,
             liveness.update(measure_sequence_advance(observer, numbers_before))
         refuse_compiled(compile_watch)
         refuse_unreliable_count(request, uncounted_watch, observer)
-    if request.routing == "balanced" and request.mlp == "moe" and (imbalance := routed_tokens.imbalance()):
+    must_be_balanced = request.routing == "balanced" and request.mlp == "moe"
+    if must_be_balanced and (imbalance := routed_tokens.imbalance()):
         raise ContractError(
             "routing",
             f"balanced routing was requested, but {imbalance}; honour config['routing'] == 'balanced' in the router",
@@ -168,13 +174,13 @@ def _count_step(request: Request, training: Training, world: World) -> dict[str,
 
 
 def skipped_steps(optimizer: torch.optim.Optimizer, steps: int) -> int:
-    """Return the number of steps that changed no parameter. It is derived from the optimizer's count of updates."""
-    updates = [int(state["step"]) for state in optimizer.state.values() if "step" in state]
-    return steps - max(updates, default=0)
+    """Return how many of ``steps`` steps changed no parameter, by the optimizer's count of updates."""
+    updates_by_parameter = [int(state["step"]) for state in optimizer.state.values() if "step" in state]
+    return steps - max(updates_by_parameter, default=0)
 
 
 def compiled_frames() -> str:
-    """Return text about what dynamo has compiled in this process, or '' if it compiled nothing."""
+    """Return text such as 'torch.compile compiled 3 frames of it', or '' if this process has compiled nothing."""
     if "torch._dynamo" not in sys.modules:
         return ""
     from torch._dynamo.utils import counters
@@ -183,16 +189,18 @@ def compiled_frames() -> str:
     return f"torch.compile compiled {frames} frames of it" if frames else ""
 
 
-def watch_replays() -> Any:
-    """Start counting replays of CUDA graphs. Return a function that returns text about their number, or '' if there
-    were none.
+def watch_replays() -> Callable[[], str]:
+    """Start counting replays of CUDA graphs. Return a function that describes the replays so far.
+
+    The function returns text such as 'it replayed 3 CUDA graphs', or '' if there were no replays.
     """
-    replays = [0]
+    num_replays = 0
     original = torch.cuda.CUDAGraph.replay
 
     def replay(graph: Any) -> Any:
-        replays[0] += 1
+        nonlocal num_replays
+        num_replays += 1
         return original(graph)
 
     setattr(torch.cuda.CUDAGraph, "replay", replay)  # noqa: B010 (mypy rejects an assignment)
-    return lambda: f"it replayed {replays[0]} CUDA graphs" if replays[0] else ""
+    return lambda: f"it replayed {num_replays} CUDA graphs" if num_replays else ""

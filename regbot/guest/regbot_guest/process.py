@@ -37,14 +37,18 @@ REGBOT_KEYS = {
     ),
     "maxtext": (("maxtext_config", "FORCED_KEYS"), ("maxtext_config", "OWNED_KEYS")),
 }
-"""Names of the tables with the configuration keys that regbot sets, each with its module, by adapter."""
+"""Where the configuration keys are listed that regbot sets, by adapter: module in ``frameworks`` and name of the list.
+The adapter megatron has one entry for each of its two programs.
+"""
 
 EXIT_REFUSED = 10
 """Exit code of a process whose record contains a refusal."""
-PEERS_S = 3.0
+PEER_WAIT_S = 3.0
 """Seconds that a rank waits after an error in the counted step. The launcher kills all ranks when the first one ends,
 and ranks with the same error need time to write their records, which contain the step times.
 """
+_MAX_MESSAGE_CHARACTERS, _MAX_PLACE_CHARACTERS = 4000, 500
+"""Longest message and longest place, such as 'pkg/moe.py:42 in forward', of a refusal."""
 
 
 def main(argv: list[str]) -> int:
@@ -60,7 +64,9 @@ def main(argv: list[str]) -> int:
     requests = [Request.load(Path(path)) for path in argv]
     codes = run_requests(requests)
     code = codes[0] if len(codes) == 1 else 0
-    if any(request.paper for request in requests) or (code and requests[0].mode != "static"):
+    ran_on_paper_gpu = any(request.paper for request in requests)
+    failed_on_real_ranks = code != 0 and requests[0].mode != "static"
+    if ran_on_paper_gpu or failed_on_real_ranks:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -70,17 +76,22 @@ def main(argv: list[str]) -> int:
 def run_requests(requests: Sequence[Request]) -> list[int]:
     """Run requests for the same checkout one after the other, and write a record for each. Return their exit codes."""
     variables = dict(os.environ)  # copied before torch or the code under test changes them
-    root = Path(requests[0].root)
-    for source in reversed(requests[0].source_roots):
+    first_request = requests[0]
+    root = Path(first_request.root)
+    for source in reversed(first_request.source_roots):
+        # Position 0 is the folder of regbot_guest, which code under test must not shadow.
         sys.path.insert(1, str((root / source).resolve()))
     os.chdir(root)
-    if requests[0].sparse:
+    if first_request.sparse:
         MissingModules.install(root)
     return [_run_request(request, variables) for request in requests]
 
 
 def _run_request(request: Request, variables: Mapping[str, str]) -> int:
-    """Run ``request``, write its record, and return the exit code of a process that has only this request."""
+    """Run ``request`` and write its record. Return ``EXIT_REFUSED`` if the record contains a refusal, else 0.
+
+    ``variables`` are the environment variables at the start of the process.
+    """
     rank = int(os.environ.get("RANK", "0")) if request.mode != "static" else 0
     record: dict[str, Any] = {
         "schema": "regbot/raw-run@1",
@@ -97,17 +108,20 @@ def _run_request(request: Request, variables: Mapping[str, str]) -> int:
             print(f"{refusal['kind']}: {refusal['message']}", file=sys.stderr)
     write_record(request, record)
     if refusal is not None and "steps" in record:
-        time.sleep(PEERS_S)
+        time.sleep(PEER_WAIT_S)
     return EXIT_REFUSED if refusal is not None else 0
 
 
 def _fill_record(
     record: dict[str, Any], request: Request, variables: Mapping[str, str], recorder: HangRecorder | None
 ) -> dict[str, Any] | None:
-    """Run the request and fill in the record. Return None, or a refusal if the request fails."""
+    """Run the request and fill in the record. Return None, or a refusal if the request fails.
+
+    ``recorder`` is None if the launch has no time limit.
+    """
     if request.adapter == "maxtext":
         return _fill_record_without_torch(record, request, variables)
-    device = None
+    device = None  # the paper GPU, if the request needs one
     if torch_of_checkout := _find_torch_of_checkout(request):
         return _refusal(
             "no_torch",
@@ -186,7 +200,9 @@ def _refuse_paper_gpu() -> dict[str, Any] | None:
 
 
 def _run_adapter(request: Request, device: Any, record: dict[str, Any]) -> None:
-    """Run the request and add the adapter's part to ``record``. ``device`` is the paper GPU, or None."""
+    """Run the request and add the fields that its adapter measures to ``record``. ``device`` is the paper GPU, or
+    None.
+    """
     if request.adapter == "torchtitan":
         from regbot_guest.frameworks import torchtitan
 
@@ -219,7 +235,10 @@ def _run_adapter(request: Request, device: Any, record: dict[str, Any]) -> None:
 def _fill_record_without_torch(
     record: dict[str, Any], request: Request, variables: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """Do the same as ``_fill_record`` for a framework on jax, because the interpreter may not have torch."""
+    """Run the request and fill in the record, as ``_fill_record`` does, but without importing torch.
+
+    Frameworks on jax use this function, because their interpreter may not have torch.
+    """
     from regbot_guest.frameworks import maxtext
 
     record["environment"] = environment(None, variables)
@@ -231,18 +250,18 @@ def _fill_record_without_torch(
         return _describe_code_error(error, request)
     finally:
         record["code"] = prove_code(request)
-    refusal: dict[str, Any] | None = record.pop("refusal", None)
-    return refusal
+    return None
 
 
 def _refusal(kind: str, message: str, where: str = "") -> dict[str, Any]:
-    return {"kind": kind, "message": message[:4000], "where": where[:500]}
+    """Return a refusal for the record. ``where`` is the failing line of the code under test; '' if there is none."""
+    return {"kind": kind, "message": message[:_MAX_MESSAGE_CHARACTERS], "where": where[:_MAX_PLACE_CHARACTERS]}
 
 
 def _describe_code_error(error: BaseException, request: Request, stage: str = "") -> dict[str, Any]:
     """Return the refusal for an error that is not regbot's own, and print its frames in the code under test.
 
-    ``stage`` is a phrase for what ran, and begins the message.
+    ``stage`` begins the message. It says when the error occurred, for example ``in the counted step: ``, or is ''.
     """
     _print_own_frames(error, request)
     refusal = _refusal("code", f"{stage}{type(error).__name__}: {error}", _failing_line(error, request))
@@ -251,17 +270,19 @@ def _describe_code_error(error: BaseException, request: Request, stage: str = ""
 
 def _regbot_keys(request: Request) -> list[str]:
     """Return the configuration keys that regbot sets for the request's adapter, except those that the user has set."""
-    adapter = request.adapter
-    if adapter == "megatron":
-        adapter = "megatron_bridge" if request.runs_bridge else "megatron_lm"
+    program = request.adapter
+    if program == "megatron":
+        program = "megatron_bridge" if request.runs_bridge else "megatron_lm"
     keys: list[str] = []
-    for module, name in REGBOT_KEYS.get(adapter, ()):
-        keys += getattr(sys.modules.get(f"regbot_guest.frameworks.{module}"), name, ())
+    for module_name, list_name in REGBOT_KEYS.get(program, ()):
+        module = sys.modules.get(f"regbot_guest.frameworks.{module_name}")
+        keys += getattr(module, list_name, ())  # a module that was not imported has set no keys
     user_keys = {key.replace("-", "_") for key in request.config}
     return [key for key in dict.fromkeys(keys) if key not in user_keys]
 
 
 def _failing_line(error: BaseException, request: Request) -> str:
+    """Return the innermost line of the checkout in the traceback of ``error``, or ''."""
     return last_checkout_frame(list_frames(error, Path(request.root)))
 
 

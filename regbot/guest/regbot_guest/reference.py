@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 EXIT_REFUSED = 10
 """Exit code of a process whose record contains a refusal."""
@@ -37,6 +37,7 @@ Work = Callable[[], Any]
 
 
 def main(path: str) -> int:
+    """Run the probe on this rank and write its record. ``path`` is the file of the request. Return the exit code."""
     request: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
     rank = int(os.environ.get("RANK", "0"))
     record: dict[str, Any] = {"schema": "regbot/node-probe-raw@1", "request": request["request"], "rank": rank}
@@ -53,6 +54,7 @@ def main(path: str) -> int:
 
 
 def _probe(torch: Any, request: dict[str, Any], rank: int) -> dict[str, Any]:
+    """Join the other ranks, measure, and return the fields of the record. Return a refusal if the ranks do not fit."""
     import torch.distributed as dist
 
     torch.set_num_threads(1)
@@ -65,10 +67,11 @@ def _probe(torch: Any, request: dict[str, Any], rank: int) -> dict[str, Any]:
         return {
             "refusal": f"torch {torch.__version__} sees {visible_gpus} GPUs here, but {local_ranks} ranks need one each"
         }
-    kind = "cuda" if on_gpu else "cpu"
-    device = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0"))) if on_gpu else torch.device(kind)
     if on_gpu:
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
+    else:
+        device = torch.device("cpu")
     dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(seconds=JOIN_S))
     try:
         results = _measure(torch, dist, request, device, rank)
@@ -77,49 +80,74 @@ def _probe(torch: Any, request: dict[str, Any], rank: int) -> dict[str, Any]:
     name = torch.cuda.get_device_name(device) if on_gpu else _describe_processor()
     return {
         **results,
-        "device": kind,
+        "device": device.type,
         "device_name": name,
         "driver": _read_driver_version(),
         "torch": str(torch.__version__),
     }
 
 
+class _Operation(NamedTuple):
+    """An operation to measure: a function, or an all-to-all among the ranks of a group."""
+
+    name: str
+    work: "Work | None" = None  # None for an all-to-all, whose tensors are created only when it is measured
+    group: Any = None
+    ranks: int = 1  # number of ranks of the group
+
+
 def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: int) -> dict[str, Any]:
+    """Measure all operations, and return the summary of each. None stands for an all-to-all of a single rank."""
     sizes, seconds, host_ranks = request["sizes"], request["seconds"], request["ranks_per_host"]
     hosts = request["ranks"] // host_ranks
     time_repetitions = _time_on_gpu if device.type == "cuda" else _time_on_cpu
-    host_group = None
-    for host in range(hosts):  # every rank must call new_group for every group
-        new_group = dist.new_group(list(range(host * host_ranks, (host + 1) * host_ranks)))
-        host_group = new_group if host == rank // host_ranks else host_group
+    host_group = _create_host_group(dist, hosts, host_ranks, rank)
     barrier_tensor = torch.zeros(1, device=device)
     dist.all_reduce(barrier_tensor)
     results: dict[str, Any] = {"clock_s": time.time()}  # the all-reduce makes this about the same moment on all hosts
-    product = _make_product(torch, sizes, device, float(request["slowed"].get(str(rank), 0.0)))
-    copy = _make_copy(torch, sizes["copy_bytes"], device)
-    for name, work, group, ranks in (
-        ("gemm", product, None, 1),
-        ("local_all_to_all", None, host_group, host_ranks),
-        ("all_to_all", None, dist.group.WORLD, request["ranks"] if hosts > 1 else 1),
-        ("copy", copy, None, 1),
-    ):
-        if work is None and ranks == 1:
-            results[name] = None  # a group of one rank exchanges nothing
+    slowed_pct = float(request["slowed"].get(str(rank), 0.0))
+    # The all-to-all on a single host is measured only once, as local_all_to_all.
+    ranks_across_hosts = request["ranks"] if hosts > 1 else 1
+    operations = (
+        _Operation("gemm", work=_make_product(torch, sizes, device, slowed_pct)),
+        _Operation("local_all_to_all", group=host_group, ranks=host_ranks),
+        _Operation("all_to_all", group=dist.group.WORLD, ranks=ranks_across_hosts),
+        _Operation("copy", work=_make_copy(torch, sizes["copy_bytes"], device)),
+    )
+    for operation in operations:
+        is_collective = operation.work is None
+        if is_collective and operation.ranks == 1:
+            results[operation.name] = None
             continue
-        is_collective = work is None
-        step = work or _make_exchange(torch, dist, sizes["all_to_all_bytes"], device, group, ranks)
-        budget_s = seconds["all_to_all" if is_collective else name]
+        step = operation.work or _make_exchange(
+            torch, dist, sizes["all_to_all_bytes"], device, operation.group, operation.ranks
+        )
+        budget_s = seconds["all_to_all" if is_collective else operation.name]
         dist.all_reduce(barrier_tensor)
-        warmup_times = time_repetitions(torch, step, budget_s / 5, MIN_REPETITIONS)
+        warmup_times = time_repetitions(torch, step, budget_s / 5, count=MIN_REPETITIONS)
         num_repetitions = None
         if is_collective:  # all ranks must repeat a collective equally often
             slowest_median_s = torch.tensor([statistics.median(warmup_times)], device=device)
             dist.all_reduce(slowest_median_s, op=dist.ReduceOp.MAX)
-            fitting_repetitions = int(budget_s / max(slowest_median_s.item(), 1e-6))
-            num_repetitions = max(MIN_REPETITIONS, min(MAX_REPETITIONS, fitting_repetitions))
-        results[name] = _summarize(time_repetitions(torch, step, budget_s, num_repetitions))
+            num_repetitions = _fit_repetitions(budget_s, slowest_median_s.item())
+        results[operation.name] = _summarize(time_repetitions(torch, step, budget_s, count=num_repetitions))
     dist.all_reduce(barrier_tensor)  # no rank leaves while another rank is still measuring
     return results
+
+
+def _create_host_group(dist: Any, hosts: int, host_ranks: int, rank: int) -> Any:
+    """Create a group of the ranks of each host, and return the group of this rank's host."""
+    own_group = None
+    for host in range(hosts):  # every rank must call new_group for every group
+        new_group = dist.new_group(list(range(host * host_ranks, (host + 1) * host_ranks)))
+        own_group = new_group if host == rank // host_ranks else own_group
+    return own_group
+
+
+def _fit_repetitions(budget_s: float, repetition_s: float) -> int:
+    """Return how many repetitions of ``repetition_s`` seconds fit into ``budget_s`` seconds, within the limits."""
+    fitting_repetitions = int(budget_s / max(repetition_s, 1e-6))
+    return max(MIN_REPETITIONS, min(MAX_REPETITIONS, fitting_repetitions))
 
 
 def _make_product(torch: Any, sizes: dict[str, Any], device: Any, slowed_pct: float) -> Work:
@@ -141,13 +169,15 @@ def _make_exchange(torch: Any, dist: Any, num_bytes: int, device: Any, group: An
     """Return a function that runs an all-to-all. Each rank sends ``num_bytes`` bytes, in equal parts, to all ranks of
     ``group``.
     """
-    elements = num_bytes // 4 // ranks * ranks
+    elements_per_rank = num_bytes // 4 // ranks  # a float32 has 4 bytes
+    elements = elements_per_rank * ranks
     sent, received = torch.ones(elements, device=device), torch.empty(elements, device=device)
     return lambda: dist.all_to_all_single(received, sent, group=group)
 
 
 def _make_copy(torch: Any, num_bytes: int, device: Any) -> Work:
-    source = torch.ones(num_bytes // 4, device=device)
+    """Return a function that copies ``num_bytes`` bytes within the memory of ``device``."""
+    source = torch.ones(num_bytes // 4, device=device)  # a float32 has 4 bytes
     target = torch.empty_like(source)
     return lambda: target.copy_(source)
 
@@ -156,12 +186,10 @@ def _time_on_cpu(torch: Any, step: Work, budget_s: float, count: "int | None") -
     """Return the seconds of each repetition of ``step``. There are ``count`` repetitions. If ``count`` is None, there
     are as many as fit into ``budget_s``, within the limits ``MIN_REPETITIONS`` and ``MAX_REPETITIONS``.
     """
-    del torch
+    del torch  # only _time_on_gpu, which has the same parameters, needs it
     times: list[float] = []
     deadline = time.perf_counter() + budget_s
-    while len(times) < (count or MAX_REPETITIONS) and (
-        count or len(times) < MIN_REPETITIONS or time.perf_counter() < deadline
-    ):
+    while _is_repetition_due(len(times), count, deadline):
         start = time.perf_counter()
         step()
         times.append(time.perf_counter() - start)
@@ -169,13 +197,14 @@ def _time_on_cpu(torch: Any, step: Work, budget_s: float, count: "int | None") -
 
 
 def _time_on_gpu(torch: Any, step: Work, budget_s: float, count: "int | None") -> list[float]:
-    """Do the same as ``_time_on_cpu``, but measure with CUDA events."""
+    """Do the same as ``_time_on_cpu``, but measure with CUDA events. The budget is checked after every
+    ``SYNC_INTERVAL`` repetitions.
+    """
     events: list[Any] = []
     deadline = time.perf_counter() + budget_s
-    while len(events) < (count or MAX_REPETITIONS) and (
-        count or len(events) < MIN_REPETITIONS or time.perf_counter() < deadline
-    ):
-        for _ in range(min(SYNC_INTERVAL, (count or MAX_REPETITIONS) - len(events))):
+    most_repetitions = count or MAX_REPETITIONS
+    while _is_repetition_due(len(events), count, deadline):
+        for _ in range(min(SYNC_INTERVAL, most_repetitions - len(events))):
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()
             step()
@@ -185,7 +214,20 @@ def _time_on_gpu(torch: Any, step: Work, budget_s: float, count: "int | None") -
     return [start.elapsed_time(end) / 1000 for start, end in events]
 
 
+def _is_repetition_due(finished: int, count: "int | None", deadline: float) -> bool:
+    """Whether another repetition follows after ``finished`` ones. ``count`` is as in ``_time_on_cpu``.
+
+    ``deadline`` is a time of ``time.perf_counter``.
+    """
+    if count is not None:
+        return finished < count
+    if finished < MIN_REPETITIONS:
+        return True
+    return finished < MAX_REPETITIONS and time.perf_counter() < deadline
+
+
 def _summarize(times: list[float]) -> dict[str, Any]:
+    """Return number, median, median absolute deviation and 10th percentile of times in seconds."""
     median_s = statistics.median(times)
     return {
         "n": len(times),
@@ -196,6 +238,7 @@ def _summarize(times: list[float]) -> dict[str, Any]:
 
 
 def _describe_processor() -> str:
+    """Return the model of the processor and the number of cores that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     name = "CPU"
     try:

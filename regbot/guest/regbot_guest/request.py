@@ -21,10 +21,10 @@ class Geometry:
     rope_theta: float
     experts: int
     top_k: int
-    expert_width: int
-    vocabulary: int
+    expert_width: int  # intermediate width of one expert
+    vocabulary: int  # 0 for a model without embedding and output head
     sequence: int
-    micro_batch: int
+    micro_batch: int  # sequences per rank and step
 
     @property
     def tokens(self) -> int:
@@ -41,19 +41,19 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Request:
-    """The settings of one launch.
-
-    ``root`` is the path of the arm's worktree. ``entry`` names the code under test; it is None for regbot's own smoke
-    model. In ``record``, the path of the record, ``{rank}`` is replaced by the rank.
-    """
+    """The settings of one launch."""
 
     request: str
+    """Identifier of the request. The record repeats it, so that the trusted side recognises an old record."""
     workload: str
     variant: str
     record: str
+    """Path of the record to write. ``{rank}`` in it is replaced by the rank."""
     root: str
+    """Path of the arm's worktree."""
     geometry: Geometry
     world: int
+    """Number of ranks. Groups of ``ep`` consecutive ranks are the expert-parallel groups."""
     ep: int
     mode: str = "static"
     """How the workload runs. static: a fake world and fake tensors. real: the ranks that a launcher such as torchrun
@@ -69,7 +69,9 @@ class Request:
     program: str = ""
     """Path of the framework's own training script in the checkout, which runs unmodified."""
     entry: str | None = None
+    """The function that builds the layer under test, as 'package.module:function'. None means regbot's own layer."""
     source_roots: list[str] = field(default_factory=lambda: ["."])
+    """Folders of the worktree that are put on Python's search path."""
     watch: list[str] = field(default_factory=list)
     """Packages that must be loaded from ``root``. [] means all packages and modules in the source roots."""
     sparse: bool = False
@@ -77,10 +79,14 @@ class Request:
     absent_packages: list[str] = field(default_factory=list)
     """Top-level packages and modules that the worktree lacks. They must not be loaded from elsewhere."""
     mlp: str = "moe"
+    """moe, or dense for the dense counterpart: a model with an MLP in place of each MoE layer."""
     routing: str = "balanced"
+    """balanced or skewed, which force the experts of each token; natural, where the router chooses them."""
     dtype: str = "bfloat16"
     dispatcher: str = ""
+    """The requested dispatcher. '' means that none is requested."""
     config: dict[str, Any] = field(default_factory=dict)
+    """The user's own configuration keys."""
     device: str = "cpu"
     """Kind of device of real ranks: cpu, or cuda for one GPU per rank."""
     share_gpu: bool = False
@@ -90,7 +96,9 @@ class Request:
     numa_pinning: bool = True
     """Whether each rank of a GPU is pinned to the cores of the GPU's NUMA node."""
     steps: int = 2
+    """Number of steps. Without timing, the last of these steps is counted."""
     warmup: int = 0
+    """Number of warm-up steps, which are the first of ``steps``."""
     slowdown_pct: float = 0.0
     """Percentage by which every timed step is lengthened. Only calibrations set it, to test whether the gate detects
     the slowdown.
@@ -102,7 +110,9 @@ class Request:
     max_profile_bytes: int = 32 * 2**20
     """Size limit of a compressed profile."""
     seed: int = 1234
+    """Seed of weights, batches and skewed routing."""
     reshard_after_forward: bool = True
+    """FSDP's setting: whether it frees the gathered parameters of a block after forward."""
     paper: str = ""
     """Path of the paper GPU's library for a static trace. '' means that a CPU program is traced."""
     gpu: str = "h100"
@@ -121,15 +131,15 @@ class Request:
         return bool(self.recipe) and not self.recipe.lower().endswith((".yaml", ".yml"))
 
     def layer_config(self) -> dict[str, Any]:
-        """Return the ``config`` of the module contract: dimensions, requested routing and dispatcher, and the user's
-        own keys.
+        """Return the argument ``config`` of ``build_layer``: dimensions, requested routing and dispatcher, and the
+        user's own keys, which take precedence.
         """
         dimensions = dict(vars(self.geometry))
         dispatcher = {"dispatcher": self.dispatcher} if self.dispatcher else {}
         return {**dimensions, "routing": self.routing, "seed": self.seed, **dispatcher, **self.config}
 
     def resolved(self) -> dict[str, Any]:
-        """Return every setting that affects the step as one flat mapping. Regbot compares these settings of two
+        """Return every setting that affects the step as one flat mapping. regbot compares these mappings of the two
         arms.
         """
         return {

@@ -13,7 +13,8 @@ ZIPF_EXPONENT = 1.0
 def forced_experts(tokens: int, experts: int, top_k: int, routing: str, seed: int, device: torch.device) -> Tensor:
     """Return expert indices, int64 ``[tokens, top_k]``. They are distinct within a row and the same on every rank.
 
-    ``balanced`` assigns consecutive experts, so every expert gets tokens * top_k / experts rows, up to rounding.
+    ``balanced`` assigns consecutive experts. For example with top-2, token 0 has the experts 0 and 1, and token 1 has
+    the experts 2 and 3. So every expert gets tokens * top_k / experts rows, up to rounding.
     ``skewed`` draws each token's experts without replacement, with Zipf weights and the random seed ``seed``. Raises
     ValueError for any other ``routing``.
     """
@@ -26,6 +27,7 @@ def forced_experts(tokens: int, experts: int, top_k: int, routing: str, seed: in
 
 @lru_cache(maxsize=4)
 def _zipf(tokens: int, experts: int, top_k: int, seed: int) -> tuple[tuple[int, ...], ...]:
+    """Return the experts of each token under skewed routing. The result is cached, so that it is drawn only once."""
     generator = random.Random(seed)
     weights = [1.0 / (expert + 1) ** ZIPF_EXPONENT for expert in range(experts)]
 

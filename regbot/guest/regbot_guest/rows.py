@@ -1,4 +1,4 @@
-"""The interface of dispatchers, the token rows that dispatchers exchange, and the sum of each token's rows.
+"""The interface of dispatchers, the token rows that dispatchers exchange, and the weighted sum of each token's rows.
 
 No function in this file makes the host wait for the device. The backward of a gather by a permutation is a gather by
 the inverse permutation, so it neither sorts indices nor adds atomically.
@@ -13,7 +13,10 @@ from torch import Tensor
 
 @dataclass
 class Rows:
-    """Token rows grouped by local expert: ``x`` is ``[rows, hidden]``, ``counts`` int64 ``[local experts]``."""
+    """Token rows grouped by local expert, that is, by the experts of this rank.
+
+    ``x`` is ``[rows, hidden]``. ``counts`` has the number of rows of each local expert, int64 ``[local experts]``.
+    """
 
     x: Tensor
     counts: Tensor
@@ -39,10 +42,11 @@ class Dispatcher(Protocol):
 
 
 class SlotOrder(NamedTuple):
-    """The choices of all tokens, sorted by expert. Choice j of token t is slot ``t * top_k + j``, and has one row.
+    """The chosen experts of all tokens, sorted by expert.
 
-    ``slot_of_row`` and ``row_of_slot`` are inverse permutations, int64 ``[tokens * top_k]``. ``counts`` has the rows
-    per expert, int64 ``[experts]``.
+    The expert j of token t has the slot ``t * top_k + j``. Each slot has one row, and the rows are sorted by expert.
+    ``slot_of_row`` and ``row_of_slot`` are inverse permutations, int64 ``[tokens * top_k]``. ``counts`` has the number
+    of rows of each expert, int64 ``[experts]``.
     """
 
     slot_of_row: Tensor
@@ -57,9 +61,9 @@ def sort_slots(experts: Tensor, num_experts: int) -> SlotOrder:
 
 
 def count_rows(experts: Tensor, num_experts: int) -> Tensor:
-    """Return the rows per expert, int64 ``[num_experts]``, for the expert of each row, int64 ``[rows]``.
+    """Return the number of rows of each expert, int64 ``[num_experts]``. ``experts`` has the expert of each row.
 
-    ``torch.bincount`` would read the smallest and the largest expert on the host.
+    ``torch.bincount`` is not used, because it would read the smallest and the largest expert on the host.
     """
     counts = torch.zeros(num_experts, dtype=torch.int64, device=experts.device)
     return counts.scatter_add_(0, experts, torch.ones_like(experts))
@@ -113,6 +117,7 @@ class _CopyTokens(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, slot_of_row: Tensor, row_of_slot: Tensor) -> Tensor:
         ctx.save_for_backward(row_of_slot)
         ctx.tokens = x.shape[0]
+        # The divisor is top_k: number of slots / number of tokens. The token of a slot is slot // top_k.
         return x.index_select(0, slot_of_row // (slot_of_row.numel() // x.shape[0]))
 
     @staticmethod
@@ -123,10 +128,11 @@ class _CopyTokens(torch.autograd.Function):
 
 
 def weighted_sum(rows: Tensor, token_of_row: Tensor, weight_of_row: Tensor, tokens: int) -> Tensor:
-    """Return the weighted sum of each token's rows, ``[tokens, hidden]``, if tokens have different numbers of rows.
+    """Return the weighted sum of each token's rows, ``[tokens, hidden]``. A token may have any number of rows.
 
     ``rows`` is ``[rows, hidden]``. ``token_of_row`` and ``weight_of_row`` give the token and the weight of each row.
-    Rows are added atomically. ``sum_slots`` needs no atomic additions, but requires one row for each slot.
+    ``tokens`` is the number of tokens. Rows are added atomically. ``sum_slots`` needs no atomic additions, but requires
+    exactly one row for each slot.
     """
     weighted = rows * weight_of_row.to(rows.dtype).unsqueeze(1)
     return torch.zeros(tokens, rows.shape[1], dtype=rows.dtype, device=rows.device).index_add_(

@@ -57,7 +57,10 @@ buffers of token counts.
 
 
 class _Storage:
-    """State that all shadows of one storage share. ``is_known`` becomes False when an unknown value is written."""
+    """Whether the values of all shadows that share one storage are known.
+
+    A view shares the storage of its base. So if an unknown value is written to one of them, both become unknown.
+    """
 
     __slots__ = ("is_known",)
 
@@ -66,6 +69,8 @@ class _Storage:
 
 
 class _Shadow:
+    """The values of a fake tensor, as a real tensor."""
+
     __slots__ = ("storage", "value")
 
     def __init__(self, value: Tensor, storage: _Storage) -> None:
@@ -73,12 +78,16 @@ class _Shadow:
 
 
 class ShadowValues:
-    """Runs operators on fake tensors and updates the shadows of these tensors."""
+    """Runs operators on fake tensors of ``mode`` and updates the shadows of these tensors.
+
+    ``experts`` is the number of experts of the model, of which each token has ``top_k``. ``route`` chooses the experts
+    where the scores are unknown.
+    """
 
     def __init__(self, mode: FakeTensorMode, experts: int, top_k: int, route: Route) -> None:
         self._mode, self._experts, self._top_k, self._route = mode, experts, top_k, route
         self.guesses: dict[str, str] = {}
-        """The kind of each guess, by its sentence."""
+        """The keys are the sentences of the guesses, and the values are their kinds."""
 
     def call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Execute ``func`` on fake tensors and return its fake result. The result gets a shadow where possible.
@@ -86,11 +95,11 @@ class ShadowValues:
         Raises Untraceable if a size or an integer depends on real data.
         """
         packet = func.overloadpacket
-        if packet is aten._local_scalar_dense:
+        if packet is aten._local_scalar_dense:  # .item()
             return self._read_scalar(args[0])
         inputs = flatten([*args, *kwargs.values()])
-        shadows = [self.find_values(tensor) for tensor in inputs]
-        all_known = all(shadow is not None for shadow in shadows)
+        input_values = [self.find_values(tensor) for tensor in inputs]
+        all_known = all(values is not None for values in input_values)
         if torch.Tag.dynamic_output_shape in func.tags:
             return self._call_data_dependent(func, args, kwargs, all_known)
         result = call_unchanged(func, args, kwargs)
@@ -98,7 +107,7 @@ class ShadowValues:
             self._propagate_shadows(func, args, kwargs, result)
             return result
         self._forget_written_values(func, args, kwargs)
-        if not all_known:
+        if not all_known:  # func may choose experts by unknown scores
             self._seed_routing(packet, name_arguments(func, args, kwargs), result)
         return result
 
@@ -108,9 +117,12 @@ class ShadowValues:
         group = find_process_group(call_arguments)
         values = [self.find_values(tensor) for tensor in inputs]
         for index, output in enumerate(outputs):
-            source = find_source(index, spec, len(outputs), values, group)
+            source_values = find_source(index, spec, len(outputs), values, group)
+            if source_values is None:
+                self._write(output, None)
+                continue
             with _disable_current_modes():
-                value = output_values(spec.kind, source, output.shape, call_arguments) if source is not None else None
+                value = output_values(spec.kind, source_values, output.shape, call_arguments)
             self._write(output, value)
 
     @contextmanager
@@ -144,6 +156,10 @@ class ShadowValues:
         return shadow.value if shadow is not None and shadow.storage.is_known else None
 
     def _read_scalar(self, tensor: Tensor) -> Any:
+        """Return the value of ``tensor``, which has one element. An unknown float or bool is guessed.
+
+        Raises Untraceable for an unknown integer.
+        """
         value = self.find_values(tensor)
         if value is not None:
             with _disable_current_modes():
@@ -170,11 +186,14 @@ class ShadowValues:
                 self._attach_shadow(fake, value, _Storage())
             return result
         if func.overloadpacket is aten.masked_select and (mask_values := self.find_values(args[1])) is not None:
-            return self._select_by_mask(args[0], args[1], mask_values)
+            tensor, mask = args
+            return self._select_by_mask(tensor, mask, mask_values)
         if func.overloadpacket is aten.index:  # a known mask that selects rows whose values are unknown
-            indices = [self._mask_to_indices(index) for index in args[1]]
-            flat = [index for entry in indices for index in (entry if isinstance(entry, list) else [entry])]
-            return func(args[0], flat, **kwargs)
+            tensor, masks_and_indices = args
+            indices: list[Tensor | None] = []
+            for mask_or_index in masks_and_indices:
+                indices += self._replace_mask(mask_or_index)
+            return func(tensor, indices, **kwargs)
         raise Untraceable(
             f"{func._schema.name} makes a tensor whose size depends on real data; a size is known only if all inputs "
             "come from a top-k over the experts or from constants"
@@ -189,34 +208,49 @@ class ShadowValues:
             count = int(mask_values.expand(torch.broadcast_shapes(tensor.shape, mask.shape)).sum())
         return tensor.new_empty(count)
 
-    def _mask_to_indices(self, index: Tensor | None) -> Any:
-        if index is None or index.dtype not in (torch.bool, torch.uint8):
-            return index
-        values = self.find_values(index)
+    def _replace_mask(self, mask_or_index: Tensor | None) -> "list[Tensor | None]":
+        """Return the indices that a mask selects, one tensor for each dimension of the mask.
+
+        An index that is no mask is returned unchanged. None stands for a whole dimension. Raises Untraceable if the
+        values of the mask are unknown.
+        """
+        if mask_or_index is None or mask_or_index.dtype not in (torch.bool, torch.uint8):
+            return [mask_or_index]
+        values = self.find_values(mask_or_index)
         if values is None:
             raise Untraceable("a mask that depends on real data selects rows; their number is not known")
         with _disable_current_modes():
-            indices = list(values.nonzero().unbind(1))
-        fakes = [self._mode.from_tensor(real) for real in indices]
-        for fake, real in zip(fakes, indices, strict=True):
+            real_indices = list(values.nonzero().unbind(1))
+        fake_indices: list[Tensor | None] = []
+        for real in real_indices:
+            fake = self._mode.from_tensor(real)
             self._attach_shadow(fake, real, _Storage())
-        return fakes
+            fake_indices.append(fake)
+        return fake_indices
 
     def _propagate_shadows(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
-        """Run ``func`` on the shadows of its arguments. The results become the shadows of the tensors in ``result``."""
+        """Run ``func`` on the shadows of its arguments. The results become the shadows of the tensors in ``result``.
+
+        A result that shares memory with an argument's shadow, as a view does, also shares the state of its storage.
+        """
         real = self._run_on_real(func, args, kwargs)
         if func.overloadpacket in _UNINITIALISED_OPERATORS:
             with _disable_current_modes():
                 real.zero_()  # make undefined values equal in every run
-        storages: dict[int, _Storage] = {}
+        storages_by_memory: dict[int, _Storage] = {}
         for tensor in flatten([*args, *kwargs.values()]):
             shadow = tensor.__dict__.get("_regbot_shadow") if isinstance(tensor, FakeTensor) else None
             if shadow is not None:
-                storages[shadow.value.untyped_storage()._cdata] = shadow.storage
+                storages_by_memory[_memory_id(shadow.value)] = shadow.storage
         for fake, value in zip(flatten(result), flatten(real), strict=True):
-            self._attach_shadow(fake, value, storages.get(value.untyped_storage()._cdata) or _Storage())
+            self._attach_shadow(fake, value, storages_by_memory.get(_memory_id(value)) or _Storage())
 
     def _run_on_real(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run ``func`` on the values of its arguments. Zeros replace unknown values.
+
+        Unknown values occur only if ``func`` uses no more than the shape and the dtype of its arguments.
+        """
+
         def real_values(tensor: Tensor) -> Tensor:
             value = self.find_values(tensor)
             return value if value is not None else torch.zeros(tensor.shape, dtype=tensor.dtype)
@@ -231,21 +265,34 @@ class ShadowValues:
 
         The shadow has the indices that the requested routing chooses.
         """
-        if packet not in (aten.topk, aten.sort, aten.argmax) or not call_arguments["self"].ndim:
+        if packet not in (aten.topk, aten.sort, aten.argmax):
             return
-        scores, dim = call_arguments["self"], call_arguments.get("dim", None if packet is aten.argmax else -1)
-        if dim is None or dim % scores.ndim != scores.ndim - 1 or scores.shape[-1] != self._experts:
+        scores = call_arguments["self"]
+        if not self._is_over_experts(packet, scores, call_arguments):
             return
-        indices = result if packet is aten.argmax else result[1]
+        if packet is aten.argmax:
+            indices = result
+        else:
+            _, indices = result  # values and indices
         tokens = scores.numel() // self._experts
         if tokens * self._experts > MAX_INTEGERS:
             return
         with _disable_current_modes():
             if packet is aten.sort:
-                value = self._order_experts(tokens)
+                chosen = self._order_experts(tokens)
             else:
-                value = self._route(tokens, self._experts, call_arguments["k"] if packet is aten.topk else 1)
-            self._attach_shadow(indices, value.reshape(indices.shape), _Storage())
+                experts_per_token = call_arguments["k"] if packet is aten.topk else 1
+                chosen = self._route(tokens, self._experts, experts_per_token)
+            self._attach_shadow(indices, chosen.reshape(indices.shape), _Storage())
+
+    def _is_over_experts(self, packet: Any, scores: Tensor, call_arguments: Mapping[str, Any]) -> bool:
+        """Whether a top-k, sort or argmax works on the last dimension of ``scores``, with one score per expert."""
+        if not scores.ndim or scores.shape[-1] != self._experts:
+            return False
+        # Without this argument, argmax works on all dimensions together, and topk and sort work on the last one.
+        default_dim = None if packet is aten.argmax else -1
+        dim = call_arguments.get("dim", default_dim)
+        return dim is not None and dim % scores.ndim == scores.ndim - 1
 
     def _order_experts(self, tokens: int) -> Tensor:
         """Return all experts for every token, ``[tokens, experts]``. The experts that the routing chooses come
@@ -257,7 +304,7 @@ class ShadowValues:
         return torch.cat([chosen, other_experts], dim=1)
 
     def _write(self, output: Tensor, value: Tensor | None) -> None:
-        """Record that ``value`` was written to ``output`` and its views, by an operator without alias annotations.
+        """Record that a collective wrote ``value`` to ``output``, and so to the views of ``output``.
 
         None as ``value`` means that the written values are unknown.
         """
@@ -271,7 +318,7 @@ class ShadowValues:
             self._attach_shadow(output, value, _Storage())
 
     def _attach_shadow(self, fake: Tensor, value: Tensor, storage: _Storage) -> None:
-        """Make ``value`` the shadow of ``fake``, unless it is too large."""
+        """Make ``value`` the shadow of ``fake``. A value that is too large is not kept, so ``fake`` gets no shadow."""
         if _is_small(value) and isinstance(fake, FakeTensor):
             fake.__dict__["_regbot_shadow"] = _Shadow(value, storage)
 
@@ -294,19 +341,36 @@ class ShadowValues:
 def _can_propagate(func: Any, inputs: list[Tensor], all_known: bool, result: Any) -> bool:
     """Whether the shadow of ``result`` can be computed: the needed inputs are known and all tensors are small
     enough.
+
+    ``all_known`` says whether the values of all ``inputs`` are known.
     """
     packet = func.overloadpacket
     outputs = flatten(result)
-    if not outputs or torch.Tag.nondeterministic_seeded in func.tags:
+    is_random = torch.Tag.nondeterministic_seeded in func.tags
+    if not outputs or is_random:
         return False
     if not all(_is_small(output) for output in outputs):
         return False
-    if packet in _UNINITIALISED_OPERATORS and (outputs[0].dtype.is_floating_point or outputs[0].dtype.is_complex):
+    if packet in _UNINITIALISED_OPERATORS and _is_float(outputs[0]):
         return False
-    return all_known or (packet in _METADATA_OPERATORS and all(_is_small(tensor) for tensor in inputs))
+    if all_known:
+        return True
+    return packet in _METADATA_OPERATORS and all(_is_small(tensor) for tensor in inputs)
 
 
 def _is_small(tensor: Tensor) -> bool:
-    limit = MAX_FLOATS if tensor.dtype.is_floating_point or tensor.dtype.is_complex else MAX_INTEGERS
-    limit = MAX_MASK if tensor.dtype is torch.bool else limit
+    """Whether ``tensor`` may have a shadow. Tensors on the device meta never have values."""
+    if tensor.dtype is torch.bool:
+        limit = MAX_MASK
+    else:
+        limit = MAX_FLOATS if _is_float(tensor) else MAX_INTEGERS
     return tensor.numel() <= limit and tensor.device.type != "meta"
+
+
+def _is_float(tensor: Tensor) -> bool:
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+
+
+def _memory_id(tensor: Tensor) -> int:
+    """Return a number that is the same for two tensors if they share one storage, as a tensor and its view do."""
+    return tensor.untyped_storage()._cdata

@@ -34,6 +34,7 @@ PER_LAUNCH_VARIABLES = re.compile(
 """Names of relevant variables that differ per launch and do not affect the step time."""
 
 _DUMP_FLAGS = re.compile(r"--xla_dump_\w+(=\S*)?|--xla_gpu_\w*cache_dir=\S*")
+"""Flags of XLA that name destinations of dumps and caches. They differ per launch."""
 
 
 def environment(torch: Any, variables: Mapping[str, str]) -> dict[str, Any]:
@@ -71,14 +72,17 @@ def fingerprint(variables: Mapping[str, str]) -> str:
 def relevant_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that can affect the step time and do not differ per launch.
 
-    Flags in ``XLA_FLAGS`` for dumps and caches are removed.
+    Flags in ``XLA_FLAGS`` for dumps and caches are removed. Empty variables are left out.
     """
     relevant: dict[str, str] = {}
     for name, value in variables.items():
-        if RELEVANT_VARIABLES.fullmatch(name) and not PER_LAUNCH_VARIABLES.fullmatch(name):
-            value = " ".join(_DUMP_FLAGS.sub("", value).split()) if name == "XLA_FLAGS" else value
-            if value:
-                relevant[name] = value
+        if not RELEVANT_VARIABLES.fullmatch(name) or PER_LAUNCH_VARIABLES.fullmatch(name):
+            continue
+        if name == "XLA_FLAGS":
+            remaining_flags = _DUMP_FLAGS.sub("", value).split()
+            value = " ".join(remaining_flags)
+        if value:
+            relevant[name] = value
     return relevant
 
 

@@ -50,6 +50,8 @@ the traces.
 """
 EXIT_S = 10.0
 """Seconds that the launcher needs to end after its ranks."""
+MAX_CHARACTERS = 4000
+"""Number of characters of a reason or of an error that the record keeps."""
 
 
 class TraceTooLargeError(Exception):
@@ -58,7 +60,11 @@ class TraceTooLargeError(Exception):
 
 @dataclass(frozen=True)
 class StepSource:
-    """A training program that can take further steps. ``groups`` are the process groups of its mesh."""
+    """A training program that can take further steps.
+
+    ``step`` runs the next step. ``groups`` are the process groups of the program's mesh. ``config`` has the settings
+    that affect the step. ``software`` has the versions of the framework's packages; {} for regbot's own model.
+    """
 
     step: Callable[[], object]
     axes: Axes
@@ -69,37 +75,39 @@ class StepSource:
 
 
 def profile_steps(request: Request, source: StepSource, reason: str, record: dict[str, Any]) -> None:
-    """Profile ``NUM_STEPS`` steps and add their part, ``profile``, to ``record``, which has the timings already.
+    """Profile ``NUM_STEPS`` steps and add the result to ``record`` as ``profile``. ``record`` has the timings already.
 
-    ``reason`` says why no step was counted. If there is no profile, ``problem`` in the part says why. If a profiled
+    ``reason`` says why no step was counted. If there is no profile, the result's ``problem`` says why. If a profiled
     step fails, this function ends the process, because other ranks may wait for this one.
     """
-    part: dict[str, Any] = {"reason": reason[:4000]}
-    record["profile"] = part
+    result: dict[str, Any] = {"reason": reason[:MAX_CHARACTERS]}
+    record["profile"] = result
     limit_s = _limit_seconds(request, max(record["steps"]["step_s"]))
     if not kineto_available():
-        part["problem"] = "this torch was built without its profiler (Kineto)"
+        result["problem"] = "this torch was built without its profiler (Kineto)"
         return
     if limit_s <= 0:
-        part["problem"] = "the timed steps left no time for profiled ones; raise timeout_min of the workload"
+        result["problem"] = "the timed steps left no time for profiled ones; raise timeout_min of the workload"
         return
-    part["problem"] = f"the profiled steps did not end within {limit_s:.0f} s"
+    # This record remains if the timer ends the process.
+    result["problem"] = f"the profiled steps did not end within {limit_s:.0f} s"
     record["code"] = prove_code(request)
     write_record(request, record)
-    timer = threading.Timer(limit_s, os._exit, (0,))
+    exit_code = 0
+    timer = threading.Timer(limit_s, os._exit, (exit_code,))
     timer.daemon = True
     timer.start()
     try:
-        part |= _record_traces(request, source)
-        part["problem"] = ""
+        result |= _record_traces(request, source)
+        result["problem"] = ""
     except (Exception, SystemExit) as error:
         traceback.print_exc()
-        part["problem"] = f"the profiled steps failed: {type(error).__name__}: {error}"[:4000]
+        result["problem"] = f"the profiled steps failed: {type(error).__name__}: {error}"[:MAX_CHARACTERS]
         record["code"] = prove_code(request)
         write_record(request, record)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
+        os._exit(exit_code)
     finally:
         timer.cancel()
 
@@ -107,18 +115,21 @@ def profile_steps(request: Request, source: StepSource, reason: str, record: dic
 def _limit_seconds(request: Request, slowest_step_s: float) -> float:
     """Return the seconds that the profiled steps may take. 0 or less means that the run has no time left for them."""
     limit_s = MIN_LIMIT_S + SLOWDOWN * NUM_STEPS * slowest_step_s
-    if not request.limit_s:
+    if not request.limit_s:  # the run has no known limit
         return limit_s
-    return min(limit_s, request.limit_s - margin_s(request.limit_s) - EXIT_S - seconds_since_launch())
+    seconds_left = request.limit_s - margin_s(request.limit_s) - EXIT_S - seconds_since_launch()
+    return min(limit_s, seconds_left)
 
 
 def _record_traces(request: Request, source: StepSource) -> dict[str, Any]:
-    """Run planted collectives and the steps, and record both on one rank. Return the fields that this rank adds to the
-    part, and {} on all other ranks.
+    """Run planted collectives and the steps, and record both on rank ``PROFILED_RANK``.
+
+    Return the fields of the record's ``profile`` on this rank, and {} on all other ranks.
     """
     folder = Path(request.record).parent
     with _record_trace(folder / PLANTED_FILE, source.device, request.max_profile_bytes):
         num_planted = issue_on_groups(source.groups, source.device)
+    # Collectives per step by the backend's sequence numbers. None if the backend keeps no such numbers.
     advances: list[int] | None = []
     with _record_trace(folder / TRACE_FILE, source.device, request.max_profile_bytes):
         for number in range(NUM_STEPS):
@@ -145,9 +156,9 @@ def _record_traces(request: Request, source: StepSource) -> dict[str, Any]:
 
 @contextmanager
 def _record_trace(path: Path, device: torch.device, max_bytes: int) -> Iterator[None]:
-    """While active, record the calls of one rank. Then write the compressed trace to ``path``. Other ranks do nothing.
+    """While active, record the calls of rank ``PROFILED_RANK``. Then write the compressed trace to ``path``.
 
-    Raises TraceTooLargeError.
+    Other ranks do nothing. Raises TraceTooLargeError if the file is larger than ``max_bytes``.
     """
     if dist.get_rank() != PROFILED_RANK:
         yield

@@ -37,7 +37,8 @@ DEEP_EP_CALLS = {
 class Clock(Protocol):
     """A clock whose marks are cheap to take.
 
-    ``between`` returns the seconds between two marks. ``settle`` must be called before the first call of ``between``.
+    ``between`` returns the seconds between two marks. ``settle`` waits until the device has reached all marks. It must
+    be called after the last mark and before the first call of ``between``.
     """
 
     name: str
@@ -82,7 +83,10 @@ class CudaClock:
 
 
 class Stopwatch:
-    """Context manager around all steps, which measures each step. Call ``end_step`` after each step."""
+    """Context manager around all steps, which measures each step. Call ``end_step`` after each step.
+
+    ``slowdown_pct`` is a planted slowdown, in percent of each step's time.
+    """
 
     def __init__(self, device: torch.device, slowdown_pct: float = 0.0) -> None:
         self._slowdown = slowdown_pct / 100
@@ -90,17 +94,25 @@ class Stopwatch:
         self._on_gpu = device.type == "cuda"
         self.clock: Clock = CudaClock() if self._on_gpu else HostClock()
         self._marks: list[Any] = []
+        """Marks of the clock: the start of the first step, and then the end of each step."""
         self._cpu_marks_s: list[float] = []
+        """CPU time of this process at the same moments."""
         self._memory_bytes: list[int] = []
+        """Memory in use at the end of each step: of the GPU, or the resident memory without a GPU."""
         self.wait_spans: list[list[tuple[Any, Any]]] = [[]]
-        """Start and end mark of each call that issues or waits for a collective, by step."""
+        """Start and end mark of each call that issues or waits for a collective, by step. The last list belongs to the
+        running step."""
         self.overlapped_spans: list[list[tuple[Any, Any]]] = [[]]
         """The same for calls that issue a collective on another stream than the compute stream."""
         self._compute_stream: Any = None
+        """Stream that was current before the first step. None without a GPU."""
         self._collective_streams: set[Any] = set()
+        """Other streams on which a collective was issued."""
         self._collective_events: WeakSet[Any] = WeakSet()
+        """Events that were last recorded on one of these other streams."""
         self._wraps_deep_ep = False
         self._replaced: list[tuple[type, str, Any]] = []
+        """Class, name and original of each replaced method."""
 
     def __enter__(self) -> "Stopwatch":
         for name in METHODS:
@@ -134,33 +146,41 @@ class Stopwatch:
         self._wrap_deep_ep()  # deep_ep is imported at its first exchange
 
     def _slow_down(self) -> None:
-        """Lengthen the step by ``slowdown_pct`` percent of its time. Calibrations use this to test the gate."""
+        """Lengthen the step by ``slowdown_pct`` percent of its time. Calibrations use this to test the throughput
+        gate.
+        """
         if self._on_gpu:
             torch.cuda.synchronize()
         time.sleep((time.perf_counter() - self._step_start) * self._slowdown)
         self._step_start = time.perf_counter()
 
     def record(self) -> dict[str, Any]:
-        """Return times in seconds and memory in bytes of all steps. Waits for the device to finish."""
+        """Return times in seconds and memory in bytes of all steps. Waits for the device to finish.
+
+        ``wait_s`` is the time in collectives. Runs on a GPU also have ``overlapped_s``, the time of the collectives on
+        other streams.
+        """
         self.clock.settle()
         between = self.clock.between
         steps = len(self._memory_bytes)
         peak = torch.cuda.max_memory_allocated() if self._on_gpu else peak_resident_bytes()
-        overlapped = (
-            {"overlapped_s": [sum(between(*span) for span in self.overlapped_spans[n]) for n in range(steps)]}
-            if self._on_gpu
-            else {}
-        )
+        overlapped = {"overlapped_s": self._sum_by_step(self.overlapped_spans)} if self._on_gpu else {}
         return {
             **overlapped,
             "step_s": [between(self._marks[n], self._marks[n + 1]) for n in range(steps)],
             "cpu_s": [self._cpu_marks_s[n + 1] - self._cpu_marks_s[n] for n in range(steps)],
-            "wait_s": [sum(between(*span) for span in self.wait_spans[n]) for n in range(steps)],
+            "wait_s": self._sum_by_step(self.wait_spans),
             "memory_bytes": self._memory_bytes,
             "peak_bytes": max(peak, *self._memory_bytes),  # the peak that the system reports lags by some pages
         }
 
+    def _sum_by_step(self, spans_by_step: list[list[tuple[Any, Any]]]) -> list[float]:
+        """Return the total seconds of the spans of each finished step."""
+        finished_steps = len(self._memory_bytes)
+        return [sum(self.clock.between(start, end) for start, end in spans) for spans in spans_by_step[:finished_steps]]
+
     def _wrap(self, owner: type, name: str) -> None:
+        """Measure each call of the method ``name`` of ``owner``, which issues or waits for a collective."""
         original: Callable[..., Any] = getattr(owner, name)
         mark = self.clock.mark
 
@@ -177,8 +197,13 @@ class Stopwatch:
         self._replace(owner, name, wrapper)
 
     def _current_spans(self) -> list[tuple[Any, Any]]:
-        """Return the spans of the current step for a collective that is issued on the current stream."""
-        if not self._on_gpu or (stream := torch.cuda.current_stream()) == self._compute_stream:
+        """Return the list that gets the span of a call on the current stream: the running step's wait spans, or its
+        overlapped spans.
+        """
+        if not self._on_gpu:
+            return self.wait_spans[-1]
+        stream = torch.cuda.current_stream()
+        if stream == self._compute_stream:
             return self.wait_spans[-1]
         self._collective_streams.add(stream)
         return self.overlapped_spans[-1]
@@ -201,7 +226,7 @@ class Stopwatch:
             if not is_measured or torch.cuda.is_current_stream_capturing():
                 wait(event, stream)
                 return
-            with torch.cuda.stream(stream):
+            with torch.cuda.stream(stream):  # marks are recorded on the current stream
                 start = mark()
                 wait(event, stream)
                 self.wait_spans[-1].append((start, mark()))
@@ -231,12 +256,13 @@ def resident_bytes() -> int:
     value.
     """
     try:
-        pages = int(Path("/proc/self/statm").read_bytes().split()[1])
+        _, resident_pages, *_ = map(int, Path("/proc/self/statm").read_bytes().split())
     except OSError:
         return peak_resident_bytes()
-    return pages * resource.getpagesize()
+    return resident_pages * resource.getpagesize()
 
 
 def peak_resident_bytes() -> int:
     """Return the peak resident memory of this process in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    unit_bytes = 1 if sys.platform == "darwin" else 1024  # macOS reports bytes, and Linux reports KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes

@@ -22,19 +22,16 @@ ANNOUNCED_LIBRARIES = ("deepep", "hybridep")
 
 
 class Key(NamedTuple):
-    """Key of a ledger entry. Counts and bytes of collectives with the same key are summed.
+    """Key of a ledger entry. Counts and bytes of collectives with the same key are summed."""
 
-    ``where`` is the module path. ``via`` is the backend or the library that ran the collective.
-    """
-
-    kind: str
-    axis: str
+    kind: str  # such as all_to_all
+    axis: str  # such as ep, or ep|dp if the group spans both axes
     group_size: int
-    dtype: str
-    phase: str
-    role: str
-    where: str
-    via: str
+    dtype: str  # such as bfloat16; 'mixed' for several types, and 'none' for a collective without bytes
+    phase: str  # forward, backward, optimizer or unknown
+    role: str  # payload or control
+    where: str  # path of the module; '' if it is unknown
+    via: str  # backend or library that ran the collective, such as nccl or deepep
 
 
 class StepTally:
@@ -49,10 +46,9 @@ class StepTally:
 
     @property
     def total(self) -> int:
-        """Number of collectives of torch.distributed. Announced exchanges are left out, because they have no sequence
-        number.
+        """Number of collectives of torch.distributed, to be compared with the sequence numbers of its process groups.
 
-        The number is compared with the sequence numbers of torch's process groups.
+        Announced exchanges are left out, because they have no sequence number.
         """
         return sum(n for key, n in self.count.items() if key.via not in ANNOUNCED_LIBRARIES)
 
@@ -71,8 +67,11 @@ class StepCounter:
         """Set all counts to zero for a new step."""
         self.tally = StepTally()
         self.operators: Counter[str] = Counter()
+        """Number of calls of each operator, by its full name, such as ``aten::mm``."""
         self.host_reads: Counter[str] = Counter()
+        """Number of host reads, by module path."""
         self.payload_splits: list[tuple[str, tuple[int, ...]]] = []
+        """Axis, and rows sent to each rank, of each payload all-to-all in forward."""
         if self.tracker is not None:
             self.tracker.new_step()
 
@@ -84,7 +83,7 @@ class StepCounter:
         stop_listening(self)
 
     def read_operators(self) -> None:
-        """Make ``operators`` current. A counter that counts operators in Python has nothing to do."""
+        """Bring ``operators`` up to date. This is needed only if the device counts operators, as the paper GPU does."""
 
     def count_host_read(self) -> None:
         """Count one wait of the host for a device value.
@@ -95,8 +94,9 @@ class StepCounter:
             self.host_reads[self.module_path()] += 1
 
     def count_collective(self, func: Any, spec: CollectiveSpec, call_arguments: Mapping[str, Any], result: Any) -> None:
-        """Count one executed operator that is listed in ``collectives.COLLECTIVES``, unless its group has only one
-        rank.
+        """Count one executed operator that is listed in ``collectives.COLLECTIVES``.
+
+        Collectives of a group of one rank are not counted, because they exchange nothing.
         """
         collective = read_collective(func, spec, call_arguments, result)
         if collective.group.size() < 2:
@@ -109,24 +109,21 @@ class StepCounter:
         )
         self.tally.count[key] += 1
         self.tally.bytes[key] += collective.bytes
-        splits = call_arguments.get("input_split_sizes") or [
-            part.shape[0] for part in flatten(call_arguments.get("input_tensors"))
-        ]
+        splits = _list_input_splits(call_arguments)
         if collective.kind == "all_to_all" and collective.role == "payload" and self.phase == "forward" and splits:
             self.payload_splits.append((axis, tuple(splits)))
         sent = call_arguments.get("input", call_arguments.get("input_tensor"))
-        if (
-            self.routed_tokens is not None
-            and collective.role == "control"
-            and "ep" in axis.split("|")
-            and sent is not None
-        ):
+        is_control_on_ep = collective.role == "control" and "ep" in axis.split("|")
+        if self.routed_tokens is not None and is_control_on_ep and sent is not None:
             self.routed_tokens.add(module, sent)
 
     def announce(
         self, via: str, group: dist.ProcessGroup, dtype: torch.dtype, sent_bytes: int, experts: torch.Tensor | None
     ) -> None:
-        """Count one all-to-all that a library made with its own kernels. This rank sent ``sent_bytes`` bytes in it."""
+        """Count one all-to-all that a library made with its own kernels. See the function ``announce``.
+
+        ``sent_bytes`` is the number of bytes that this rank sent.
+        """
         module = self.module_path()
         name = str(dtype).removeprefix("torch.")
         key = Key("all_to_all", self.axes.label(group), group.size(), name, self.phase, "payload", module, via)
@@ -163,13 +160,19 @@ def announce(
 ) -> None:
     """Report an all-to-all that bypassed torch.distributed to all active counters.
 
-    ``count_sent_bytes`` returns the bytes that this rank sent. It is called only if a counter is active, because it may
-    wait for the device. ``experts`` are the experts of this rank's tokens. They are passed only if the exchange routed
-    tokens anew.
+    ``via`` is the name of the library. ``count_sent_bytes`` returns the number of bytes that this rank sent. It is
+    called only if a counter is active, because it may wait for the device. ``experts`` are the experts of this rank's
+    tokens, ``[tokens, top_k]``. None means that the exchange reused the routes of an earlier one.
     """
     for counter in _active_counters:
         with _disable_current_modes():  # the count is not part of the step
             counter.announce(via, group, dtype, count_sent_bytes(), experts)
+
+
+def _list_input_splits(call_arguments: Mapping[str, Any]) -> list[int]:
+    """Return how many rows this rank sends to each rank, or [] if the call does not list them."""
+    split_sizes: list[int] = call_arguments.get("input_split_sizes") or []
+    return split_sizes or [part.shape[0] for part in flatten(call_arguments.get("input_tensors"))]
 
 
 def _backend(group: dist.ProcessGroup) -> str:

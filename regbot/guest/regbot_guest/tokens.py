@@ -20,15 +20,19 @@ class RoutedTokens:
     def __init__(self, experts: int, top_k: int, tokens: int) -> None:
         self.experts, self.top_k, self.tokens = experts, top_k, tokens
         self.by_module: dict[str, list[int]] = {}
+        """Rows per expert, by the path of the module that exchanged them."""
 
     def add(self, module: str, sent: Tensor) -> None:
-        """Read the rows per expert from ``sent``, the input of a control exchange that ``module`` issued."""
+        """Read the rows per expert from ``sent``, the input of a control exchange that ``module`` issued.
+
+        ``sent`` may have one row count per expert, or the chosen experts of every token. Other contents are ignored.
+        """
         if module in self.by_module or str(sent.dtype) not in _INTEGERS:
             return
         values = sent.detach().flatten().tolist()
         if len(values) == self.experts:
             counts = values
-        elif len(values) == self.tokens * self.top_k and min(values) >= 0 and max(values) < self.experts:
+        elif self._are_chosen_experts(values):
             counts = [0] * self.experts
             for expert in values:
                 counts[expert] += 1
@@ -37,6 +41,10 @@ class RoutedTokens:
         if min(counts) >= 0:
             self.by_module[module] = counts
 
+    def _are_chosen_experts(self, values: "list[int]") -> bool:
+        """Whether ``values`` can be the indices of the ``top_k`` experts of each token."""
+        return len(values) == self.tokens * self.top_k and min(values) >= 0 and max(values) < self.experts
+
     @property
     def per_expert(self) -> list[int]:
         """Rows sent to each expert, summed over all layers. The list is empty if they are unknown."""
@@ -44,19 +52,22 @@ class RoutedTokens:
 
     @property
     def dropped(self) -> "int | None":
-        """Number of rows that were routed but not sent, or None if it is unknown."""
+        """Number of rows that were routed but not sent, summed over all layers. None if it is unknown."""
         if not self.by_module:
             return None
         return max(0, len(self.by_module) * self.tokens * self.top_k - sum(self.per_expert))
 
     def imbalance(self) -> str:
-        """Describe how the step deviates from balanced routing. Return '' if it does not deviate or its routing is
+        """Describe the first layer whose routing is not balanced. Return '' if there is none, or if the routing is
         unknown.
 
         Layers that dropped tokens are skipped here. The property ``dropped`` reports them.
         """
-        divides_evenly = self.tokens * self.top_k % self.experts == 0
+        routed_rows = self.tokens * self.top_k
+        # With balanced routing, the counts of two experts differ by one row at most, and only if there is a remainder.
+        largest_difference = 0 if routed_rows % self.experts == 0 else 1
         for module, counts in self.by_module.items():
-            if max(counts) - min(counts) > (0 if divides_evenly else 1) and sum(counts) == self.tokens * self.top_k:
+            has_dropped_rows = sum(counts) != routed_rows
+            if max(counts) - min(counts) > largest_difference and not has_dropped_rows:
                 return f"{module or 'the layer'} sends {min(counts)} to {max(counts)} tokens to an expert"
         return ""

@@ -1,10 +1,10 @@
 """Detection of collectives that a dispatch mode does not see: issued by other threads, or called on a backend directly.
 
 A dispatch mode is active in the thread that enters it. It is also active in autograd's device threads, which run
-backward of GPU tensors with the modes of the thread that called backward. Other threads do not have the mode. Only
-methods of a process group pass through torch's dispatcher. A count must not silently leave out a collective. So
-uncounted calls are recorded, and regbot refuses the count if there are any. On real ranks, the sequence numbers of the
-backend also reveal such calls.
+backward of GPU tensors with the modes of the thread that called backward. Other threads do not have the mode. Calls of
+a process group's methods pass through torch's dispatcher, and direct calls of its backend do not. A count must not
+silently leave out a collective. So uncounted calls are recorded, and regbot refuses the count if there are any. On real
+ranks, the sequence numbers of the backend also reveal uncounted calls.
 """
 
 import threading
@@ -32,9 +32,10 @@ METHODS = (
 class UncountedWatch:
     """While active, records a description of each uncounted collective in ``collectives``.
 
-    If the backend keeps no sequence numbers, enter the watch before the code under test is imported, because the watch
-    misses calls of a method that this code has saved before. If the backend keeps them, enter the watch together with
-    the counter.
+    The watch replaces methods of torch's classes. It misses calls of an original method that the code under test has
+    saved before, for example with ``send = dist.ProcessGroup.send``. If the backend keeps no sequence numbers, enter
+    the watch before the code under test is imported. If the backend keeps them, they reveal such calls, and the watch
+    can be entered together with the counter.
 
     ``watch_other_threads`` says whether collectives of threads without the counter's dispatch mode are uncounted. It is
     False with a paper GPU, which counts the collectives of every thread.
@@ -45,6 +46,7 @@ class UncountedWatch:
         self.collectives: list[str] = []
         self._counting_thread = threading.get_ident()
         self._replaced: list[tuple[type, str, Any]] = []
+        """Class, name and original of each replaced method."""
 
     def __enter__(self) -> "UncountedWatch":
         for name in METHODS:
@@ -62,15 +64,19 @@ class UncountedWatch:
         self._replaced.clear()
 
     def _replace(self, owner: type, name: str, replacement: Any) -> None:
-        self._replaced.append((owner, name, owner.__dict__.get(name, getattr(owner, name))))
+        # A class method is saved from __dict__, because getattr would return a method that is bound to the class.
+        original = owner.__dict__.get(name, getattr(owner, name))
+        self._replaced.append((owner, name, original))
         setattr(owner, name, replacement)
 
     def _is_uncounted_thread(self) -> bool:
+        """Whether the counter does not see collectives of the current thread."""
         if not self._watch_other_threads or threading.get_ident() == self._counting_thread:
             return False
         return not any(isinstance(mode, StepCounter) for mode in _get_current_dispatch_mode_stack())
 
     def _watch_group(self, name: str) -> Any:
+        """Return a replacement for the method ``name`` of process groups, which records calls of uncounted threads."""
         original = getattr(dist.ProcessGroup, name)
 
         def wrapper(group: Any, *args: Any, **kwargs: Any) -> Any:
@@ -81,6 +87,7 @@ class UncountedWatch:
         return wrapper
 
     def _watch_backend(self, name: str) -> Any:
+        """Return a replacement for the method ``name`` of backends, which records every direct call."""
         original = getattr(Backend, name)
 
         def wrapper(backend: Any, *args: Any, **kwargs: Any) -> Any:
@@ -91,6 +98,7 @@ class UncountedWatch:
         return wrapper
 
     def _watch_fake(self) -> Any:
+        """Return a replacement for the dispatch of fake tensors, which records collectives of uncounted threads."""
         dispatch = FakeTensor.__torch_dispatch__
 
         def wrapper(_: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

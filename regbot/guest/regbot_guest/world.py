@@ -30,8 +30,9 @@ with a report of every rank's state. With a shorter timeout, NCCL would end the 
 class World:
     """The ranks of one workload, and the meshes over these ranks.
 
-    ``data`` is the mesh of all ranks with the axis ``dp``. ``expert`` is the mesh ``edp`` x ``ep`` over the same ranks.
-    Both are None if there is only one rank.
+    ``rank`` and ``device`` are those of this process, and ``size`` is the number of ranks. ``data`` is the mesh of all
+    ranks with the axis ``dp``. ``expert`` is the mesh ``edp`` x ``ep`` over the same ranks. Both meshes are None if
+    there is only one rank. ``axes`` knows the axis of every group of these meshes.
     """
 
     rank: int
@@ -48,14 +49,14 @@ def open_world(
 ) -> Iterator[World]:
     """Open a world of ``size`` ranks. Groups of ``ep`` consecutive ranks are the expert-parallel groups.
 
-    ``device`` is the kind of device: cpu or cuda. A real world takes the rank and the address from the environment
-    variables that a launcher such as torchrun sets. ``limit_s`` is the time limit of the run in seconds, or 0 if it
-    is unknown. ``share_gpu`` puts all ranks of a node on the node's first GPU. Raises ContractError if the ranks cannot
-    run on this kind of device.
+    ``fake`` says whether the world is fake. ``device`` is the kind of device: cpu or cuda. A real world takes the rank
+    and the address from the environment variables that a launcher such as torchrun sets. ``limit_s`` is the time limit
+    of the run in seconds, or 0 if it is unknown. ``share_gpu`` puts all ranks of a node on the node's first GPU. Raises
+    ContractError if the ranks cannot run on this kind of device.
     """
     if fake:
         with _join_fake(size, device) as own_device:
-            yield _create_groups(0, size, ep, own_device, None)
+            yield _create_groups(rank=0, size=size, ep=ep, device=own_device, timeout=None)
         return
     own_device = choose_device(size, device, share_gpu)
     with join_ranks(own_device, limit_s, share_gpu) as timeout:
@@ -64,7 +65,14 @@ def open_world(
 
 def open_requested_world(request: Request) -> AbstractContextManager[World]:
     """Open the world of the real ranks that ``request`` describes. See ``open_world``."""
-    return open_world(request.world, request.ep, False, request.device, request.limit_s, request.share_gpu)
+    return open_world(
+        request.world,
+        request.ep,
+        fake=False,
+        device=request.device,
+        limit_s=request.limit_s,
+        share_gpu=request.share_gpu,
+    )
 
 
 def choose_device(size: int, kind: str, share_gpu: bool = False) -> torch.device:
@@ -78,15 +86,18 @@ def choose_device(size: int, kind: str, share_gpu: bool = False) -> torch.device
         raise ContractError("config", f"the launcher started {started_ranks} ranks, but the request needs {size}")
     if kind == "cpu":
         return torch.device("cpu")
-    ranks = 1 if share_gpu else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if visible < ranks:
+    needed_gpus = 1 if share_gpu else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    visible_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if visible_gpus < needed_gpus:
         reason = _explain_missing_gpus()
-        raise ContractError("device", f"the run needs {ranks} GPUs on this node, but torch sees {visible}{reason}")
+        raise ContractError(
+            "device", f"the run needs {needed_gpus} GPUs on this node, but torch sees {visible_gpus}{reason}"
+        )
     return torch.device("cuda", 0 if share_gpu else int(os.environ.get("LOCAL_RANK", "0")))
 
 
 def _explain_missing_gpus() -> str:
+    """Return the end of an error message: why torch may see too few GPUs, or the command that lists the GPUs."""
     if torch.version.cuda is None and torch.version.hip is None:
         return f": torch {torch.__version__} is a build for CPUs; install one for GPUs"
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
@@ -99,12 +110,12 @@ def _explain_missing_gpus() -> str:
 def join_ranks(device: torch.device, limit_s: float, share_gpu: bool = False) -> Iterator[timedelta | None]:
     """Context manager for the process group of all ranks that a launcher has started. This rank uses ``device``.
 
-    Yields the timeout of the group. Groups of some of the ranks can use the same timeout. None means torch's own
+    Yields the timeout of the group, so that smaller groups can get the same timeout. None means torch's default
     timeout. ``limit_s`` is the time limit of the run in seconds, or 0 if it is unknown. Ranks that share a GPU exchange
-    its tensors through gloo, because NCCL refuses two ranks on one GPU.
+    tensors through gloo, because NCCL refuses two ranks on one GPU.
 
-    If the block raises, the group is not destroyed, because that would wait for collectives of the other ranks. The
-    process has to end instead, which also ends the other ranks.
+    If the block raises, the group is not destroyed, because its destruction would wait for collectives of the other
+    ranks. The caller has to end the process instead, which also ends the other ranks.
     """
     timeout = timedelta(seconds=limit_s + TIMEOUT_MARGIN_S) if limit_s else None
     if device.type == "cuda":
@@ -119,6 +130,10 @@ def join_ranks(device: torch.device, limit_s: float, share_gpu: bool = False) ->
 
 @contextmanager
 def _join_fake(size: int, device: str) -> Iterator[torch.device]:
+    """Context manager for a fake process group of ``size`` ranks, in which this process is rank 0.
+
+    ``device`` is the kind of device. Yields the device of rank 0.
+    """
     from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend 'fake'
 
     # As with NCCL, groups of a GPU accept only GPU tensors. So object collectives use the GPU too.
@@ -131,31 +146,38 @@ def _join_fake(size: int, device: str) -> Iterator[torch.device]:
 
 
 def _create_groups(rank: int, size: int, ep: int, device: torch.device, timeout: timedelta | None) -> World:
-    axes = Axes()
-    ranks = torch.arange(size).view(size // ep, ep)  # axes: expert data, expert
+    """Create the groups of the axes ``ep``, ``edp`` and ``dp``, and return the world with the meshes of these groups.
 
-    def group(axis: str, members: torch.Tensor) -> Any:
+    ``timeout`` is the timeout of each group. None means torch's default timeout.
+    """
+    axes = Axes()
+    ranks = torch.arange(size).view(size // ep, ep)  # a row has the ranks of an ep group, a column of an edp group
+
+    def create_groups_of_axis(axis: str, ranks_by_group: torch.Tensor) -> Any:
         """Create all groups of ``axis``, and return the group that contains this rank.
 
-        Every rank must create every group. In a fake world only this rank's own group is created.
+        Each row of ``ranks_by_group`` has the ranks of one group. Torch requires that every rank creates every group.
+        In a fake world only this rank's own group is created.
         """
         own_group = None
-        for row in members.tolist():
-            if dist.get_backend() == "fake" and rank not in row:
+        for group_ranks in ranks_by_group.tolist():
+            if dist.get_backend() == "fake" and rank not in group_ranks:
                 continue
-            new_group = dist.new_group(row, timeout=timeout, group_desc=axis)
-            own_group = new_group if rank in row else own_group
+            new_group = dist.new_group(group_ranks, timeout=timeout, group_desc=axis)
+            own_group = new_group if rank in group_ranks else own_group
         axes.add(axis, own_group)  # type: ignore[arg-type]
         return own_group
 
-    expert, expert_data, data = group("ep", ranks), group("edp", ranks.t()), group("dp", ranks.view(1, size))
+    expert = create_groups_of_axis("ep", ranks)
+    expert_data = create_groups_of_axis("edp", ranks.t())
+    data = create_groups_of_axis("dp", ranks.view(1, size))
     if size == 1:
-        return World(rank, size, device, None, None, axes)
+        return World(rank, size, device, data=None, expert=None, axes=axes)
     return World(
         rank,
         size,
         device,
-        DeviceMesh.from_group(data, device.type, mesh=ranks.flatten(), mesh_dim_names=("dp",)),
-        DeviceMesh.from_group([expert_data, expert], device.type, mesh=ranks, mesh_dim_names=("edp", "ep")),
-        axes,
+        data=DeviceMesh.from_group(data, device.type, mesh=ranks.flatten(), mesh_dim_names=("dp",)),
+        expert=DeviceMesh.from_group([expert_data, expert], device.type, mesh=ranks, mesh_dim_names=("edp", "ep")),
+        axes=axes,
     )

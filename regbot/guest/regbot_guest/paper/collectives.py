@@ -21,6 +21,9 @@ Listener = Callable[[Any, CollectiveSpec, Mapping[str, Any], Any], None]
 and outputs.
 """
 
+_MAX_FLOATS = 2**20
+"""Number of elements of the largest float tensor whose values are looked up."""
+
 _listener: "Listener | None" = None
 _library: Any = None
 
@@ -45,6 +48,7 @@ def install_kernels(device: Device) -> None:
 
 
 def _make_kernel(device: Device, func: Any, spec: CollectiveSpec) -> Callable[..., Any]:
+    """Return the kernel of the operator ``func`` on ``device``."""
     num_results = len(func._schema.returns)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -55,8 +59,8 @@ def _make_kernel(device: Device, func: Any, spec: CollectiveSpec) -> Callable[..
         work = FakeWork().boxed()
         if num_results == 1:
             return work
-        first_argument = next(iter(call_arguments.values()))
-        return first_argument, work
+        outputs_argument = next(iter(call_arguments.values()))  # these operators return their first argument too
+        return outputs_argument, work
 
     return kernel
 
@@ -71,14 +75,18 @@ def _write_outputs(device: Device, spec: CollectiveSpec, call_arguments: Mapping
     group = find_process_group(call_arguments)
     for index, output in enumerate(outputs):
         source = find_source(index, spec, len(outputs), inputs, group)
-        values = device.values(source) if source is not None and _may_be_known(source) else None
-        if not (spec.kind == "send_recv" and output is source):
-            device.write(
-                output, output_values(spec.kind, values, output.shape, call_arguments) if values is not None else None
-            )
+        # The argument ``tensors`` of a send or receive is input and output. It keeps its values.
+        keeps_values = spec.kind == "send_recv" and output is source
+        if keeps_values:
+            continue
+        input_values = device.values(source) if source is not None and _may_be_known(source) else None
+        if input_values is None:
+            device.write(output, None)
+        else:
+            device.write(output, output_values(spec.kind, input_values, output.shape, call_arguments))
     return outputs
 
 
 def _may_be_known(tensor: Tensor) -> bool:
-    """Return whether the values of ``tensor`` are looked up. Large float tensors are treated as unknown."""
-    return not tensor.is_floating_point() or tensor.numel() <= 2**20
+    """Whether the values of ``tensor`` are looked up. Large float tensors are treated as unknown."""
+    return not tensor.is_floating_point() or tensor.numel() <= _MAX_FLOATS

@@ -13,7 +13,7 @@ from regbot_guest.paper.device import Device
 from regbot_guest.tally import StepCounter, StepTally
 
 PHASES = ("unknown", "forward", "backward", "optimizer")
-
+"""Names of the phases. The device knows a phase by its position in this tuple."""
 
 Launches = Counter[tuple[str, int, int]]
 """Number of kernel launches by operator, phase number and module number."""
@@ -37,6 +37,7 @@ class PaperCounter(StepCounter):
         self.device = device
         self._phase = "unknown"
         self._modules: dict[str, int] = {}
+        """Number of each module, by its path."""
         self._is_active = False
         super().__init__(axes, tracker)
         if tracker is not None:
@@ -57,8 +58,11 @@ class PaperCounter(StepCounter):
         """Set all counts to zero. ``with_fingerprint`` says whether to compute the fingerprint of the next step."""
         super().new_step()
         self._replayed_launches: Launches = Counter()
+        """Launches by replays of CUDA graphs. The device does not count them."""
         self._captured_launches: Launches = Counter()
+        """Launches during captures of CUDA graphs. The device counts them, but they are not part of the step."""
         self._library_launches: Launches = Counter()
+        """Launches by stand-ins of libraries. The device does not count them."""
         self.device.begin_step(with_fingerprint)
 
     def __enter__(self) -> "PaperCounter":
@@ -77,23 +81,21 @@ class PaperCounter(StepCounter):
     def launches(self) -> dict[tuple[str, str, str], int]:
         """Return the number of kernel launches since ``new_step``, by operator, phase and module path."""
         paths = {number: path for path, number in self._modules.items()}
-        totals = (
-            Counter(self.device.launches()) + self._library_launches + self._replayed_launches - self._captured_launches
-        )
+        by_device = Counter(self.device.launches())
+        totals = by_device + self._library_launches + self._replayed_launches - self._captured_launches
         return {(name, PHASES[phase], paths.get(module, "")): count for (name, phase, module), count in totals.items()}
 
     def count_launch(self, operator: str) -> None:
         """Count the launch of one kernel of a library, in the current phase and module."""
         if self._is_active:
-            self._library_launches[operator, PHASES.index(self.phase), self._module_number(self.module_path())] += 1
+            phase, module = PHASES.index(self.phase), self._module_number(self.module_path())
+            self._library_launches[operator, phase, module] += 1
 
     def begin_capture(self) -> None:
         """Begin a capture. From now on, kernels and collectives belong to the CUDA graph and not to the step."""
-        self._state_before_capture = (
-            self.tally,
-            Counter(self.device.launches()),
-            collectives.set_listener(self._on_collective),
-        )
+        launches = Counter(self.device.launches())
+        listener = collectives.set_listener(self._on_collective)  # a capture is counted even outside of counted steps
+        self._state_before_capture = (self.tally, launches, listener)
         self.tally = StepTally()
 
     def end_capture(self) -> GraphContent:
@@ -106,14 +108,18 @@ class PaperCounter(StepCounter):
         return graph
 
     def replay(self, graph: GraphContent) -> None:
-        """Count one launch of a CUDA graph in the current phase, with the modules of the capture."""
+        """Count one launch of a CUDA graph in the current phase, with the modules of the capture.
+
+        What the capture ran outside of any module is counted in the module that launches the graph.
+        """
         if not self._is_active:
             return
-        path = self.module_path()
-        for (name, _, module), count in graph.launches.items():
-            self._replayed_launches[name, PHASES.index(self.phase), module or self._module_number(path)] += count
+        phase, current_path = PHASES.index(self.phase), self.module_path()
+        for (name, _, captured_module), count in graph.launches.items():
+            module = captured_module or self._module_number(current_path)
+            self._replayed_launches[name, phase, module] += count
         for key, count in graph.tally.count.items():
-            replayed_key = key._replace(phase=self.phase, where=key.where or path)
+            replayed_key = key._replace(phase=self.phase, where=key.where or current_path)
             self.tally.count[replayed_key] += count
             self.tally.bytes[replayed_key] += graph.tally.bytes[key]
         self.device.record(f"replay {sorted(graph.launches.items())} {graph.tally.entries()}", [])
@@ -129,6 +135,7 @@ class PaperCounter(StepCounter):
         return self._modules.setdefault(path, len(self._modules) + 1) if path else 0
 
     def _on_collective(self, func: Any, spec: CollectiveSpec, call_arguments: Mapping[str, Any], outputs: Any) -> None:
+        """Count a collective, and add its group, reduction, splits, peers and tensors to the fingerprint."""
         self.count_collective(func, spec, call_arguments, outputs)
         reduce_op = call_arguments.get("reduce_op")
         attributes = (

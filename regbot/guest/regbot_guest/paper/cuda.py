@@ -18,18 +18,20 @@ from regbot_guest.paper.device import Device
 from regbot_guest.paper.gpus import GPUS_PER_NODE, GpuModel
 from regbot_guest.paper.streams import gpu_index
 
-_TYPES = {
+_DTYPES = {
     "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16,
     "Long": torch.int64, "Int": torch.int32, "Short": torch.int16, "Char": torch.int8, "Byte": torch.uint8,
     "Bool": torch.bool,
 }  # fmt: skip
+"""dtype of the tensor types, such as ``torch.cuda.FloatTensor``."""
 
-
+# Names in the result of torch.cuda.memory_stats: statistics of bytes, statistics by pool, and counts of events.
 _BYTE_STATISTICS = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
 _POOL_STATISTICS = (*_BYTE_STATISTICS, "inactive_split_bytes", "allocation", "segment", "active", "inactive_split")
 _EVENT_STATISTICS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free",
                      "max_split_size")  # fmt: skip
 _SYNC_DEBUG_MODES: dict[str, "int | str"] = {"default": 0, "warn": 1, "error": 2}
+"""Numbers of the modes of ``torch.cuda.set_sync_debug_mode``."""
 NCCL_VERSION = (2, 27, 5)
 """Version that a CPU build of torch reports. Programs ask for it before they reduce in bfloat16."""
 
@@ -80,7 +82,7 @@ class PaperRanges:
 
 
 class _TensorType(type):
-    """Type of ``torch.cuda.FloatTensor`` and similar names. Frameworks call these names and use them in
+    """Type of ``torch.cuda.FloatTensor`` and of the other tensor types. Frameworks call these names and use them in
     ``isinstance``.
     """
 
@@ -96,6 +98,7 @@ class _TensorType(type):
         )
 
     def __call__(cls, data: Any = None, *sizes: int, device: Any = None) -> Any:
+        """Return a new tensor with the values in ``data``. If ``data`` is a number, it is the first of the sizes."""
         if isinstance(data, (list, tuple)):
             return torch.tensor(data, dtype=cls.dtype, device=device or "cuda")
         shape = (0,) if data is None else (data, *sizes)
@@ -123,9 +126,10 @@ def install_functions(device: Device) -> None:
     generators = tuple(torch.Generator(device=torch.device("cuda", index)) for index in range(GPUS_PER_NODE))
     setattr(torch.cuda, "default_generators", generators)  # noqa: B010 (typed as a tuple of one)
     torch.cuda._initialized = True
-    for name, dtype in _TYPES.items():
+    for prefix, dtype in _DTYPES.items():
+        name = f"{prefix}Tensor"
         for module, layout in ((torch.cuda, torch.strided), (torch.cuda.sparse, torch.sparse_coo)):
-            setattr(module, f"{name}Tensor", _TensorType(f"{name}Tensor", (), {"dtype": dtype, "layout": layout}))
+            setattr(module, name, _TensorType(name, (), {"dtype": dtype, "layout": layout}))
     _patch_accelerator()
     _patch_tensor(device)
     _patch_truncated_normal()
@@ -135,8 +139,11 @@ def install_functions(device: Device) -> None:
 
 
 def replace_everywhere(owner: types.ModuleType, replacements: Mapping[str, Any]) -> None:
-    """Set attributes of ``owner``, and all names of torch's modules that are bound to the previous values."""
-    replaced = {}
+    """Set attributes of ``owner``, and all names of torch's modules that are bound to the previous values.
+
+    For example, ``from torch.cuda import is_available`` in another module of torch has bound such a name.
+    """
+    replaced = {}  # replacement by the id of the previous value
     for name, replacement in replacements.items():
         original = getattr(owner, name, None)
         if isinstance(original, (type, types.FunctionType, types.BuiltinFunctionType)):
@@ -157,8 +164,9 @@ def _name_like_torch(replacement: Any, owner: types.ModuleType, name: str) -> No
 
 
 def _no_op() -> Callable[..., None]:
-    """Return a new function that does nothing. Each name needs its own object, because torch._dynamo refuses an object
-    with two names.
+    """Return a new function that does nothing.
+
+    Each function of ``torch.cuda`` needs its own object, because torch._dynamo refuses an object with two names.
     """
     return lambda *_, **__: None
 
@@ -176,6 +184,7 @@ def _exchange_device(index: int) -> int:
 
 
 def _platform_functions(device: Device) -> dict[str, Any]:
+    """Return the functions of ``torch.cuda`` about GPUs and synchronization, by name."""
     gpu = device.gpu
     synchronization: dict[str, int | str] = {"mode": 0}
 
@@ -205,13 +214,17 @@ def _platform_functions(device: Device) -> dict[str, Any]:
 
 
 def _free_and_total_memory(paper: Device, device: Any) -> tuple[int, int]:
+    """Return the free and the total bytes of the GPU that ``device`` names."""
     total = paper.gpu.memory_bytes
-    return max(0, total - paper.memory_use(gpu_index(device))[0]), total
+    live, _ = paper.memory_use(gpu_index(device))
+    return max(0, total - live), total
 
 
 def _memory_functions(paper: Device) -> dict[str, Any]:
+    """Return the functions of ``torch.cuda`` about memory, by name. Their argument ``device`` names one of the GPUs."""
+
     def nested_statistics(device: Any = None) -> dict[str, Any]:
-        """Return the statistics of CUDA's allocator. Allocations are not counted, so their numbers are 0."""
+        """Return the statistics of CUDA's allocator. Only bytes are known; numbers of allocations are 0."""
         live, peak = paper.memory_use(gpu_index(device))
         pools = ("all", "large_pool", "small_pool")
         zeros = dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
@@ -237,7 +250,7 @@ def _patch_accelerator() -> None:
     """Let the memory functions of ``torch.accelerator`` call those of ``torch.cuda``, because the original ones need
     CUDA's allocator.
     """
-    names = {
+    cuda_names = {
         "empty_cache": "empty_cache",
         "memory_stats": "memory_stats",
         "memory_allocated": "memory_allocated",
@@ -248,21 +261,21 @@ def _patch_accelerator() -> None:
         "reset_peak_memory_stats": "reset_peak_memory_stats",
         "get_memory_info": "mem_get_info",
     }
-    replace_everywhere(
-        torch.accelerator,
-        {
-            name: _calling(getattr(torch.cuda, cuda_name))
-            for name, cuda_name in names.items()
-            if hasattr(torch.accelerator, name)
-        },
-    )
+    replacements = {
+        name: _calling(getattr(torch.cuda, cuda_name))
+        for name, cuda_name in cuda_names.items()
+        if hasattr(torch.accelerator, name)
+    }
+    replace_everywhere(torch.accelerator, replacements)
 
 
 def _calling(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a new function that calls ``function``. It is a separate object for the reason in ``_no_op``."""
     return lambda *arguments: function(*arguments)
 
 
 def _patch_tensor(device: Device) -> None:
+    """Replace the methods of tensors that need values or bytes of the device, and those about streams and pinning."""
     original = torch._tensor_str._str
 
     def describe(self: Tensor, *, tensor_contents: "str | None" = None) -> str:
@@ -279,9 +292,10 @@ def _patch_tensor(device: Device) -> None:
 
 
 def _patch_truncated_normal() -> None:
-    """Replace the loop of ``torch.nn.init.trunc_normal_`` that draws again while a value is outside of the bounds.
+    """Make ``torch.nn.init.trunc_normal_`` draw only once on the device.
 
-    The values are unknown, so one draw is taken to be inside. A torch without this function needs no replacement.
+    The original draws again while a value is outside of the bounds. The values are unknown here, so the first draw is
+    assumed to be inside. A torch without the private function that draws needs no replacement.
     """
     original = getattr(torch.nn.init, "_no_grad_trunc_normal_", None)
     if original is None:
@@ -354,7 +368,7 @@ def _patch_cuda_build(device: Device) -> None:
     """Replace the functions of ``torch._C`` which the Python code of a CUDA build calls."""
     module: Any = torch._C
     module._cuda_getDevice = lambda: gpu_index(-1)
-    module._cuda_setDevice = lambda index: _set_device(index)  # a new object, for the reason given in _no_op
+    module._cuda_setDevice = lambda index: _set_device(index)  # a separate object, for the reason in _no_op
     module._cuda_exchangeDevice = lambda index: _exchange_device(index)
     module._cuda_maybeExchangeDevice = lambda index: _exchange_device(index)
     module._cuda_isCurrentStreamCapturing = lambda: device.is_capturing

@@ -12,9 +12,9 @@ from regbot_guest.untraceable import Untraceable
 
 
 class Device:
-    """The paper GPU of this process.
+    """The paper GPU of this process. It stands for all GPUs of a node.
 
-    ``gpu`` is the model that it imitates. ``refusals`` lists requests that it could not serve.
+    ``gpu`` is the model that it imitates.
     """
 
     def __init__(self, gpu: GpuModel) -> None:
@@ -22,12 +22,18 @@ class Device:
 
         self.gpu = gpu
         self.refusals: list[str] = []
+        """What the program requested and the device could not do. Each is a sentence."""
         self.assumptions: dict[str, str] = {}
+        """Assumptions of the Python code about the program. The keys are sentences, the values their kinds."""
         self.counter: Any = None
         """The ``PaperCounter`` of the running step, or None. CUDA graphs store and replay its counts."""
         self.is_capturing = False
+        """Whether a CUDA graph is being captured."""
         self.on_host_read: Callable[[], None] = lambda: None
+        """Called at each host read."""
         self.choose_experts: Callable[[str, Any, Any], Any] = lambda *_: torch.empty(0, dtype=torch.int64)
+        """See ``set_expert_choice``. An empty tensor means that no experts are chosen."""
+        # Operators of the library, and those three that the library calls and Python implements.
         self._ops = torch.ops.regbot_paper
         self._python = torch.library.Library("regbot_paper", "IMPL")
         self._python.impl("refuse", self.refuse, "CompositeExplicitAutograd")
@@ -59,8 +65,8 @@ class Device:
     def begin_program(self) -> None:
         """Discard the notes, refusals, counter and garbage of an earlier program in this process.
 
-        The garbage collector will not visit the objects that are left, which are mostly those of imported modules. To
-        visit all of them takes 0.15 s, nearly half of the time of a step.
+        From now on, the garbage collector does not visit the objects that exist already, which are mostly those of
+        imported modules. Visiting all of them takes 0.15 s, nearly half of the time of a step.
         """
         gc.collect()
         gc.freeze()
@@ -71,12 +77,16 @@ class Device:
         self.reset_peak()
 
     def notes(self) -> dict[str, str]:
-        """Return the assumptions of this program, such as an unknown float that was read as 1.0, and the kind of each.
-        The keys are sentences.
+        """Return the guesses of the trace, for example that an unknown float was read as 1.0.
+
+        The keys are the sentences of the guesses, and the values are their kinds. The library reports its guesses as
+        notes of the form 'kind sentence'.
         """
-        rows = (note.split(" ", 1) for note in self._ops.notes())
-        noted = {sentence: kind for kind, sentence in rows} | self.assumptions
-        return dict(sorted(noted.items()))
+        kinds_by_sentence: dict[str, str] = {}
+        for note in self._ops.notes():
+            kind, sentence = note.split(" ", 1)
+            kinds_by_sentence[sentence] = kind
+        return dict(sorted((kinds_by_sentence | self.assumptions).items()))
 
     def is_known(self, tensor: Any) -> bool:
         return bool(self._ops.is_known(tensor.detach()))
@@ -97,9 +107,11 @@ class Device:
         self._ops.begin_step(with_fingerprint)
 
     def set_phase(self, phase: int) -> None:
+        """Count the next launches in the phase with this number."""
         self._ops.set_phase(phase)
 
     def set_module(self, module: int) -> None:
+        """Count the next launches in the module with this number. 0 means no module."""
         self._ops.set_module(module)
 
     def record(self, text: str, tensors: list[Any]) -> None:
@@ -109,7 +121,8 @@ class Device:
     def launch(self, operator: str, tensors: list[Any]) -> None:
         """Count the launch of one kernel of a library.
 
-        A stand-in calls this method, because it runs no operator for the kernel that the device could count.
+        The stand-in of a library calls this method for each kernel that the library would launch. The device counts
+        only operators by itself, and such a kernel belongs to none.
         """
         self.record(operator, tensors)
         if self.counter is not None:
@@ -121,22 +134,26 @@ class Device:
         return {(name, int(phase), int(module)): int(count) for name, phase, module, count in rows}
 
     def fingerprint(self) -> str:
-        """Return a hash of all operators and collectives of the step. The device's own hash is shorter than those of
-        ``fingerprint.py``; it is hashed again, so that all fingerprints of ledgers have one length.
+        """Return a hash of all operators and collectives of the step.
+
+        The library's hash is shorter than the SHA-256 of ``fingerprint.py``. It is hashed again, because all
+        fingerprints in ledgers have the length of a SHA-256.
         """
         return hashlib.sha256(self._ops.fingerprint().encode()).hexdigest()
 
     def set_expert_choice(self, experts: int, choose: Callable[[str, Any, Any], Any]) -> None:
-        """Let ``choose(operator, scores, indices)`` choose experts where the scores are unknown.
+        """Let ``choose(operator, scores, indices)`` return the values of ``indices`` where the scores are unknown.
 
-        An operator such as topk chooses experts if it has one score for each of the ``experts`` experts.
+        ``experts`` is the number of experts. An operator such as topk chooses experts if each of its rows has this many
+        scores.
         """
         self.choose_experts = choose
         self._ops.set_experts(experts)
 
     def refuse(self, reason: str) -> None:
-        """Raise Untraceable with the reason and the running module. The reason is also kept in ``refusals``, because
-        the code under test may catch the exception.
+        """Raise Untraceable with the reason and the running module.
+
+        The reason is also added to ``refusals``, because the code under test may catch the exception.
         """
         module = self.counter.module_path() if self.counter is not None else ""
         reason += f"; in module {module}" if module else ""
@@ -166,10 +183,9 @@ def _requesting_line() -> str:
     """
     guest_folder = str(Path(__file__).resolve().parents[1])
     for frame in reversed(traceback.extract_stack()):
-        if (
-            not frame.filename.startswith(guest_folder)
-            and "/torch/" not in frame.filename
-            and not frame.filename.startswith("<")
-        ):
+        is_of_guest = frame.filename.startswith(guest_folder)
+        is_of_torch = "/torch/" in frame.filename
+        has_file = not frame.filename.startswith("<")
+        if has_file and not is_of_guest and not is_of_torch:
             return f"; requested at {frame.filename}:{frame.lineno} in {frame.name}"
     return ""

@@ -9,21 +9,16 @@ GPUS_PER_NODE = 8
 
 
 class GpuModel(NamedTuple):
-    """One GPU model.
-
-    ``memory_bytes`` is the memory that the driver reports. ``capability`` is NVIDIA's compute capability, or the
-    numbers in AMD's gfx name. ``shared_bytes`` is the shared memory of one multiprocessor, of which one block can have
-    ``shared_bytes_per_block``.
-    """
+    """One GPU model."""
 
     name: str
-    memory_bytes: int
-    capability: tuple[int, int]
+    memory_bytes: int  # as the driver reports it
+    capability: tuple[int, int]  # NVIDIA's compute capability, or the numbers in AMD's gfx name
     multiprocessors: int
-    architecture: str
+    architecture: str  # such as sm_90 or gfx942
     l2_bytes: int
-    shared_bytes: int
-    shared_bytes_per_block: int
+    shared_bytes: int  # shared memory of one multiprocessor
+    shared_bytes_per_block: int  # the part of it that one block can have
     warp_size: int = 32
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from regbot_guest.paper.gpus import GPUS_PER_NODE
+
 GPU_BACKEND = "cuda:fake"
 """Replacement for the backend NCCL. A group with this backend accepts only GPU tensors, so object collectives use the
 GPU too.
@@ -22,8 +24,10 @@ HOST_BACKEND = "fake"
 
 @contextmanager
 def rank_zero_of(world: int) -> Iterator[None]:
-    """While active, this process is rank 0 of ``world`` ranks, with the environment variables that a launcher would
-    set.
+    """While active, this process is rank 0 of ``world`` ranks.
+
+    The environment variables are those that a launcher would set. ``init_process_group`` and ``new_group`` of torch use
+    fake backends. In the end, the variables and functions are restored, and all process groups are destroyed.
     """
     from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend 'fake'
 
@@ -31,7 +35,7 @@ def rank_zero_of(world: int) -> Iterator[None]:
         "RANK": "0",
         "LOCAL_RANK": "0",
         "WORLD_SIZE": str(world),
-        "LOCAL_WORLD_SIZE": str(min(world, 8)),
+        "LOCAL_WORLD_SIZE": str(min(world, GPUS_PER_NODE)),
         "GROUP_RANK": "0",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "29500",
@@ -62,9 +66,13 @@ def rank_zero_of(world: int) -> Iterator[None]:
 
 
 def fake_backend(backend: Any) -> str:
-    """Return the fake backend that replaces ``backend``, such as 'nccl' or 'cpu:gloo,cuda:nccl'."""
+    """Return the fake backend that replaces ``backend``, such as 'nccl' or 'cpu:gloo,cuda:nccl'.
+
+    A backend that accepts host tensors is replaced by one that accepts them too.
+    """
     name = str(backend or "").lower()
-    return HOST_BACKEND if "gloo" in name or "cpu:" in name or name == HOST_BACKEND else GPU_BACKEND
+    accepts_host_tensors = "gloo" in name or "cpu:" in name or name == HOST_BACKEND
+    return HOST_BACKEND if accepts_host_tensors else GPU_BACKEND
 
 
 @contextmanager

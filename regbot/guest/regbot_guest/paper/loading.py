@@ -9,6 +9,7 @@ from regbot_guest.paper.device import Device, open_paper_gpu, paper_gpu
 from regbot_guest.paper.gpus import DEFAULT, GPUS
 
 TORCH_LIBRARIES = ("libc10.so", "libtorch_cpu.so")
+"""Libraries of torch that the paper GPU's library needs. They are loaded before it."""
 
 
 class LoadError(Exception):
@@ -16,9 +17,10 @@ class LoadError(Exception):
 
 
 def install(library: Path, gpu: str = DEFAULT) -> Device:
-    """Turn the device ``cuda`` of this process into a paper GPU. Raises LoadError.
+    """Turn the device ``cuda`` of this process into a paper GPU that imitates the model ``gpu``. Raises LoadError.
 
-    Call this before ``import torch``, because torch looks up the hooks of a device only once.
+    Call this before ``import torch``, because torch looks up the hooks of a device only once. If the process has a
+    paper GPU already, it is returned unchanged.
     """
     installed = paper_gpu()
     if installed is not None:

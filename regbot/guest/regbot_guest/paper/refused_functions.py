@@ -60,12 +60,16 @@ def make_refusing(device: Device, name: str) -> Callable[..., Any]:
 
 
 class NoSensorsError(Untraceable, ModuleNotFoundError):
-    """A sensor of the GPU was read. Torch raises ModuleNotFoundError where the library that reads sensors is missing,
-    and programs catch it. They go on without the value, so the step is refused only if nobody catches this error.
+    """A sensor of the GPU was read.
+
+    Torch raises ModuleNotFoundError if the library that reads sensors is missing. Programs catch this error and go on
+    without the value. So the step is refused only if the program does not catch it.
     """
 
 
 def _make_sensorless(name: str) -> Callable[..., Any]:
+    """Return a replacement for a function that reads sensors. ``name`` is its full name."""
+
     def read(*_: Any, **__: Any) -> Any:
         raise NoSensorsError(f"{name} was called: the paper GPU has no sensors")
 
@@ -74,68 +78,89 @@ def _make_sensorless(name: str) -> Callable[..., Any]:
 
 def refuse_functions(device: Device) -> None:
     """Replace every function and class of ``torch.cuda`` that reaches the driver by one that refuses to be called."""
-    replaced: dict[int, Any] = {}
+    replacements: dict[int, Any] = {}  # by the id of the original
     for module in cuda_modules():
         for name, value in list(vars(module).items()):
             full_name = f"{module.__name__}.{name}"
+            if id(value) in replacements:  # the same object in another module
+                continue
             if isinstance(value, type) and value.__module__.startswith("torch.cuda"):
-                if issubclass(value, torch.TypedStorage):
-                    value.__new__ = make_refusing(device, full_name)  # type: ignore[method-assign]
-                elif _is_compiled(value):
-                    replaced.setdefault(id(value), _refusing_class(device, value, full_name))
-                else:
-                    _refuse_methods(device, value, full_name)
-            elif isinstance(value, types.FunctionType) and value.__module__.startswith("torch") and needs_driver(value):
+                if (refusing_class := _refuse_class(device, value, full_name)) is not None:
+                    replacements[id(value)] = refusing_class
+            elif _is_torch_function(value) and needs_driver(value):
                 refuse = _make_sensorless(full_name) if _reads_sensors(value) else make_refusing(device, full_name)
-                refusing = functools.update_wrapper(refuse, value)
-                replaced.setdefault(id(value), refusing)
+                replacements[id(value)] = functools.update_wrapper(refuse, value)
     for module in torch_modules():
         for name, value in list(vars(module).items()):
-            if id(value) in replaced:
-                setattr(module, name, replaced[id(value)])
+            if id(value) in replacements:
+                setattr(module, name, replacements[id(value)])
+
+
+def _is_torch_function(value: Any) -> bool:
+    """Whether ``value`` is a Python function of torch."""
+    return isinstance(value, types.FunctionType) and value.__module__.startswith("torch")
+
+
+def _refuse_class(device: Device, original: type, full_name: str) -> type | None:
+    """Return the class that replaces ``original``, or None if ``original`` itself was changed to refuse calls."""
+    if issubclass(original, torch.TypedStorage):
+        original.__new__ = make_refusing(device, full_name)  # type: ignore[method-assign]
+        return None
+    if _is_compiled(original):
+        return _make_refusing_class(device, original, full_name)
+    _refuse_methods(device, original, full_name)
+    return None
 
 
 def needs_driver(function: Any) -> bool:
     """Whether the code of ``function`` reaches the driver."""
-    return bool(_driver_names(function))
+    return bool(_list_driver_names(function))
 
 
 def _reads_sensors(function: Any) -> bool:
     """Whether ``function`` reaches the driver only to read sensors."""
-    return all(name.startswith(_SENSOR_PREFIXES) for name in _driver_names(function))
+    return all(name.startswith(_SENSOR_PREFIXES) for name in _list_driver_names(function))
 
 
-def _driver_names(function: Any) -> list[str]:
-    code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
-    names = _names_in(code) if code is not None else ()
-    return [
-        name
-        for name in names
-        if name in _DRIVER_NAMES or (name.startswith(_DRIVER_PREFIXES) and name not in _DRIVERLESS_NAMES)
-    ]
+def _list_driver_names(function: Any) -> list[str]:
+    """Return the names in the code of ``function`` that show that it reaches the driver. [] for a compiled function."""
+    undecorated = getattr(function, "__wrapped__", function)
+    code = getattr(undecorated, "__code__", None)
+    names = _iterate_names(code) if code is not None else ()
+    return [name for name in names if _is_driver_name(name)]
 
 
-def _names_in(code: types.CodeType) -> Iterator[str]:
+def _is_driver_name(name: str) -> bool:
+    if name in _DRIVERLESS_NAMES:
+        return False
+    return name in _DRIVER_NAMES or name.startswith(_DRIVER_PREFIXES)
+
+
+def _iterate_names(code: types.CodeType) -> Iterator[str]:
+    """Yield the global and attribute names in ``code`` and in the functions that are defined in it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names_in(constant)
+            yield from _iterate_names(constant)
 
 
 def _is_compiled(owner: type) -> bool:
-    return owner.__name__ in _COMPILED_CLASSES or any(
-        base.__module__ in _COMPILED_MODULES for base in owner.__mro__[1:]
-    )
+    """Whether ``owner`` is a class of compiled code, or the dummy that replaces it in a CPU build."""
+    _, *base_classes = owner.__mro__
+    has_compiled_base = any(base.__module__ in _COMPILED_MODULES for base in base_classes)
+    return has_compiled_base or owner.__name__ in _COMPILED_CLASSES
 
 
 def _refuse_methods(device: Device, owner: type, full_name: str) -> None:
+    """Replace the methods of ``owner`` that reach the driver by methods that refuse to be called."""
     for name, method in list(vars(owner).items()):
         if isinstance(method, types.FunctionType) and needs_driver(method):
-            setattr(owner, name, make_refusing(device, full_name if name == "__init__" else f"{full_name}.{name}"))
+            called_name = full_name if name == "__init__" else f"{full_name}.{name}"
+            setattr(owner, name, make_refusing(device, called_name))
 
 
-def _refusing_class(device: Device, original: type, full_name: str) -> type:
-    """Return a class with the public names of ``original``, of which no object can be created."""
+def _make_refusing_class(device: Device, original: type, full_name: str) -> type:
+    """Return a class with the public names of ``original``. Creating an object and calling a method are refused."""
     methods: dict[str, Any] = {
         name: staticmethod(make_refusing(device, f"{full_name}.{name}"))
         for name in vars(original)

@@ -25,12 +25,14 @@ PATCHES = (
     "process groups without peers (fake backend)",
     "of every parameter that FSDP cuts up, the own piece only",
 )
+"""What differs from a run on a real GPU. The ledger lists these texts."""
 
 
 def count_step(request: Request, device: Device) -> dict[str, Any]:
-    """Count the last of ``request.steps`` steps, and return its part of the raw record.
+    """Count the last of ``request.steps`` steps, and return its fields of the raw record.
 
-    The part contains ledger, backends, phase times and peak memory.
+    The fields are ledger, backends, phase times and peak memory. Raises Untraceable if the paper GPU refused a request
+    of the program, and ContractError if the count is not reliable.
     """
     torch.set_num_threads(1)  # traces of two arms run in parallel
     compile_watch, uncounted_watch = CompileWatch(), UncountedWatch(watch_other_threads=False)
@@ -61,7 +63,11 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
             raise Untraceable(device.refusals[0])
         refuse_unreliable_count(request, uncounted_watch, counter)
         method = CountMethod(
-            "paper-gpu", "cuda", device.fingerprint(), PATCHES, compile_watch.guesses() | device.notes()
+            source="paper-gpu",
+            device="cuda",
+            program=device.fingerprint(),
+            patches=PATCHES,
+            guesses=compile_watch.guesses() | device.notes(),
         )
         return {
             "ledger": build_ledger(request, world, counter, liveness, method),
@@ -75,9 +81,10 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
 
 
 def make_expert_choice(request: Request) -> Any:
-    """Return the function that chooses experts where the scores are unknown. Natural routing is assumed to be balanced.
+    """Return the function ``choose`` for ``Device.set_expert_choice``, with the requested routing.
 
-    The function returns an empty tensor if the operator does not choose experts.
+    Natural routing is assumed to be balanced. ``choose`` gets an operator, its scores and its output of indices. It
+    returns the values of the indices, or an empty tensor if the operator does not choose experts.
     """
     geometry = request.geometry
     routing = "skewed" if request.routing == "skewed" else "balanced"
@@ -99,7 +106,10 @@ def make_expert_choice(request: Request) -> Any:
 
 
 def _order_experts(chosen: Tensor, experts: int) -> Tensor:
-    """Return all experts for every token, ``[tokens, experts]``. The chosen experts come first."""
+    """Return all experts for every token, ``[tokens, experts]``, as a sort by score would. The chosen ones come first.
+
+    ``chosen`` are the chosen experts, ``[tokens, top_k]``.
+    """
     tokens, top_k = chosen.shape
     is_not_chosen = torch.ones(tokens, experts, dtype=torch.bool).scatter_(1, chosen, False)
     other_experts = is_not_chosen.nonzero()[:, 1].view(tokens, experts - top_k)

@@ -16,9 +16,12 @@ from regbot_guest.paper.device import paper_gpu
 _DEVICE_TYPE = 1
 """torch's number of the device type CUDA."""
 _IS_POOLED, _PRIORITY_SHIFT, _PRIORITY_BITS = 1, 1, 0b1111
-"""Layout of a stream's number, as in ``new_stream`` of ``cpp/platform.cpp``."""
+"""Layout of a stream's number, as in ``new_stream`` of ``cpp/platform.cpp``. Bit 0 marks a stream of a pool, which is
+every stream that a program creates. Bits 1 to 4 are 1 minus the stream's priority.
+"""
 _LEAST_PRIORITY, _GREATEST_PRIORITY = 0, -3
 _HANDLES_PER_GPU = 4096
+"""Distance between the handles of streams of two GPUs. It is larger than every number of a stream."""
 
 
 def gpu_index(device: Any) -> int:
@@ -35,7 +38,11 @@ def gpu_index(device: Any) -> int:
 
 
 class PaperStream(torch.Stream):
-    """Replacement for ``torch.cuda.Stream``. Waiting for a stream does nothing."""
+    """Replacement for ``torch.cuda.Stream``. Waiting for a stream does nothing.
+
+    A new stream is created from ``device`` and ``priority``. An existing stream is described by ``numbers``: torch's
+    ``stream_id``, ``device_index`` and ``device_type``, or the handle ``stream_ptr``.
+    """
 
     def __new__(cls, device: Any = None, priority: int = 0, **numbers: int) -> "PaperStream":
         if "stream_ptr" in numbers:
@@ -59,7 +66,9 @@ class PaperStream(torch.Stream):
 
     @property
     def priority(self) -> int:
-        return 1 - (self.stream_id >> _PRIORITY_SHIFT & _PRIORITY_BITS) if self.stream_id & _IS_POOLED else 0
+        if not self.stream_id & _IS_POOLED:
+            return _LEAST_PRIORITY
+        return 1 - (self.stream_id >> _PRIORITY_SHIFT & _PRIORITY_BITS)
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
@@ -85,6 +94,7 @@ class PaperStream(torch.Stream):
         return ctypes.c_void_p(self.cuda_stream)
 
     def __cuda_stream__(self) -> tuple[int, int]:
+        """Return the version of this protocol, which is 0, and the handle."""
         return 0, self.cuda_stream
 
     def __eq__(self, other: object) -> bool:
