@@ -87,11 +87,13 @@ class Scratch:
 
 @dataclass(frozen=True)
 class RawRecord:
-    """The record file that a guest must write, and the nonce that the record must contain."""
+    """The record file that a guest must write."""
 
     path: Path
     nonce: str
+    """Random text that the record must repeat. It shows that the record belongs to this run."""
     max_bytes: int = Limits.max_record_bytes
+    """Size limit of the record, and of each file that it names."""
 
 
 def guest_folder() -> Path:
