@@ -48,6 +48,7 @@ class Parallelism(Record):
 
     @model_validator(mode="after")
     def _check_ranks(self) -> Self:
+        """Check that both meshes have the same number of ranks. ``pp`` is a factor of both."""
         if self.tp * self.cp * self.dp != self.etp * self.ep * self.edp:
             raise ValueError(
                 f"attention mesh {self.tp}x{self.cp}x{self.dp} and expert mesh {self.etp}x{self.ep}x{self.edp} "

@@ -111,8 +111,8 @@ def trace(
 ) -> Run:
     """Trace the static ledger of ``task`` in ``checkout``. Whatever the guest does, this function returns a run.
 
-    ``paper`` is the library of the paper GPU to trace on. None traces a CPU program. Raises NoSeatError if the engine
-    has no node for the trace.
+    ``attempt`` is 1, or higher if an earlier trace is repeated. ``paper`` is the library of the paper GPU to trace on.
+    None traces a CPU program. Raises NoSeatError if the engine has no node for the trace.
     """
     (run,) = trace_together([task], checkout, engine, scratch, attempt, paper)
     return run
@@ -247,8 +247,8 @@ def read_claims(record: RawRecord, task: Task) -> tuple[RawRun | None, str]:
 
     Return (None, '') if there is no record, and None with a reason if it cannot be read.
     """
-    is_missing = not record.path.exists() and not record.path.is_symlink()  # a broken link does not exist, but is there
-    if is_missing:
+    is_link = record.path.is_symlink()  # exists() is False for a link that leads nowhere
+    if not record.path.exists() and not is_link:
         return None, ""
     try:
         raw = _printable_record(read_record(record.path, RawRun, record.max_bytes))

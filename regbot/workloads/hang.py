@@ -63,6 +63,7 @@ _THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]{4,16})[^:]*:?$")
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
 """Lines of ``stacks.{rank}``: the first line, the line before the frames of a thread, and the line of a frame."""
 _OWN_FILES = re.compile(r"(^|/)regbot_guest/")
+"""Files of regbot's guest code."""
 _OWN_MODEL_FILES = re.compile(r"(^|/)regbot_guest/(moe|model|dispatch|exchange|deepep|hybridep|routing|rows)\.py$")
 """Files of regbot that can be code under test: the smoke model and its dispatchers."""
 _PLUMBING_FILES = re.compile(
@@ -164,7 +165,8 @@ def _working_frames(stacks: Stacks, root: Path) -> Sequence[Frame]:
     """Return the frames that show what a rank does.
 
     These are the frames of its main thread. If the main thread waits for the backward pass, torch runs the backward
-    pass in another thread. Then the frames of the other thread that is in the code under test come first.
+    pass in another thread. Then the frames of the first thread with code under test come before those of the main
+    thread.
     """
     is_in_backward = bool(stacks.main) and stacks.main[0].function == _ENGINE
     if not is_in_backward:
@@ -192,9 +194,7 @@ def _is_hidden(frame: Frame, root: Path) -> bool:
 
 
 def _is_under_test(frame: Frame) -> bool:
-    """Whether a frame is in a file of the checkout. Only the paths of such files were made relative, to the checkout's
-    folder.
-    """
+    """Whether a frame is in a file of the checkout. ``_parse_frame`` has made the paths of these files relative."""
     return not frame.file.startswith(("/", "<", PACKAGES))
 
 
@@ -312,6 +312,7 @@ class _Slot(NamedTuple):
 
 
 def _parse_group(page: bytes, offset: int) -> _Group:
+    """Return the group in the row of the page that begins at ``offset``."""
     name, backend, ranks, issued = GROUP.unpack_from(page, offset)
     members = _decode_text(ranks)
     return _Group(

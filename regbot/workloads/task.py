@@ -96,7 +96,11 @@ def smoke_task(
     device: Literal["cpu", "cuda"] = "cuda",
     gpu: PaperGpu = DEFAULT_PAPER_GPU,
 ) -> Task:
-    """Return a task that runs regbot's own smoke model, for ``ledger trace SHAPE``. Raises ShapeError, ConfigError."""
+    """Return a task that runs regbot's own smoke model, for ``ledger trace SHAPE``.
+
+    ``world`` and ``ep`` are as in ``single_task``. ``dispatcher`` is '' for the default. ``gpu`` is the model that a
+    paper GPU imitates. Raises ShapeError, ConfigError.
+    """
     if dispatcher not in ("", *SMOKE_DISPATCHERS):
         raise ConfigError(f"there is no dispatcher {dispatcher!r}", f"there are {', '.join(SMOKE_DISPATCHERS)}")
     workload = Workload(
@@ -243,14 +247,19 @@ def unfit_for(task: Task, gpus: int) -> str:
 
 
 def timed_variant(task: Task, mesh: MeshName, gpus: int) -> str | None:
-    """Return the variant of ``task`` to time on ``mesh`` with ``gpus`` GPUs; None if the shape has no such variant."""
+    """Return the variant of ``task`` to time on ``mesh`` with ``gpus`` GPUs.
+
+    The workload may name this variant. Otherwise it is ``smoke`` if there are enough GPUs, or ``cpu`` if the adapter
+    can run on a CPU. Return None if the shape has no variant that can be timed.
+    """
     if task.workload.timed_variant:
         return task.workload.timed_variant
     if task.workload.adapter == "command":  # the command starts its own processes; the size only describes its steps
         return next((size for size in ("smoke", "cpu") if size in task.shape.sizes), None)
     if "smoke" in task.shape.sizes and gpus >= _smoke_ranks(task, mesh, gpus):
         return "smoke"
-    return "cpu" if "cpu" in task.shape.sizes and task.workload.adapter not in GPU_ADAPTERS else None
+    can_use_cpu = "cpu" in task.shape.sizes and task.workload.adapter not in GPU_ADAPTERS
+    return "cpu" if can_use_cpu else None
 
 
 def _expand(name: str, workload: Workload) -> list[Task]:

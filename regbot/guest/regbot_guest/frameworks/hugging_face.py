@@ -89,6 +89,7 @@ def offline() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="regbot-models-") as folder:
 
         def cached_files(path_or_repo_id: Any, filenames: Any, *args: Any, **kwargs: Any) -> Any:
+            """Return the paths of the files, as the original does. Use this module's copy if the cache lacks it."""
             repository = str(path_or_repo_id)
             all_arguments = (path_or_repo_id, filenames, *args)
             has_copy = list(filenames) == [FILE_NAME] and repository in CONFIGS

@@ -101,7 +101,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
         raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
     if request.routing == "skewed":
         raise ContractError("config", "routing of Bridge's own program is balanced or natural; use another variant")
-    if PRETRAINING not in f"_{request.recipe}_":
+    if PRETRAINING not in f"_{request.recipe}_":  # the name may also begin or end with it
         raise ContractError("config", f"recipe {request.recipe!r} is not one for pretraining, and no other is traced")
     add_python_to_path()
     os.environ[RESTART_MARKER] = str(os.getpid())
@@ -152,7 +152,7 @@ class _RecipeJob:
         }
         refuse_unknown_keys(own_overrides, user_overrides, list_keys(container))
         experts, top_k = settings.get("model.num_moe_experts"), settings.get("model.moe_router_topk")
-        if isinstance(experts, int) and isinstance(top_k, int):
+        if isinstance(experts, int) and isinstance(top_k, int):  # otherwise the model has no experts
             geometry = dataclasses.replace(request.geometry, experts=experts, top_k=top_k)
             choice = make_expert_choice(dataclasses.replace(request, geometry=geometry))
             self._device.set_expert_choice(experts, choice)

@@ -110,7 +110,7 @@ class _StopProgram(BaseException):
 def count_own_step(request: Request, device: Device, program: TrainingProgram) -> dict[str, Any]:
     """Run the program up to the counted step, and return this step's part of the raw record.
 
-    Raises ContractError or Untraceable.
+    Raises ContractError if no step can be counted, and Untraceable if the paper GPU has refused an operation.
     """
     torch.set_num_threads(1)  # traces run in parallel and must not compete for cores
     steps = max(STEPS, request.steps)
@@ -149,7 +149,8 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
             raise ContractError(
                 "liveness", f"a collective was issued where it cannot be counted ({uncounted_watch.collectives[0]})"
             )
-        watch.record["ledger"] |= as_ledger_fields(compile_watch.guesses() | device.notes())
+        guesses = compile_watch.guesses() | device.notes()
+        watch.record["ledger"] |= as_ledger_fields(guesses)
         return watch.record
 
 
@@ -185,7 +186,7 @@ class _StepWatch:
         is_last = self.number == self._steps
         if is_last:
             liveness = plant_on_groups(self._counter, _groups(), torch.device("cuda", 0))
-        self._counter.new_step(with_fingerprint=is_last)
+        self._counter.new_step(with_fingerprint=is_last)  # also forgets the planted collectives
         self._counter.phase = "forward"
         self._device.reset_peak()
         with timed_stage(f"step {self.number}", self.seconds), self._counter:
@@ -279,7 +280,7 @@ def name_axes(names: Mapping[str, str]) -> Axes:
             if registered_axis is None or registered_axis["ranks"] == dist.get_process_group_ranks(group):
                 axes.add(name, group)
             sizes.setdefault(axis, group.size())
-        sizes.setdefault(axis, 1)
+        sizes.setdefault(axis, 1)  # no group of this axis has several ranks
     return axes
 
 
@@ -311,8 +312,10 @@ def _wrap_step_function(program: TrainingProgram, watch: _StepWatch) -> Iterator
         owner: Any = importlib.import_module(module_name)
     except ImportError as error:
         missing_module = getattr(error, "name", None) or ""
-        is_module_or_its_package = f"{module_name}.".startswith(f"{missing_module}.")
-        if not is_module_or_its_package:
+        # If the step's own module or its package is missing, the revision has no such module. Otherwise the module
+        # imports a package that is not installed.
+        is_own_module = f"{module_name}.".startswith(f"{missing_module}.")
+        if not is_own_module:
             raise ContractError(
                 "no_framework",
                 f"{program.name} cannot be started: {error}; install what it needs in {sys.executable}, the "

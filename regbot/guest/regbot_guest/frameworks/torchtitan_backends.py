@@ -70,6 +70,7 @@ class TorchtitanBackends:
         return backends
 
     def _describe_attention(self, operators: Mapping[str, int]) -> dict[str, str]:
+        """Return the entry for attention: the first fused operator that ran, or ``unknown`` if none ran."""
         fused_operator = next((name for name in operators if ATTENTION.search(name)), None)
         if fused_operator is None:
             executed, evidence = "unknown", "no fused attention operator ran"
@@ -79,6 +80,9 @@ class TorchtitanBackends:
         return _backend_entry(self.attention, self.attention, executed, evidence)
 
     def _describe_dispatcher(self, observer: StepCounter) -> dict[str, str]:
+        """Return the entry for the dispatcher. A library's own operator shows the executed dispatcher. Without one, the
+        collectives of the expert layers show it.
+        """
         exchanges = _count_exchanges(observer)
         library_operator = next((name for name in observer.operators if name in LIBRARY_OPERATORS), None)
         evidence = f"payload collectives of expert layers on axis ep: {_list_exchanges(exchanges)}"

@@ -79,6 +79,7 @@ def replacements(
             )
 
         def load_config(*args: Any, **kwargs: Any) -> Any:
+            """Do what ConfigManager._load_config does, and change the configuration, which is the first result."""
             try:
                 loaded = call_unchanged(load, args, kwargs)
             except (ValueError, ImportError) as error:
