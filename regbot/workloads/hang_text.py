@@ -6,6 +6,9 @@ What the ranks wait for shows the likely cause of the hang:
     one rank waits for no other rank, the others wait       this one rank
     ranks wait for each other                               they issue their collectives in different orders
     all ranks are in the same collective                    no rank; perhaps the network between the ranks
+
+The functions that return parts of the sentence share two parameters. ``pending`` has the collectives that ranks wait
+in. ``with_hosts`` says that the ranks are on several hosts, so that the text names hosts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -92,16 +95,19 @@ def _describe_different_order(ranks: Sequence[RankHang], pending: Pending, with_
 def _block_each_other(rank: RankHang, other: RankHang, pending: Pending) -> bool:
     """Whether ``rank`` and ``other`` wait in different collectives, and neither can go on.
 
-    There are two cases. Each of the two collectives needs both ranks, and neither rank has begun the collective that
-    the other one waits in. Or ``other`` has issued a collective of another kind, with the same number in the group,
-    than ``rank`` waits in.
+    There are two cases. In the first one, each of the two collectives needs both ranks, and neither rank has begun the
+    collective that the other rank waits in. In the second one, the two ranks have issued collectives of different kinds
+    under the same number of the same group.
     """
-    own, others = pending[rank.rank], pending[other.rank]
-    if _is_same(own, others) or not _is_member(other, own):
+    own_collective, other_collective = pending[rank.rank], pending[other.rank]
+    if _is_same(own_collective, other_collective) or not _is_member(other, own_collective):
         return False
-    is_missing_in_both = not _has_begun(other, own) and not _has_begun(rank, others)
-    is_deadlock = is_missing_in_both and _is_member(rank, others)
-    return is_deadlock or _has_other_kind(other, own)
+    is_deadlock = (
+        _is_member(rank, other_collective)
+        and not _has_begun(other, own_collective)
+        and not _has_begun(rank, other_collective)
+    )
+    return is_deadlock or _has_other_kind(other, own_collective)
 
 
 def _describe_late(ranks: Sequence[RankHang], pending: Pending, with_hosts: bool) -> str:

@@ -65,8 +65,8 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
     if steps.scope != "step":
         reasons = "; ".join(steps.warnings)
         raise UnusableProfileError(f"{claim.trace}: its steps cannot be counted one by one: {reasons}")
-    has_counted_middle_step = steps.steps == 1
-    if has_counted_middle_step and not _is_middle_step_usual(claim.sequence_advances or []):
+    has_only_middle_step = steps.steps == 1  # the reader left out the first and the last step
+    if has_only_middle_step and not _is_middle_step_usual(claim.sequence_advances or []):
         raise UnusableProfileError(f"{claim.trace}: its steps are not alike, so none of them is the usual one")
     if steps.unclassified:
         names = listed([repr(item.name) for item in steps.unclassified], MAX_NAMES)
@@ -83,6 +83,7 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
                 "would be added up"
             )
     names_by_label = _name_axes(steps.axes, claim.axes)
+    no_times = {"exposed_s": None, "hidden_s": None}  # the module's docstring says why
     return steps.model_copy(
         update={
             "device": task.timed_device,
@@ -90,9 +91,7 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
             "variant": task.variant.name,
             "axes": claim.axes | {names_by_label.get(label, label): axis for label, axis in steps.axes.items()},
             "entries": [
-                entry.model_copy(
-                    update={"axis": names_by_label.get(entry.axis, entry.axis), "exposed_s": None, "hidden_s": None}
-                )
+                entry.model_copy(update={"axis": names_by_label.get(entry.axis, entry.axis), **no_times})
                 for entry in steps.entries
             ],
             "liveness": _check_liveness(claim, planted, steps),

@@ -138,8 +138,10 @@ def explain_refusal(error: BaseException, request: Request) -> MaxTextError:
 
 
 def _is_set_by_regbot(key: str, request: Request) -> bool:
-    """Return whether regbot has set a key of the command line. Without a recipe, only the user's keys come from
-    elsewhere. With a recipe, the recipe's file may have other keys too.
+    """Return whether regbot has set this key, and not the user or a recipe.
+
+    Without a recipe, regbot sets all keys that the user does not set. With a recipe, regbot sets only the keys in
+    ``FORCED_KEYS`` and ``OWNED_KEYS``.
     """
     if key in request.config:
         return False
