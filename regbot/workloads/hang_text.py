@@ -84,7 +84,7 @@ def _describe_unjoined(ranks: Sequence[RankHang], _: Pending, with_hosts: bool) 
 def _describe_different_order(ranks: Sequence[RankHang], pending: Pending, with_hosts: bool) -> str:
     """Describe all collectives that ranks wait in, if two of the ranks wait in different ones and neither can go on."""
     waiting = [rank for rank in ranks if rank.rank in pending]
-    if not any(_block_each_other(rank, other, pending) for rank, other in permutations(waiting, 2)):
+    if not any(_are_deadlocked(rank, other, pending) for rank, other in permutations(waiting, 2)):
         return ""
     descriptions = [
         _describe_pending(collective, waiting, pending, with_hosts) for collective in _distinct_collectives(pending)
@@ -92,7 +92,7 @@ def _describe_different_order(ranks: Sequence[RankHang], pending: Pending, with_
     return f"different collectives: {', '.join(descriptions[:MAX_PLACES])}"
 
 
-def _block_each_other(rank: RankHang, other: RankHang, pending: Pending) -> bool:
+def _are_deadlocked(rank: RankHang, other: RankHang, pending: Pending) -> bool:
     """Whether ``rank`` and ``other`` wait in different collectives, and neither can go on.
 
     There are two cases. In the first one, each of the two collectives needs both ranks, and neither rank has begun the
@@ -102,12 +102,12 @@ def _block_each_other(rank: RankHang, other: RankHang, pending: Pending) -> bool
     own_collective, other_collective = pending[rank.rank], pending[other.rank]
     if _is_same(own_collective, other_collective) or not _is_member(other, own_collective):
         return False
-    is_deadlock = (
+    neither_has_begun = (
         _is_member(rank, other_collective)
         and not _has_begun(other, own_collective)
         and not _has_begun(rank, other_collective)
     )
-    return is_deadlock or _has_other_kind(other, own_collective)
+    return neither_has_begun or _has_other_kind(other, own_collective)
 
 
 def _describe_late(ranks: Sequence[RankHang], pending: Pending, with_hosts: bool) -> str:
