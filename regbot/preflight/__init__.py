@@ -1,4 +1,6 @@
-"""Preflight: before anything runs, find conflicts in a resolved configuration and give dated advice on dispatchers."""
+"""Preflight: before anything runs, find conflicts in a resolved configuration, and give advice on dispatchers with the
+date of its source.
+"""
 
 from regbot.preflight.advice import Advice, find_advice
 from regbot.preflight.dump import Dump, read_dump

@@ -1,8 +1,8 @@
 """Advice on which dispatcher to try on given hardware, from ``advice.toml``, with a command that compares dispatchers.
 
-Advice has a date and is never a verdict. It says which dispatcher was fastest on a vendor's cluster and container,
-which is a starting point. Only a matched A/B shows which dispatcher is fastest on this hardware: the same commit with
-two dispatchers, in alternating runs on one node.
+Advice has a date and is never a verdict. It says which dispatcher was fastest on a vendor's cluster and container. Only
+a comparison on this hardware shows which one is fastest here: the same commit with two dispatchers, in alternating runs
+on one node.
 """
 
 import shlex
@@ -24,17 +24,17 @@ from regbot.records.ledger import Scalar
 
 
 class AdviceEntry(Record):
-    """One entry of ``advice.toml``.
-
-    ``base`` and ``head`` are the overrides of the two arms to compare. Both are empty if there is nothing to compare.
-    """
+    """One entry of ``advice.toml``: what is known about dispatchers on some hardware."""
 
     id: Identifier
     text: Sentence
     source: Source
     when: Condition
+    """The advice applies if this condition is true."""
     base: dict[str, Value] = Field(default_factory=dict)
+    """Overrides of the base arm of the comparison to run."""
     head: dict[str, Value] = Field(default_factory=dict)
+    """Overrides of the head arm; {} if there is nothing to compare."""
 
 
 class AdviceBook(Record):
@@ -45,25 +45,31 @@ class AdviceBook(Record):
 
 @dataclass(frozen=True)
 class Advice:
-    """An advice entry that applies to the workload named ``workload``."""
+    """An advice entry that applies to a workload."""
 
     entry: AdviceEntry
     workload: str
+    """Name of the workload."""
 
     @property
     def command(self) -> str:
-        """The ``regbot check`` command that runs the matched A/B; '' if there is nothing to compare."""
+        """The ``regbot check`` command that compares two dispatchers on the same commit. '' if there is nothing to
+        compare.
+        """
         if not self.entry.head:
             return ""
-        arguments = ["regbot", "check", "--base", "HEAD", "--head", "HEAD"]
+        words = ["regbot", "check", "--base", "HEAD", "--head", "HEAD"]
         for option, overrides in (("--base-set", self.entry.base), ("--head-set", self.entry.head)):
             for key, value in overrides.items():
-                arguments += [option, f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
-        return shlex.join([*arguments, "--workload", self.workload])
+                value_text = str(value).lower() if isinstance(value, bool) else str(value)
+                words += [option, f"{key}={value_text}"]
+        return shlex.join([*words, "--workload", self.workload])
 
 
 def find_advice(facts: Facts, config: Mapping[str, Scalar], workload: str = "W") -> list[Advice]:
-    """Return the advice for this hardware and configuration. The commands name the workload ``workload``."""
+    """Return the advice whose condition is true for this hardware and configuration. ``workload`` is the name that the
+    commands use.
+    """
     return [Advice(entry, workload) for entry in shipped_advice() if evaluate(entry.when, config, facts).value]
 
 

@@ -1,8 +1,8 @@
 """Conditions of rules, as data: tests on a resolved configuration and on facts.
 
-A condition is true, false or unknown (None), as in Kleene's logic. ``all`` is false if one part is false, and ``any``
-is true if one part is true. Otherwise an unknown part makes the whole condition unknown. A rule applies only if its
-condition is true.
+The value of a condition is true, false or unknown (None), as in Kleene's three-valued logic. ``all`` is false if one of
+its conditions is false, and ``any`` is true if one of its conditions is true. Otherwise one unknown condition makes
+the whole unknown. A rule applies only if its condition is true.
 """
 
 import re
@@ -20,17 +20,19 @@ Value = str | int | float | bool
 Yes = Literal[True]
 
 PREFERRED_SECTIONS = ("comm_overlap.", "model.")
-"""Sections to prefer if several sections have a key, in this order. Megatron Bridge copies comm_overlap into the model
-at start."""
+"""If several sections of a configuration have a key, the value in the first of these sections counts. Megatron Bridge
+copies the values of comm_overlap into the model at start, so comm_overlap comes first."""
 
 OFF_VALUES = (None, False, 0, "", "none", "None", "false", "False", "0")
+"""Values for which the test ``off`` is true and ``on`` is false."""
 
 
 class Condition(Record):
     """``all`` or ``any`` of other conditions, or one test of one configuration ``key`` or of one ``fact``.
 
-    If the configuration lacks a key, a test of the key is unknown. The tests ``on``, ``off``, ``set`` and ``missing``
-    are an exception: a missing key counts as not set, because a resolved configuration names every key that is used.
+    If the configuration lacks a key, the value of a test of this key is unknown. The tests ``on``, ``off``, ``set`` and
+    ``missing`` are an exception: for them, a key that the configuration lacks counts as None, because a resolved
+    configuration names every key that is used.
     """
 
     all: Annotated[list["Condition"], Field(min_length=1)] | None = None
@@ -58,29 +60,33 @@ class Condition(Record):
 
     @model_validator(mode="after")
     def _check_form(self) -> Self:
+        """Check that the condition has one subject. A key or a fact needs one test, and ``all`` and ``any`` none."""
         subjects = sorted(self.model_fields_set & {"all", "any", "key", "fact"})
         tests = sorted(self.model_fields_set - {"all", "any", "key", "fact"})
         if len(subjects) != 1:
             raise ValueError(
                 f"a condition needs exactly one of all, any, key and fact; this one has {subjects or 'none'}"
             )
-        test_count = 0 if subjects[0] in ("all", "any") else 1
-        if len(tests) != test_count:
-            raise ValueError(f"a condition on {subjects[0]} needs {test_count} test; this one has {tests or 'none'}")
-        for name in (self.fact, self.differs):
-            if name is not None and not is_fact(name):
-                raise ValueError(f"there is no fact {name!r}")
+        (subject,) = subjects
+        needed_tests = 0 if subject in ("all", "any") else 1
+        if len(tests) != needed_tests:
+            raise ValueError(f"a condition on {subject} needs {needed_tests} test; this one has {tests or 'none'}")
+        for fact in (self.fact, self.differs):
+            if fact is not None and not is_fact(fact):
+                raise ValueError(f"there is no fact {fact!r}")
         if self.key is not None and not self.names:
             raise ValueError("key is empty")
         return self
 
     @property
     def names(self) -> list[str]:
-        """Names of the key in different versions. The first name that is set in the configuration counts."""
+        """Names of the key in different versions of a framework, or [] if the condition tests no key. The first name
+        that is set in the configuration counts.
+        """
         return [self.key] if isinstance(self.key, str) else list(self.key or [])
 
     def parts(self) -> Iterator["Condition"]:
-        """Yield this condition and all conditions inside it, at any depth."""
+        """Yield this condition and all conditions in its ``all`` and ``any``, at any depth."""
         yield self
         for part in (*(self.all or ()), *(self.any or ())):
             yield from part.parts()
@@ -88,10 +94,12 @@ class Condition(Record):
 
 @dataclass(frozen=True)
 class Truth:
-    """The value of a condition. ``because`` has the keys and facts that made the condition true, with their values."""
+    """The value of a condition, and the reason why it is true."""
 
     value: bool | None
+    """None if the value is unknown."""
     because: Mapping[str, Scalar]
+    """Keys and facts that make the condition true, with their values; {} if it is not true."""
 
 
 def evaluate(condition: Condition, config: Mapping[str, Scalar], facts: Facts) -> Truth:
@@ -101,41 +109,61 @@ def evaluate(condition: Condition, config: Mapping[str, Scalar], facts: Facts) -
         return _test(condition, config, facts)
     truths = [evaluate(part, config, facts) for part in parts]
     values = [truth.value for truth in truths]
-    deciding_value = condition.all is None  # one true part makes ``any`` true; one false part makes ``all`` false
-    value: bool | None = not deciding_value
-    if deciding_value in values:
-        value = deciding_value
-    elif None in values:
-        value = None
-    because = {name: cause for truth in truths if truth.value for name, cause in truth.because.items()}
-    return Truth(value, because if value else {})
+    value = _combine_all(values) if condition.all is not None else _combine_any(values)
+    if not value:
+        return Truth(value, {})
+    because: dict[str, Scalar] = {}
+    for truth in truths:
+        because |= truth.because
+    return Truth(value, because)
+
+
+def _combine_all(values: list[bool | None]) -> bool | None:
+    if False in values:
+        return False
+    return None if None in values else True
+
+
+def _combine_any(values: list[bool | None]) -> bool | None:
+    if True in values:
+        return True
+    return None if None in values else False
 
 
 def lookup(config: Mapping[str, Scalar], names: list[str]) -> tuple[str, Scalar] | None:
-    """Look up a key in a flat configuration, by several ``names``. Keys may have the prefix of a section.
+    """Look up a key in a flat configuration. A key of the configuration may begin with sections, such as ``model.``.
 
-    Return the key and its value. Return None if there is no such key, or if sections have different values and none of
-    them is preferred.
+    ``names`` are the names of the key in different versions, and the first one with a value counts. Return the whole
+    key and its value, which is None if no name has a value. Return None if there is no such key. Also return None if
+    several sections have different values, and none of the sections is preferred.
     """
-    unset_entry: tuple[str, Scalar] | None = None
+    key_without_value: str | None = None
     for name in names:
         matches = [key for key in config if key == name or key.endswith(f".{name}")]
-        set_keys = [key for key in matches if config[key] is not None]
-        if set_keys:
-            return _resolve_section(config, name, set_keys)
-        if matches and unset_entry is None:
-            unset_entry = matches[0], None
-    return unset_entry
+        keys_with_value = [key for key in matches if config[key] is not None]
+        if keys_with_value:
+            key_that_counts = _choose_section(config, name, keys_with_value)
+            return (key_that_counts, config[key_that_counts]) if key_that_counts is not None else None
+        if matches and key_without_value is None:
+            key_without_value = matches[0]
+    return (key_without_value, None) if key_without_value is not None else None
 
 
-def _resolve_section(config: Mapping[str, Scalar], name: str, set_keys: list[str]) -> tuple[str, Scalar] | None:
-    for candidate in (name, *(section + name for section in PREFERRED_SECTIONS)):
-        if candidate in set_keys:
-            return candidate, config[candidate]
-    return (set_keys[0], config[set_keys[0]]) if len({repr(config[key]) for key in set_keys}) == 1 else None
+def _choose_section(config: Mapping[str, Scalar], name: str, keys: list[str]) -> str | None:
+    """Return the one of ``keys`` that counts. ``keys`` are the key ``name`` in different sections.
+
+    The key without a section comes first, and then the keys in preferred sections. If there are only keys in other
+    sections, the first one counts if all their values are equal. If the values differ, return None.
+    """
+    for preferred_key in (name, *(section + name for section in PREFERRED_SECTIONS)):
+        if preferred_key in keys:
+            return preferred_key
+    has_one_value = len({repr(config[key]) for key in keys}) == 1
+    return keys[0] if has_one_value else None
 
 
 def _test(condition: Condition, config: Mapping[str, Scalar], facts: Facts) -> Truth:
+    """Evaluate a condition that is one test of a key or a fact."""
     if condition.fact is not None:
         name, value = condition.fact, facts.value(condition.fact)
         is_present = value is not None
@@ -148,15 +176,19 @@ def _test(condition: Condition, config: Mapping[str, Scalar], facts: Facts) -> T
 
 
 def _evaluate_test(condition: Condition, value: Scalar, is_present: bool, facts: Facts) -> bool | None:
-    if condition.fact is None:
-        for applies, result in (
-            (condition.on, value not in OFF_VALUES),
-            (condition.off, value in OFF_VALUES),
-            (condition.set, value is not None),
-            (condition.missing, value is None),
-        ):
-            if applies:
-                return result
+    """Evaluate the test of a condition for the ``value`` of its key or fact. None means that the result is unknown.
+
+    ``is_present``: the configuration has the key, or the fact is known. A key may be present with the value None.
+    """
+    if condition.fact is None:  # for these tests of a key, a key that is not present counts as None
+        if condition.on:
+            return value not in OFF_VALUES
+        if condition.off:
+            return value in OFF_VALUES
+        if condition.set:
+            return value is not None
+        if condition.missing:
+            return value is None
     if not is_present:
         return None
     if condition.none:
@@ -168,10 +200,10 @@ def _evaluate_test(condition: Condition, value: Scalar, is_present: bool, facts:
 
 
 def _compare(condition: Condition, value: Scalar) -> bool | None:
-    """Evaluate a test that needs a value.
+    """Evaluate a test that compares a value.
 
-    For None and for a value of another type than expected, ``ne``, ``not_in`` and ``not_starts`` are true, ``before``
-    is unknown, and all other tests are false.
+    If the value is None or has another type than the test expects, the result is as follows: ``ne``, ``not_in`` and
+    ``not_starts`` are true, ``before`` is unknown, and all other tests are false.
     """
     if condition.eq is not None:
         return _is_equal(value, condition.eq)
@@ -188,20 +220,25 @@ def _compare(condition: Condition, value: Scalar) -> bool | None:
     if condition.not_starts is not None:
         return not str(value).startswith(tuple(condition.not_starts))
     if condition.before is not None:
-        return None if (version := _version(value)) is None else version < (_version(condition.before) or ())
-    if isinstance(value, bool) or not isinstance(value, int | float):
+        version, limit = _version(value), _version(condition.before) or ()
+        return version < limit if version is not None else None
+    if not isinstance(value, int | float) or isinstance(value, bool):  # gt and lt are false for all but numbers
         return False
-    return value > condition.gt if condition.gt is not None else condition.lt is not None and value < condition.lt
+    if condition.gt is not None:
+        return value > condition.gt
+    return condition.lt is not None and value < condition.lt
 
 
 def _is_equal(value: Scalar, expected: Value) -> bool:
+    """Whether two values are equal. Unlike in Python, True is not equal to 1."""
     return value == expected and isinstance(value, bool) == isinstance(expected, bool)
 
 
 def _version(value: Scalar) -> tuple[int, ...] | None:
     """Parse a version such as ``2.6.0a0+git`` to (2, 6). Return None if the value does not begin with a number.
 
-    A pre-release counts as its release, as in the frameworks' own version checks.
+    Zeros at the end are removed, so that 2.6 and 2.6.0 are equal. A pre-release counts as its release, as in the
+    frameworks' own version checks.
     """
     match = re.match(r"\d+(?:\.\d+)*", str(value))
     if match is None:

@@ -23,13 +23,15 @@ class Dump:
     """The configuration and the facts that were read from one file."""
 
     config: Mapping[str, Scalar]
+    """Values by dotted key."""
     facts: Facts
+    """Facts that the file shows. All facts are unknown for a JSON dump."""
     workload: str = ""
     """Name of the workload if the file is a record; '' for other files."""
 
 
 def read_dump(path: Path) -> Dump:
-    """Read the configuration in the file ``path``. Raises RecordError."""
+    """Read the configuration in the file ``path``. Raises RecordError if the file has no configuration."""
     data = read_capped(path.resolve() if path.is_symlink() else path)
     document = parse_json(data, str(path))
     if not isinstance(document, dict):
@@ -64,6 +66,7 @@ def flatten(document: Mapping[str, Any], origin: str) -> dict[str, Scalar]:
 
 
 def _leaves(prefix: str, value: Any) -> Iterator[tuple[str, Scalar]]:
+    """Yield the dotted keys and the values inside of ``value``. ``prefix`` is the key of ``value``; '' for the root."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _leaves(f"{prefix}.{key}" if prefix else str(key), inner)

@@ -1,9 +1,9 @@
 """Find conflicts in a configuration by rules (``rules.toml``), without running anything.
 
 A rule says what a framework does with a combination of settings, according to the framework's source code on a given
-date. A rule does not know what a run will do. So a configuration without conflicts can still run another dispatcher;
-only the dispatcher gate shows which one ran. If a key or a fact is unknown, the rule's condition is unknown too, and
-the rule does not apply.
+date. A rule does not know what a run will do. So a run of a configuration without conflicts can still execute another
+dispatcher than the requested one. Only the ledger or the record of a run shows which dispatcher ran. If a rule tests a
+key or a fact that is unknown, its condition can be unknown too. Then the rule does not apply.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,6 @@ Identifier = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 Sentence = Annotated[str, Field(min_length=10, max_length=400)]
 Source = Annotated[str, Field(pattern=r"(20\d\d-\d\d-\d\d)", description="the source that was read, with the date")]
 
-
 MAX_VALUE, MAX_VALUES = 200, 4000
 """Limits on the number of characters that are shown: for one value, and for all values that make a rule apply."""
 
@@ -38,15 +37,19 @@ class RuleError(Exception):
 
 
 class Rule(Record):
-    """One rule about a conflict. docs/preflight.md shows its texts, and the values that make it apply."""
+    """One rule about a conflict between settings, as it is in ``rules.toml``. docs/preflight.md lists all rules."""
 
     id: Identifier
     severity: Severity
+    """invalid: the run would not measure what was requested. warning: the run may do so, or is slower."""
     effect: Effect
+    """What happens if the configuration is run. ``page.EFFECTS`` has the words for it."""
     what: Sentence
+    """The conflict, in words."""
     fix: Sentence
     source: Source
     when: Condition
+    """The rule applies if this condition is true."""
 
 
 class RuleBook(Record):
@@ -65,24 +68,25 @@ class Conflict:
 
     @property
     def values(self) -> str:
-        """The values as a text such as ``moe_token_dispatcher_type = alltoall, gpu = NVIDIA H200``. It is printable."""
-        parts = [f"{_clip_value(name)} = {_clip_value(value)}" for name, value in self.because.items()]
-        return ", ".join(parts)[:MAX_VALUES]
+        """``because`` as printable text, such as ``moe_token_dispatcher_type = alltoall, gpu = NVIDIA H200``."""
+        settings = [f"{_clip_value(name)} = {_clip_value(value)}" for name, value in self.because.items()]
+        return ", ".join(settings)[:MAX_VALUES]
 
 
 def find_conflicts(config: Mapping[str, Scalar], facts: Facts) -> list[Conflict]:
     """Return the rules that apply to a resolved configuration. Rules that make a run invalid come first."""
-    applying = []
+    conflicts = []
     for rule in shipped_rules():
         truth = evaluate(rule.when, config, facts)
         if truth.value:
-            applying.append(Conflict(rule, truth.because))
-    return sorted(applying, key=lambda conflict: conflict.rule.severity != "invalid")
+            conflicts.append(Conflict(rule, truth.because))
+    return sorted(conflicts, key=lambda conflict: conflict.rule.severity != "invalid")
 
 
 def _clip_value(value: Scalar) -> str:
-    text = printable(str(value))
-    return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 4]} ..."
+    """Return a value as printable text of at most MAX_VALUE characters."""
+    text, ellipsis = printable(str(value)), " ..."
+    return text if len(text) <= MAX_VALUE else text[: MAX_VALUE - len(ellipsis)] + ellipsis
 
 
 @cache

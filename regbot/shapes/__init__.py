@@ -1,4 +1,4 @@
-"""The fixed smoke models. The folder ``data`` has one TOML file per shape."""
+"""The fixed models that are traced and timed. The folder ``data`` has one TOML file per shape."""
 
 from regbot.shapes.shape import MeshName, OwnMesh, Parallelism, Shape, ShapeError, Variant, load_shape, shape_names
 

@@ -1,7 +1,7 @@
 """Hash of regbot's own part of the timed program: the smoke model, or the transformer around a user's layer.
 
-A shape's version covers only its numbers. If this code becomes faster or slower, times of the old and of the new code
-must not be compared. The hash is therefore part of the environment of timed runs.
+The version of a shape covers only the shape's numbers. If regbot's model code becomes faster or slower, times of the
+old and of the new code must not be compared. The hash is therefore part of the environment of timed runs.
 """
 
 import hashlib
@@ -12,7 +12,9 @@ from importlib.resources.abc import Traversable
 from regbot.text.python_code import dump_code
 
 TRANSFORMER = ("harness.py", "model.py")
+"""The step and the model around the MoE layers."""
 LAYER = ("moe.py", "routing.py", "rows.py", "dispatch.py", "exchange.py", "deepep.py", "hybridep.py")
+"""The MoE layer of the smoke model, with its dispatchers."""
 MODEL_FILES = {"module": TRANSFORMER, "smoke": TRANSFORMER + LAYER}
 """Files of the guest's code that run in timed steps, by adapter. With other adapters, no model code of regbot runs."""
 
@@ -27,7 +29,8 @@ def model_hash(adapter: str) -> str | None:
 
 
 def hash_files(folder: Traversable, names: tuple[str, ...]) -> str:
-    """Return the SHA-256 of Python files without comments, layout and docstrings. The hash does not depend on the
-    version of Python."""
+    """Return the SHA-256 of the code in Python files. Comments, layout, docstrings and the version of Python do not
+    affect it.
+    """
     code = [dump_code((folder / name).read_text(encoding="utf-8")) for name in names]
     return hashlib.sha256("\n".join(code).encode()).hexdigest()

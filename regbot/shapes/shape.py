@@ -1,8 +1,8 @@
-"""Shapes: the fixed smoke models. When the numbers of a shape change, its version must change too.
+"""Shapes: the fixed models that are traced and timed. When the numbers of a shape change, its version must change too.
 
-A shape defines geometry. A ``Parallelism`` defines how the model is sharded. It has two meshes over the same ranks:
-attention TP x CP x DP x PP and experts ETP x EP x EDP x PP. A ``Variant`` defines the size, the kind of MLP, the
-routing and the dtype of a run.
+A shape has a ``Geometry`` (layers, widths, experts) for each size. A ``Variant`` is a size with a kind of MLP, a
+routing and a dtype. A ``Parallelism`` says how the model is sharded over ranks. It has two meshes over the same ranks:
+TP x CP x DP x PP for attention, and ETP x EP x EDP x PP for the experts.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,8 @@ SizeName = Literal["full", "smoke", "cpu"]
 Positive = Annotated[int, Field(ge=1)]
 
 SIZES: tuple[SizeName, ...] = ("full", "smoke", "cpu")
-CONTROLS = ("skewed", "dense", "moe")
+SUFFIXES = ("skewed", "dense", "moe")
+"""Endings of variant names: uneven routing, an MLP instead of the experts, no embedding and output head."""
 
 
 class ShapeError(UserError):
@@ -47,6 +48,7 @@ class Parallelism(Record):
 
     @model_validator(mode="after")
     def _check_ranks(self) -> Self:
+        """Check that both meshes have the same number of ranks. ``pp`` is a factor of both."""
         if self.tp * self.cp * self.dp != self.etp * self.ep * self.edp:
             raise ValueError(
                 f"attention mesh {self.tp}x{self.cp}x{self.dp} and expert mesh {self.etp}x{self.ep}x{self.edp} "
@@ -64,17 +66,18 @@ class Parallelism(Record):
 
     @property
     def shape_mesh(self) -> MeshName | None:
-        """Name of this mesh among those of a shape; None for a mesh that a workload defines."""
+        """Name of this mesh if it is one of a shape; None for a mesh that a workload defines."""
         if self.own_name:
             return None
         return "ep" if self.edp == 1 else "ep-dp"
 
 
 class OwnMesh(Record):
-    """A mesh that a workload defines: the number of ranks, and the sizes of the axes. The data-parallel sizes follow.
+    """A mesh that a workload defines: the number of ranks, and the sizes of the axes. The data-parallel sizes DP and
+    EDP result from them.
 
-    Example: 8 ranks with EP 1 and TP 2 have DP 4 and, because ETP is 1, EDP 8. There is no pipeline axis, because only
-    the first stage would be traced.
+    Example: 8 ranks with EP 1 and TP 2 have DP 8 / 2 = 4. ETP is 1, so they have EDP 8 / (1 x 1) = 8. There is no
+    pipeline axis, because only the first stage would be traced.
     """
 
     world: Positive
@@ -85,17 +88,15 @@ class OwnMesh(Record):
 
     @model_validator(mode="after")
     def _check_division(self) -> Self:
-        for product, axes in (
-            (self.tp * self.cp, "TP x CP"),
-            (self.etp * self.ep, "ETP x EP"),
-        ):
-            if self.world % product:
-                raise ValueError(f"{self.world} ranks do not divide into groups of {axes} = {product} ranks")
+        group_sizes = {"TP x CP": self.tp * self.cp, "ETP x EP": self.etp * self.ep}
+        for axes, ranks in group_sizes.items():
+            if self.world % ranks:
+                raise ValueError(f"{self.world} ranks do not divide into groups of {axes} = {ranks} ranks")
         return self
 
     @property
     def axis_sizes(self) -> dict[str, int]:
-        """Sizes of the axes that a framework's own configuration sets."""
+        """Sizes of the axes that are set by keys of the framework's configuration. EP is set by the request."""
         return {"tp": self.tp, "cp": self.cp, "etp": self.etp}
 
     @property
@@ -105,7 +106,7 @@ class OwnMesh(Record):
         return f"world{self.world}-ep{self.ep}{''.join(others)}"
 
     def parallelism(self) -> Parallelism:
-        """Return the sizes of all axes."""
+        """Return the sizes of all axes, with DP and EDP."""
         return Parallelism(
             **self.axis_sizes,
             dp=self.world // (self.tp * self.cp),
@@ -124,13 +125,19 @@ class Geometry(Record):
     kv_heads: Positive
     head_dim: Positive
     qk_norm: bool
+    """Whether queries and keys are normalized."""
     rope_theta: Annotated[float, Field(gt=1)]
     experts: Positive
+    """Number of routed experts in each layer."""
     top_k: Positive
+    """Number of experts that each token is routed to."""
     expert_width: Positive
+    """Width of the MLP of one expert."""
     vocabulary: Annotated[int, Field(ge=0)] = Field(description="0: blocks only, without embedding and output head")
     sequence: Positive
+    """Tokens of a sequence."""
     micro_batch: Positive
+    """Sequences per rank and step."""
 
     @model_validator(mode="after")
     def _check_sizes(self) -> Self:
@@ -147,33 +154,33 @@ class Geometry(Record):
 
     @property
     def dense_width(self) -> int:
-        """Width of the MLP in the dense variant. It gives the MLP as many weights as the routed experts of a token."""
+        """Width of the MLP in the dense variant. With this width, the MLP has as many weights as the ``top_k`` experts
+        of a token together.
+        """
         return self.top_k * self.expert_width
 
     @property
     def parameters(self) -> int:
         """Number of weights of the MoE model. Embedding and output head have separate weights."""
-        return self._shared_parameters + self.layers * (
-            self.hidden * self.experts + 3 * self.experts * self.hidden * self.expert_width
-        )
+        return self._parameters_without_experts + self.layers * self.experts * self._parameters_per_expert
 
     @property
     def active_parameters(self) -> int:
-        """Number of weights that one token is multiplied with: only the top-k experts, and not the embedding."""
-        return (
-            self._shared_parameters
-            - self.vocabulary * self.hidden
-            + self.layers * (self.hidden * self.experts + 3 * self.top_k * self.hidden * self.expert_width)
-        )
+        """Number of weights that one token is multiplied with. It leaves out the experts that the token is not routed
+        to, and the embedding, which is a table look-up.
+        """
+        embedding = self.vocabulary * self.hidden
+        active_experts = self.layers * self.top_k * self._parameters_per_expert
+        return self._parameters_without_experts - embedding + active_experts
 
     @property
     def flops_per_token(self) -> int:
-        """Model FLOPs of forward and backward for one token.
+        """Model FLOPs of forward and backward for one token. Recomputation is not counted.
 
-        They are 6 FLOPs per active weight (2 in forward, 4 in backward), plus causal attention. In attention, the two
-        products QK^T and PV together cost 2 x 2 x heads x head_dim x sequence in forward. Backward costs twice as much
-        as forward. The causal mask removes half of the sum. Recomputation is not counted. Source: Narayanan et al. 2021
-        (arXiv:2104.04473), appendix, adapted to grouped-query projections and to the causal half.
+        Each active weight costs 6 FLOPs: 2 in forward and 4 in backward. Attention costs more, per layer: in forward,
+        the products QK^T and PV each cost 2 x heads x head_dim x sequence. Backward costs twice as much as forward, so
+        this makes 3 x 4 x heads x head_dim x sequence. The causal mask removes half of it. Source: Narayanan et al.
+        2021 (arXiv:2104.04473), appendix, adapted to grouped-query projections and to the causal half.
         """
         attention = self.layers * 6 * self.heads * self.head_dim * self.sequence
         return 6 * self.active_parameters + attention
@@ -187,16 +194,25 @@ class Geometry(Record):
     def expert_flops_share(self) -> float:
         """Share of the model FLOPs that the routed experts compute, in [0, 1].
 
-        If the experts become slower by some percentage, the step becomes slower by about this share of it.
+        For example, if the share is 0.6 and the experts become 10% slower, the step becomes about 6% slower.
         """
-        return 6 * self.layers * 3 * self.top_k * self.hidden * self.expert_width / self.flops_per_token
+        expert_flops = 6 * self.layers * self.top_k * self._parameters_per_expert
+        return expert_flops / self.flops_per_token
 
     @property
-    def _shared_parameters(self) -> int:
-        query, key_value = self.heads * self.head_dim, self.kv_heads * self.head_dim
+    def _parameters_per_expert(self) -> int:
+        """Number of weights of one expert in one layer: gate, up and down projection."""
+        return 3 * self.hidden * self.expert_width
+
+    @property
+    def _parameters_without_experts(self) -> int:
+        """Number of all weights but those of the experts. The routers are included."""
+        query_width, key_value_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        attention = 2 * self.hidden * query_width + 2 * self.hidden * key_value_width  # Q and output; K and V
         norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
-        attention = 2 * self.hidden * query + 2 * self.hidden * key_value
-        return 2 * self.vocabulary * self.hidden + self.hidden + self.layers * (attention + norms)
+        router = self.hidden * self.experts
+        embedding_and_head, final_norm = 2 * self.vocabulary * self.hidden, self.hidden
+        return embedding_and_head + final_norm + self.layers * (attention + norms + router)
 
 
 class Variant(Record):
@@ -211,7 +227,7 @@ class Variant(Record):
 
 
 class Shape(Record):
-    """One fixed smoke model: geometries by size, meshes by size, and numbers of steps."""
+    """One fixed model: geometries by size, meshes by size, and numbers of steps of a timed run."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
     version: Positive
@@ -232,20 +248,21 @@ class Shape(Record):
 
         The default size is ``full``. Raises ShapeError if the shape has no such variant.
         """
-        parts = name.split("-")
-        size = parts.pop(0) if parts[0] in SIZES else "full"
-        control = parts.pop(0) if parts and parts[0] in CONTROLS else ""
-        if parts or size not in self.sizes:
-            suffixes = ("", *(f"-{control}" for control in CONTROLS))
-            known_variants = ", ".join(f"{size}{suffix}" for size in self.sizes for suffix in suffixes)
+        words = name.split("-")
+        size = words.pop(0) if words[0] in SIZES else "full"
+        suffix = words.pop(0) if words and words[0] in SUFFIXES else ""
+        has_unknown_words = bool(words)
+        if has_unknown_words or size not in self.sizes:
+            endings = ("", *(f"-{known_suffix}" for known_suffix in SUFFIXES))
+            known_variants = ", ".join(f"{known_size}{ending}" for known_size in self.sizes for ending in endings)
             raise ShapeError(f"shape {self.id} has no variant {name!r}", f"its variants are {known_variants}")
         geometry = self.sizes[size]
         return Variant(
-            name=f"{size}-{control}" if control else size,
+            name=f"{size}-{suffix}" if suffix else size,
             size=size,
-            mlp="dense" if control == "dense" else "moe",
-            routing="skewed" if control == "skewed" else "balanced",
-            geometry=geometry.model_copy(update={"vocabulary": 0}) if control == "moe" else geometry,
+            mlp="dense" if suffix == "dense" else "moe",
+            routing="skewed" if suffix == "skewed" else "balanced",
+            geometry=geometry.model_copy(update={"vocabulary": 0}) if suffix == "moe" else geometry,
             dtype="float32" if size == "cpu" else "bfloat16",
         )
 
@@ -253,12 +270,14 @@ class Shape(Record):
         """Return the mesh for ``world`` ranks with expert-parallel groups of ``ep`` ranks.
 
         If only ``world`` is given, ``ep`` is min(world, ``expert_parallel_cap``). If only ``ep`` is given, ``world`` is
-        ``ep``. If neither is given, ``world`` is the size of the mesh 'ep'. Raises ShapeError if the ranks or the
-        experts do not divide evenly.
+        ``ep``. If neither is given, ``world`` is the number of ranks of the mesh 'ep', and ``ep`` is as for this
+        ``world``. Raises ShapeError if the ranks or the experts do not divide evenly.
         """
         experts = self.sizes[size].experts
-        world = world if world is not None else (ep or self.meshes[size]["ep"].world_size)
-        ep = ep if ep is not None else min(world, self.expert_parallel_cap)
+        if world is None:
+            world = ep or self.meshes[size]["ep"].world_size
+        if ep is None:
+            ep = min(world, self.expert_parallel_cap)
         if world < 1 or ep < 1 or world % ep:
             raise ShapeError(f"a world of {world} ranks does not divide into expert-parallel groups of {ep}")
         if experts % ep:
@@ -291,9 +310,10 @@ def load_shape(name: str) -> Shape:
 
 
 def _expand(document: dict[str, object]) -> Mapping[str, object]:
-    """Convert a TOML document to the fields of Shape.
+    """Convert a TOML document of a shape to the fields of Shape.
 
-    In the file, each size lists only its differences from ``geometry``, and each mesh has only ``world`` and ``ep``.
+    In the file, the table ``geometry`` has the numbers that all sizes share. Each size adds numbers of its own or
+    replaces shared ones. Each mesh has only ``world`` and ``ep``.
     """
     geometry, sizes, meshes = document.pop("geometry"), document.pop("sizes"), document.pop("meshes")
     assert isinstance(geometry, dict)

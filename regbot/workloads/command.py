@@ -1,4 +1,4 @@
-"""Adapter ``command``: one timed run of a workload that is a command. Step times are read from its log.
+"""Adapter ``command``: one timed run of a workload that is a command. Step times are read from the command's log.
 
 No code of regbot runs inside the process. So only four things are known: the logged step times, the loss, skipped
 steps, and how the process ended. It is unknown which collectives and which dispatcher ran, which code ran, and what
@@ -6,9 +6,9 @@ each rank did. There is only one check from outside: the steps cannot take longe
 wall clock. The log's times are not verified in any other way.
 
 Placeholders in braces in the command are replaced: ``{steps}`` (number of steps to run, including warm-up), ``{log}``
-(a file for the step log, outside of the checkout), ``{python}``, ``{dispatcher}``, and every key of ``config``. An
-override is refused if the command has no placeholder for it, because then both arms would run the same. An override of
-a placeholder that regbot fills is refused too.
+(a file for the step log, outside of the checkout), ``{python}``, ``{dispatcher}``, ``{slowdown_pct}``, and every key of
+``config``. A key of ``config`` is refused if the command has no placeholder for it, because its value would have no
+effect, and both arms would run the same. A key with the name of a placeholder that regbot fills is refused too.
 """
 
 import math
@@ -27,6 +27,7 @@ from regbot.text.clip import clip_message
 from regbot.text.printable import printable
 from regbot.workloads.guest import (
     GUEST_ENVIRONMENT,
+    MAX_FOLDER_IN_RECORDS,
     Checkout,
     Scratch,
     bare_run,
@@ -61,16 +62,20 @@ _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.]*)\}")
 
 
 def time_command(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratch: Scratch) -> Run:
-    """Launch the command of ``task`` once in ``checkout``. The command cannot make this function raise."""
+    """Launch the command of ``task`` once in ``checkout``. Whatever the command does, this function returns a run.
+
+    The step log is one of three files: the workload's ``log`` in the checkout, the file that ``{log}`` stands for, or
+    the output of the command.
+    """
     workload, arm, root = task.workload, checkout.arm, checkout.root
-    own_log = scratch.folder / "record" / "steps.log"
-    command, fault = fill_command(task, root, spec, own_log)
+    placeholder_log = scratch.folder / "record" / "steps.log"
     output_log = scratch.folder / "output.log"
+    command, fault = fill_command(task, root, spec, placeholder_log)
     write_request(scratch.folder, {"command": command})  # this also removes files of an earlier run
-    log, folder = (own_log if _has_placeholder(task, "log") else output_log), scratch.folder.resolve()
+    log, folder_of_log = (placeholder_log if _has_placeholder(task, "log") else output_log), scratch.folder.resolve()
     if workload.log and not fault:
-        log, folder = root / workload.log, root.resolve()
-        fault = _remove_earlier_log(folder, log, workload.log)
+        log, folder_of_log = root / workload.log, root.resolve()
+        fault = _remove_earlier_log(folder_of_log, log, workload.log)
     if fault:
         refusal = bare_run(task, arm, "refused", fault, spec.attempt, "timed")
         return refusal.model_copy(update={"position": spec.position})
@@ -79,10 +84,10 @@ def time_command(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scra
         cwd=root,
         env=clean_environment({**checkout.environment, **GUEST_ENVIRONMENT, **workload.environment}),
         log=output_log,
-        record_dir=own_log.parent,
+        record_dir=placeholder_log.parent,
         timeout_s=task.workload.timeout_min * 60,
         max_output_bytes=scratch.limits.max_output_bytes,
-        max_dir_bytes=4 * scratch.limits.max_record_bytes,
+        max_dir_bytes=MAX_FOLDER_IN_RECORDS * scratch.limits.max_record_bytes,
         writable=(root, *checkout.caches),  # a program may write to its working folder
     )
     try:
@@ -90,12 +95,15 @@ def time_command(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scra
     except EngineError as error:
         failed = bare_run(task, arm, outcome_of_error(error), str(error), spec.attempt, "timed")
         return add_seat(seat, failed.model_copy(update={"position": spec.position}))
-    log_file = LogFile(log, folder, whole=log != output_log or not result.output_truncated)
+    is_truncated = log == output_log and result.output_truncated
+    log_file = LogFile(log, within=folder_of_log, whole=not is_truncated)
     return add_seat(seat, build_run(task, spec, arm, result, log_file), result)
 
 
 def fill_command(task: Task, root: Path, spec: RunSpec, log: Path) -> tuple[tuple[str, ...], str]:
-    """Return the command with its placeholders filled, and why it cannot run ('' if it can)."""
+    """Return the command with its placeholders filled, and why it cannot run ('' if it can). ``log`` is the path that
+    ``{log}`` stands for. The command is () if it cannot run.
+    """
     workload = task.workload
     key = f"workloads.{task.workload_name}"
     for name, advice in OWN_PLACEHOLDERS.items():
@@ -108,8 +116,8 @@ def fill_command(task: Task, root: Path, spec: RunSpec, log: Path) -> tuple[tupl
         )
     if workload.log and _has_placeholder(task, "log"):
         return (), f"{key}.log names a file of the checkout, and the command takes {{log}}, another file; keep one"
-    overrides = {**workload.config, **({"dispatcher": workload.dispatcher} if workload.dispatcher else {})}
-    for name in overrides:
+    user_values = {**workload.config, **({"dispatcher": workload.dispatcher} if workload.dispatcher else {})}
+    for name in user_values:
         if not _has_placeholder(task, name):
             return (), (
                 f"{key}.command has no place for {name!r}, so every value of it would run the same; "
@@ -123,15 +131,16 @@ def fill_command(task: Task, root: Path, spec: RunSpec, log: Path) -> tuple[tupl
             "program takes the percentage by which each of its steps is to last longer, or leave out --inject"
         )
     values = {
-        **overrides,
+        **user_values,
         "steps": spec.steps,
         "log": log,
         "python": interpreter(task, root),
         "slowdown_pct": f"{spec.slowdown_pct:g}",
     }
-    return tuple(
+    command = [
         _PLACEHOLDER.sub(lambda match: _fill_placeholder(match, values), argument) for argument in workload.command
-    ), ""
+    ]
+    return tuple(command), ""
 
 
 @dataclass(frozen=True)
@@ -146,7 +155,7 @@ class LogFile:
 
 
 def build_run(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, log: LogFile) -> Run:
-    """Build the run from the launch's result and the step log."""
+    """Build the run from the launch's result and the step log. The run has the losses only if every step has one."""
     outcome, reason, step_log = _read_step_log(task, result, log)
     warnings = engine_warnings(result)
     timing: Timing | None = None
@@ -157,8 +166,9 @@ def build_run(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, log: Lo
         counted = step_log.steps[: spec.steps]
         if len(step_log.steps) > spec.steps:
             warnings.append(f"the log has {len(step_log.steps)} steps; only the {spec.steps} requested ones count")
-        if all(step.loss is not None for step in counted):
-            losses = [step.loss if math.isfinite(step.loss or 0.0) else None for step in counted]
+        logged_losses = [step.loss for step in counted if step.loss is not None]
+        if len(logged_losses) == len(counted):
+            losses = [loss if math.isfinite(loss) else None for loss in logged_losses]
         seconds = [step.seconds for step in counted if step.seconds is not None]
         if outcome in ("ok", "short", "diverged"):
             timing = _build_timing(step_log, seconds, spec.steps, spec.cut)
@@ -187,7 +197,7 @@ def _read_step_log(task: Task, result: LaunchResult, log: LogFile) -> tuple[Outc
     if not log.whole:
         return "bad_record", TRUNCATED, None
     path = log.path
-    try:  # check for links again, because the command could put a link in place of the log or a folder above it
+    try:  # check for links again, because the command could replace the log, or a folder above it, by a link
         if not path.is_file() or path.is_symlink():
             return "no_record", f"ended without an error, and left no step log {path.name!r}", None
         if _leads_out(log.within, path):
@@ -203,12 +213,14 @@ def _read_step_log(task: Task, result: LaunchResult, log: LogFile) -> tuple[Outc
 def _judge_steps(step_log: StepLog, requested: int, cut: int, wall_s: float) -> tuple[Outcome, str]:
     """Return "ok" if the first ``requested`` steps of the log are training steps with plausible times.
 
-    Otherwise return another outcome and the reason.
+    Otherwise return another outcome and the reason. The first ``cut`` steps are warm-up. The process ran for ``wall_s``
+    seconds by the engine's clock.
     """
     counted = step_log.steps[:requested]
     if step_log.too_coarse:
         return "bad_record", f"its log's {step_log.too_coarse}"
-    if step_log.steps_per_value is None or step_log.steps_per_value > 1:
+    values_may_be_means = step_log.steps_per_value is None or step_log.steps_per_value > 1
+    if values_may_be_means:
         return "bad_record", "its log has means of several steps and no step times; log every step"
     if len(counted) < requested:
         return "short", f"ended without an error after {len(counted)} of {requested} steps"
@@ -235,6 +247,10 @@ def _judge_steps(step_log: StepLog, requested: int, cut: int, wall_s: float) -> 
 
 
 def _build_timing(step_log: StepLog, seconds: list[float], requested: int, cut: int) -> Timing | None:
+    """Return the timing of a run whose log has the step times ``seconds``; None if there are no step times.
+
+    The log takes the place of a rank. What a log does not have is empty, or 0.
+    """
     if not seconds:
         return None
     cut = min(cut, requested)
@@ -251,22 +267,25 @@ def _build_timing(step_log: StepLog, seconds: list[float], requested: int, cut: 
     )
 
 
-def _has_placeholder(task: Task, word: str) -> bool:
-    return any(word in _PLACEHOLDER.findall(argument) for argument in task.workload.command)
+def _has_placeholder(task: Task, name: str) -> bool:
+    """Whether the task's command contains ``{name}``."""
+    return any(name in _PLACEHOLDER.findall(argument) for argument in task.workload.command)
 
 
 def _fill_placeholder(match: re.Match[str], values: Mapping[str, object]) -> str:
-    """Return the value of a placeholder as a word of the command. Braces that are no placeholder stay unchanged."""
-    if match.group(1) not in values:
+    """Return the value of a placeholder as text of the command. Braces around an unknown name stay unchanged."""
+    name = match.group(1)
+    if name not in values:
         return match.group()
-    value = values[match.group(1)]
+    value = values[name]
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _remove_earlier_log(within: Path, log: Path, setting: str) -> str:
-    """Remove the log of an earlier run from the checkout ``within``.
+    """Remove the log of an earlier run from the checkout, so that it is not taken for the log of the next run.
 
-    Return '' if there is no such log any more, and otherwise why it cannot be removed.
+    ``within`` is the checkout's folder, and ``setting`` is the ``log`` of the workload. Return '' if the checkout has
+    no such log any more. Otherwise return why it cannot be removed.
     """
     try:
         if log.is_symlink() or _leads_out(within, log):
@@ -281,4 +300,5 @@ def _remove_earlier_log(within: Path, log: Path, setting: str) -> str:
 
 
 def _leads_out(within: Path, log: Path) -> bool:
+    """Whether ``log`` is outside of the folder ``within`` after all links are resolved."""
     return not log.resolve().is_relative_to(within)

@@ -2,8 +2,8 @@
 
 The guest's record names two files in the record folder, and the mesh that the program was compiled for. This module
 counts the collectives in both files itself; the guest reports no counts. The first file is the program of the workload.
-It must fit the request. The second file is a planted program with known collectives. Its counts show whether the
-reader of HLO text understands what this version of XLA writes.
+The second file is a planted program with known collectives. The counts in the planted program show whether the reader
+of HLO text understands what this version of XLA writes.
 
 A compiled program has devices, but no mesh axes. So each group of devices gets the name of the mesh axes that connect
 the same devices. A group along two axes gets a name such as ``fsdp+ep``.
@@ -22,8 +22,8 @@ from regbot.workloads.guest_file import GuestFileError, open_guest_file
 from regbot.workloads.task import Task
 
 PLANTED: Mapping[Kind, int] = {"all_to_all": 1, "all_gather": 1, "all_reduce": 3}
-"""Number of executions of each collective in the planted program, summed over all devices. The program is in
-``regbot_guest.frameworks.maxtext_planted``."""
+"""Number of executions of each collective in the planted program. Each execution involves all devices. The program is
+in ``regbot_guest.frameworks.maxtext_planted``."""
 EXPERT_AXIS = "ep"
 
 
@@ -32,21 +32,32 @@ class BadProgram(Exception):
 
 
 def ledger_of_program(claim: CompiledProgram, task: Task, folder: Path, max_bytes: int) -> Ledger:
-    """Return the ledger of the compiled program that ``claim`` names. Its file is in ``folder``. Raises BadProgram."""
+    """Return the ledger of the compiled program that ``claim``, a part of the guest's record, names.
+
+    ``folder`` has the guest's files. Raises BadProgram if a file or the mesh does not fit the task.
+    """
     _check_mesh(claim.mesh, task)
     counted = _read(folder / claim.program, task, max_bytes)
     planted = _read(folder / claim.planted, task, max_bytes)
-    groups = _name_groups(claim.mesh)
-    names = {label: groups.get(tuple(axis.ranks), label) for label, axis in counted.axes.items()}
-    used = {axis.name for axis in claim.mesh} | set(names.values())
-    axes = {name: Axis(size=len(ranks), ranks=list(ranks)) for ranks, name in groups.items() if name in used}
+    # The reader labels an axis by its devices. It becomes the mesh axis with the same devices, if there is one.
+    names_by_devices = _name_groups(claim.mesh)
+    names_by_label = {label: names_by_devices.get(tuple(axis.ranks), label) for label, axis in counted.axes.items()}
+    counted_axes = {names_by_label[label]: axis for label, axis in counted.axes.items()}
+    # Mesh axes without collectives are kept too. Combinations of axes are kept only if they have collectives.
+    kept_names = {axis.name for axis in claim.mesh} | counted_axes.keys()
+    mesh_axes = {
+        name: Axis(size=len(devices), ranks=list(devices))
+        for devices, name in names_by_devices.items()
+        if name in kept_names
+    }
     return counted.model_copy(
         update={
             "workload": task.entry,
             "variant": task.variant.name,
-            "axes": {names[label]: axis for label, axis in counted.axes.items()} | axes,
+            "axes": counted_axes | mesh_axes,
             "entries": [
-                entry.model_copy(update={"axis": names.get(entry.axis, entry.axis)}) for entry in counted.entries
+                entry.model_copy(update={"axis": names_by_label.get(entry.axis, entry.axis)})
+                for entry in counted.entries
             ],
             "liveness": _check_liveness(planted),
             "config": claim.config,
@@ -58,6 +69,7 @@ def ledger_of_program(claim: CompiledProgram, task: Task, folder: Path, max_byte
 
 
 def _check_mesh(mesh: Sequence[MeshAxis], task: Task) -> None:
+    """Raise BadProgram if the mesh in the guest's record is not the requested one."""
     sizes = {axis.name: axis.size for axis in mesh}
     if len(sizes) != len(mesh):
         raise BadProgram("the record names a mesh axis twice")
@@ -70,9 +82,9 @@ def _check_mesh(mesh: Sequence[MeshAxis], task: Task) -> None:
 
 
 def _read(path: Path, task: Task, max_bytes: int) -> Ledger:
-    """Count the collectives in one file of the guest. It must have at most ``max_bytes``, also after decompression.
+    """Count the collectives in one file of the guest.
 
-    Raises BadProgram if the file cannot be used.
+    Raises BadProgram if the file cannot be used, or if it has more than ``max_bytes`` as it is or decompressed.
     """
     try:
         ledger = hlo.read(open_guest_file(path, max_bytes))
@@ -91,24 +103,29 @@ def _read(path: Path, task: Task, max_bytes: int) -> Ledger:
 def _name_groups(mesh: Sequence[MeshAxis]) -> dict[tuple[int, ...], str]:
     """Return the names of the groups of devices that contain device 0, by the group's devices.
 
-    There is one group for each mesh axis and each combination of axes.
+    There is one group for each mesh axis and each combination of axes. For example, the mesh fsdp 2, ep 2 gives
+    {(0, 2): "fsdp", (0, 1): "ep", (0, 1, 2, 3): "fsdp+ep"}.
     """
+    # Devices are numbered in row-major order: the numbers along an axis differ by the size of all later axes together.
     strides = [math.prod(axis.size for axis in mesh[position + 1 :]) for position in range(len(mesh))]
-    spans = [range(0, axis.size * stride, stride) for axis, stride in zip(mesh, strides, strict=True)]
+    devices_by_axis = {
+        axis.name: range(0, axis.size * stride, stride) for axis, stride in zip(mesh, strides, strict=True)
+    }
     names = {}
-    for count in range(1, len(mesh) + 1):
-        for selected in combinations(range(len(mesh)), count):
-            ranks = tuple(sum(steps) for steps in product(*(spans[position] for position in selected)))
-            names[ranks] = "+".join(mesh[position].name for position in selected)
+    for axis_count in range(1, len(mesh) + 1):
+        for axes in combinations(devices_by_axis, axis_count):
+            coordinates = product(*(devices_by_axis[axis] for axis in axes))
+            names[tuple(map(sum, coordinates))] = "+".join(axes)
     return names
 
 
 def _check_liveness(planted: Ledger) -> Liveness:
-    """Compare the planted program's counts with PLANTED. A count that is too high is as wrong as one that is too
-    low."""
+    """Compare the planted program's counts with PLANTED. A kind of collective counts as seen only if its count is
+    exact: too many are as wrong as too few.
+    """
     counts: Counter[Kind] = Counter()
     for entry in planted.entries:
         if entry.group_size == planted.world_size:
             counts[entry.kind] += entry.count
-    matching = sum(number for kind, number in PLANTED.items() if counts[kind] == number)
-    return Liveness(planted=sum(PLANTED.values()), seen=matching)
+    seen = sum(expected for kind, expected in PLANTED.items() if counts[kind] == expected)
+    return Liveness(planted=sum(PLANTED.values()), seen=seen)

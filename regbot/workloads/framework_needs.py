@@ -15,21 +15,24 @@ from regbot.config import Workload
 
 @dataclass(frozen=True)
 class FrameworkNeeds:
-    """An environment for traces. ``python`` is a version such as 3.12, and ``packages`` are requirements.
-
-    ``torch`` is the requirement for torch, which may come from another index than ``packages``; '' if the framework
-    does not use torch. ``commands`` must be on PATH. ``module`` is the framework's own, which a checkout has in a
-    source root. If the checkout lacks it, ``distribution`` is the package to install; '' if only the checkout's code is
-    traced. ``source`` is a folder to install it from, if its packages on an index are incomplete.
-    """
+    """An environment for traces: a Python with these packages, and commands."""
 
     python: str
+    """Version of Python, such as 3.12."""
     torch: str
+    """Requirement for torch. '' if the framework does not use torch. torch may come from another index than
+    ``packages``.
+    """
     packages: tuple[str, ...]
+    """Requirements for all other packages, without the framework itself."""
     module: str = ""
+    """The framework's own module, which a checkout of the framework has in a source root."""
     distribution: str = ""
+    """Package to install if the checkout lacks ``module``. '' if only the checkout's code is traced."""
     source: str = ""
+    """Folder to install the framework from, because the package in the index is incomplete. '' if it is complete."""
     commands: tuple[str, ...] = ()
+    """Commands that must be on PATH."""
 
 
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -162,15 +165,19 @@ FRAMEWORK_NEEDS: Mapping[str, FrameworkNeeds] = {
         ),
     ),
 }
-"""By framework. Recipes of Megatron Bridge are traced by the adapter ``megatron``."""
+"""What each framework needs, by adapter. Recipes of Megatron Bridge have an entry of their own, but their adapter is
+``megatron``.
+"""
 
 TESTED_TORCH = ("2.11", "2.14")
-"""Oldest and newest torch on which the tests of static traces pass. The extra ``smoke`` requires the oldest one."""
+"""Oldest and newest torch on which the tests of static traces pass. The extra ``smoke`` requires at least the oldest
+one.
+"""
 
-_major, _minor = TESTED_TORCH[1].split(".")
-OWN_MODEL_NEEDS = FrameworkNeeds(
-    python="3.10", torch=f"torch<{_major}.{int(_minor) + 1},>={TESTED_TORCH[0]}", packages=()
-)
+_oldest_torch, _newest_torch = TESTED_TORCH
+_major, _minor = _newest_torch.split(".")
+_first_untested_torch = f"{_major}.{int(_minor) + 1}"
+OWN_MODEL_NEEDS = FrameworkNeeds(python="3.10", torch=f"torch<{_first_untested_torch},>={_oldest_torch}", packages=())
 """Needs of the adapters ``smoke`` and ``module``. A user's layer may import more."""
 
 

@@ -1,8 +1,8 @@
 """Run a task in a guest process and read its record. This is the trust boundary of a run.
 
-The guest writes its own record, so the record is only a claim. This module checks the record's size and form, and
-whether it answers this request. It also checks how the process ended, which the engine observes. If guest and engine
-disagree, the engine is right.
+The guest process also runs the code under test, and it writes its own record. So the record is not proof of anything,
+but a set of claims. This module checks the record's size and form, and whether it answers this request. It also checks
+how the process ended, which the engine observes. If guest and engine disagree, the engine is right.
 """
 
 import json
@@ -33,6 +33,9 @@ COMPILING_ADAPTERS = ("maxtext",)
 BRIDGE_PACKAGES = ("megatron.bridge", "megatron.core")
 """Packages that must come from a checkout of Megatron Bridge. The second one is in a submodule."""
 
+MAX_FOLDER_IN_RECORDS = 4
+"""Largest size of a record folder in multiples of the largest record. The folder also has traces and notes of hangs."""
+
 NO_LEDGER = "a command has no static ledger; give a profile or a dump to 'regbot ledger read'"
 
 GUEST_ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
@@ -58,7 +61,7 @@ class Checkout:
     root: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables to add to the clean environment of a run."""
-    absent: Sequence[str] = ()
+    absent_files: Sequence[str] = ()
     """Files of the commit that a sparse checkout lacks, relative to ``root``."""
 
     @property
@@ -84,11 +87,13 @@ class Scratch:
 
 @dataclass(frozen=True)
 class RawRecord:
-    """The record file that a guest must write, and the nonce that the record must contain."""
+    """The record file that a guest must write."""
 
     path: Path
     nonce: str
+    """Random text that the record must repeat. It shows that the record belongs to this run."""
     max_bytes: int = Limits.max_record_bytes
+    """Size limit of the record, and of each file that it names."""
 
 
 def guest_folder() -> Path:
@@ -104,11 +109,13 @@ def trace(
     attempt: int = 1,
     paper: Path | None = None,
 ) -> Run:
-    """Trace the static ledger of ``task`` in ``checkout``. The guest cannot make this function raise.
+    """Trace the static ledger of ``task`` in ``checkout``. Whatever the guest does, this function returns a run.
 
-    ``paper`` is the library of the paper GPU to trace on. None traces a CPU program. Raises NoSeatError.
+    ``attempt`` is 1, or higher if an earlier trace is repeated. ``paper`` is the library of the paper GPU to trace on.
+    None traces a CPU program. Raises NoSeatError if the engine has no node for the trace.
     """
-    return trace_together([task], checkout, engine, scratch, attempt, paper)[0]
+    (run,) = trace_together([task], checkout, engine, scratch, attempt, paper)
+    return run
 
 
 def trace_together(
@@ -121,35 +128,36 @@ def trace_together(
 ) -> list[Run]:
     """Trace several tasks of one workload, one after the other in one process. Return one run for each task.
 
-    The tasks share imports and the paper GPU's cached shapes. If the process dies, the runs of all tasks fail.
+    The tasks share imports and the paper GPU's cached shapes. If the process dies, the runs of all tasks fail. The
+    other parameters are as in ``trace``.
     """
-    first, arm, root = tasks[0], checkout.arm, checkout.root
-    if first.workload.adapter == "command":
+    workload, arm, root = tasks[0].workload, checkout.arm, checkout.root
+    if workload.adapter == "command":
         return [bare_run(task, arm, "refused", NO_LEDGER, attempt) for task in tasks]
-    if missing := missing_source_root(first, root):
+    if missing := missing_source_root(tasks[0], root):
         return [bare_run(task, arm, "refused", missing, attempt) for task in tasks]
     make_empty_folder(scratch.folder)
-    on_paper = {"paper": str(paper), "gpu": first.workload.gpu} if paper is not None else {}
-    jobs = []
+    record_folder = scratch.folder / "record"
+    paper_gpu = {"paper": str(paper), "gpu": workload.gpu} if paper is not None else {}
+    records: list[RawRecord] = []
+    requests: list[Path] = []
     for number, task in enumerate(tasks):
-        path = scratch.folder / "record" / ("raw.json" if len(tasks) == 1 else f"raw.{number}.json")
-        record = RawRecord(path, secrets.token_hex(16), scratch.limits.max_record_bytes)
-        name = "request.json" if len(tasks) == 1 else f"request.{number}.json"
-        document = {**request_document(task, root, record, checkout.absent), **on_paper}
-        request = write_json(scratch.folder / name, document)
-        jobs.append((task, record, request))
-    requests = [request for *_, request in jobs]
+        suffix = "json" if len(tasks) == 1 else f"{number}.json"
+        record = RawRecord(record_folder / f"raw.{suffix}", secrets.token_hex(16), scratch.limits.max_record_bytes)
+        document = {**request_document(task, root, record, checkout.absent_files), **paper_gpu}
+        records.append(record)
+        requests.append(write_json(scratch.folder / f"request.{suffix}", document))
     launch = Launch(
-        command=(interpreter(first, root), str(guest_folder()), *map(str, requests)),
+        command=(interpreter(tasks[0], root), str(guest_folder()), *map(str, requests)),
         cwd=root,
         env=clean_environment(
-            {**checkout.environment, **first.workload.environment, **GUEST_ENVIRONMENT, **_TRACE_ENVIRONMENT}
+            {**checkout.environment, **workload.environment, **GUEST_ENVIRONMENT, **_TRACE_ENVIRONMENT}
         ),
         log=scratch.folder / "output.log",
-        record_dir=scratch.folder / "record",
-        timeout_s=first.workload.timeout_min * 60 * len(tasks),
+        record_dir=record_folder,
+        timeout_s=workload.timeout_min * 60 * len(tasks),
         max_output_bytes=scratch.limits.max_output_bytes,
-        max_dir_bytes=4 * scratch.limits.max_record_bytes * len(tasks),
+        max_dir_bytes=MAX_FOLDER_IN_RECORDS * scratch.limits.max_record_bytes * len(tasks),
         readable=(root, *requests, *([paper] if paper is not None else [])),
         writable=checkout.caches,
     )
@@ -158,13 +166,11 @@ def trace_together(
     except NoSeatError:  # this is not the code's fault: the check stops, and the user can resume it
         raise
     except EngineError as error:  # the interpreter does not exist, or the guest killed its own supervisor
-        crash = {"crash": Crash()}
-        return [bare_run(task, arm, "crashed", str(error), attempt).model_copy(update=crash) for task in tasks]
-    result = replace(result, wall_s=result.wall_s / len(tasks))
-    return [
-        add_hang_report(build_run(task, arm, result, record, attempt), record.path.parent, 1, root)
-        for task, record, _ in jobs
-    ]
+        empty_crash = {"crash": Crash()}
+        return [bare_run(task, arm, "crashed", str(error), attempt).model_copy(update=empty_crash) for task in tasks]
+    result = replace(result, wall_s=result.wall_s / len(tasks))  # each task gets the same part of the time
+    runs = [build_run(task, arm, result, record, attempt) for task, record in zip(tasks, records, strict=True)]
+    return [add_hang_report(run, record_folder, ranks=1, root=root) for run in runs]
 
 
 def write_request(scratch: Path, document: Mapping[str, Any]) -> Path:
@@ -189,12 +195,14 @@ def write_json(path: Path, document: Mapping[str, Any]) -> Path:
 
 
 def interpreter(task: Task, root: Path) -> str:
-    """Return the interpreter of the workload: a path in the checkout, a command on PATH, or regbot's own
-    interpreter."""
+    """Return the interpreter of the workload. ``python`` of the workload is an absolute path, a path relative to the
+    checkout, or a command on PATH. If it is not set, regbot's own interpreter is returned.
+    """
     python = task.workload.python
     if not python:
         return sys.executable
-    return str(root / python) if "/" in python and not Path(python).is_absolute() else python
+    is_in_checkout = "/" in python and not Path(python).is_absolute()
+    return str(root / python) if is_in_checkout else python
 
 
 def build_run(task: Task, arm: Arm, result: LaunchResult, record: RawRecord, attempt: int) -> Run:
@@ -207,13 +215,12 @@ def build_run(task: Task, arm: Arm, result: LaunchResult, record: RawRecord, att
             ledger = ledger_of_program(raw.compiled, task, record.path.parent, record.max_bytes)
         except BadProgram as error:
             outcome, reason = "bad_record", printable(str(error))
+    refusal = raw.refusal if raw is not None and outcome == "refused" else None
     run = bare_run(task, arm, outcome, reason, attempt).model_copy(
         update={
             "exit_code": result.exit_code,
             "wall_s": result.wall_s,
-            "refusal": raw.refusal.kind
-            if raw is not None and raw.refusal is not None and outcome == "refused"
-            else None,
+            "refusal": refusal.kind if refusal is not None else None,
             "log_tail": "" if outcome == "ok" else result.log_tail,
             "crash": _read_crash(raw) if outcome == "crashed" else None,
             "warnings": engine_warnings(result),
@@ -236,8 +243,12 @@ def build_run(task: Task, arm: Arm, result: LaunchResult, record: RawRecord, att
 
 
 def read_claims(record: RawRecord, task: Task) -> tuple[RawRun | None, str]:
-    """Return the guest's record, and why it cannot be used ('' if it can). Return (None, '') if there is no record."""
-    if not record.path.exists() and not record.path.is_symlink():
+    """Return the guest's record, and why it cannot be used ('' if it can).
+
+    Return (None, '') if there is no record, and None with a reason if it cannot be read.
+    """
+    is_link = record.path.is_symlink()  # exists() is False for a link that leads nowhere
+    if not record.path.exists() and not is_link:
         return None, ""
     try:
         raw = _printable_record(read_record(record.path, RawRun, record.max_bytes))
@@ -257,7 +268,9 @@ def make_printable(value: Any) -> Any:
         return printable(value)
     if isinstance(value, dict):
         return {printable(key): make_printable(item) for key, item in value.items()}
-    return [make_printable(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [make_printable(item) for item in value]
+    return value
 
 
 def bare_run(task: Task, arm: Arm, outcome: Outcome, reason: str, attempt: int = 1, tier: Tier = "static") -> Run:
@@ -285,9 +298,12 @@ def missing_source_root(task: Task, root: Path) -> str:
     return f"{key}: there is no folder {missing[0]!r} in the checkout; set it in regbot.toml" if missing else ""
 
 
-def request_document(task: Task, root: Path, record: RawRecord, absent: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the request for the guest; see ``regbot_guest.request.Request``. ``absent``: files that a sparse
-    checkout lacks, as in ``Checkout``."""
+def request_document(task: Task, root: Path, record: RawRecord, absent_files: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the request for the guest. ``regbot_guest.request.Request`` explains the fields.
+
+    ``absent_files`` are the files of the commit that a sparse checkout lacks, relative to ``root``. regbot's smoke
+    model is not in the checkout, so for the adapter ``smoke`` they do not matter.
+    """
     workload, is_smoke = task.workload, task.workload.adapter == "smoke"
     return {
         "request": record.nonce,
@@ -306,8 +322,10 @@ def request_document(task: Task, root: Path, record: RawRecord, absent: Sequence
         "program": workload.training_script,
         "source_roots": [] if is_smoke else workload.source_roots,
         "watch": workload.watch or _framework_package(task, root),
-        "sparse": bool(absent) and not is_smoke,
-        "absent_packages": [] if is_smoke or workload.watch else list_absent_packages(workload.source_roots, absent),
+        "sparse": bool(absent_files) and not is_smoke,
+        "absent_packages": (
+            [] if is_smoke or workload.watch else list_absent_packages(workload.source_roots, absent_files)
+        ),
         "mlp": task.variant.mlp,
         "routing": task.variant.routing if task.variant.routing == "skewed" else workload.routing,
         "dtype": task.variant.dtype,
@@ -316,16 +334,19 @@ def request_document(task: Task, root: Path, record: RawRecord, absent: Sequence
     }
 
 
-def list_absent_packages(source_roots: Sequence[str], absent: Sequence[str]) -> list[str]:
+def list_absent_packages(source_roots: Sequence[str], absent_files: Sequence[str]) -> list[str]:
     """Return the top-level packages and modules of the source roots that a sparse checkout lacks.
 
-    A run may import an installed package of the same name, which is not the commit's code.
+    The guest refuses to load them from elsewhere, because an installed package of the same name is not the commit's
+    code.
     """
     names = set()
     for root in source_roots:
         prefix = "" if PurePosixPath(root) == PurePosixPath() else f"{PurePosixPath(root)}/"
-        for path in absent:
-            name, _, rest = path.removeprefix(prefix).partition("/") if path.startswith(prefix) else ("", "", "")
+        for path in absent_files:
+            if not path.startswith(prefix):
+                continue
+            name, _, rest = path.removeprefix(prefix).partition("/")
             if rest == "__init__.py":
                 names.add(name)
             elif not rest and name.endswith(".py"):
@@ -334,22 +355,21 @@ def list_absent_packages(source_roots: Sequence[str], absent: Sequence[str]) -> 
 
 
 def _framework_package(task: Task, root: Path) -> list[str]:
-    """Return Megatron's or MaxText's package if it is in the checkout.
+    """Return the package of Megatron or MaxText, which must be loaded from the checkout. Return [] if the checkout does
+    not have it, or if the workload uses neither.
 
-    The guest does not find it by itself if it is a namespace package without ``__init__.py``. Megatron's always is, and
-    MaxText's was until April 2026. Megatron Bridge uses packages of the namespace ``megatron`` from elsewhere too, so
-    for its recipes only its own ones are returned, whether the checkout has them or not.
+    The guest finds packages with ``__init__.py`` by itself. The package ``megatron`` has none, and the package
+    ``maxtext`` had none until April 2026. Recipes of Megatron Bridge also use packages ``megatron.*`` from outside of
+    the checkout. So for these recipes, the packages that the checkout must have are returned.
     """
     workload = task.workload
     if workload.runs_bridge:
         return list(BRIDGE_PACKAGES)
     if workload.adapter not in ("megatron", "maxtext"):
         return []
-    return (
-        [workload.adapter]
-        if any((root / folder / workload.adapter).is_dir() for folder in workload.source_roots)
-        else []
-    )
+    package = workload.adapter  # both packages are called like their adapter
+    is_in_checkout = any((root / folder / package).is_dir() for folder in workload.source_roots)
+    return [package] if is_in_checkout else []
 
 
 def _find_mismatch(raw: RawRun, task: Task, nonce: str) -> str:
@@ -373,12 +393,18 @@ def _find_mismatch(raw: RawRun, task: Task, nonce: str) -> str:
         return f"the record is of a compiled program, which the adapter {task.workload.adapter!r} does not make"
     if raw.ledger is not None and task.workload.adapter in COMPILING_ADAPTERS:
         return "the record holds a ledger, but regbot counts in the compiled program itself"
-    if raw.ledger is None and raw.refusal is None and raw.steps is None and raw.compiled is None:
+    has_result = raw.ledger is not None or raw.steps is not None or raw.compiled is not None
+    if not has_result and raw.refusal is None:
         return "the record has neither a ledger nor a reason why there is none"
     return ""
 
 
 def _determine_outcome(result: LaunchResult, raw: RawRun | None, fault: str, task: Task) -> tuple[Outcome, str]:
+    """Return the outcome of a traced run, and the reason ('' if the outcome is "ok"). ``fault`` says why the guest's
+    record cannot be used; '' if it can, or if there is none.
+
+    What the engine observed counts more than the record.
+    """
     if early_end := engine_outcome(result, task):
         return early_end
     if fault:
@@ -393,7 +419,8 @@ def _determine_outcome(result: LaunchResult, raw: RawRun | None, fault: str, tas
         return "crashed", f"the training process {ending} before it could write a record; see its last lines"
     if raw.refusal is not None:
         location = f" ({raw.refusal.where})" if raw.refusal.where else ""
-        return ("crashed" if raw.refusal.kind == "code" else "refused"), f"{raw.refusal.message}{location}"
+        outcome: Outcome = "crashed" if raw.refusal.kind == "code" else "refused"  # code: the code under test failed
+        return outcome, f"{raw.refusal.message}{location}"
     if result.exit_code != 0:
         return (
             "crashed",
@@ -421,7 +448,9 @@ def engine_outcome(result: LaunchResult, task: Task) -> tuple[Outcome, str] | No
 
 
 def describe_exit(code: int | None) -> str:
-    """Return for example ``exited with code 1`` or ``was killed by signal 9``."""
+    """Return for example ``exited with code 1`` or ``was killed by signal 9``. A negative code is a signal, and None
+    means that regbot killed the process.
+    """
     if code is None:
         return "was killed by regbot"
     return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"

@@ -1,4 +1,4 @@
-"""Files that a guest wrote beside its record: which of them regbot reads."""
+"""Opens files that a guest wrote beside its record, after checks that make them safe to read."""
 
 import stat
 from pathlib import Path
@@ -11,10 +11,10 @@ class GuestFileError(Exception):
 
 
 def open_guest_file(path: Path, max_bytes: int, max_expanded_bytes: int | None = None) -> Source:
-    """Return the file at ``path`` for a reader. Raises GuestFileError.
+    """Return the file at ``path`` for a reader of ledgers.
 
-    It must be a regular file without other hard links, of at most ``max_bytes``. The source refuses more than
-    ``max_expanded_bytes`` after decompression; None means ``max_bytes``.
+    Raises GuestFileError if it is not a regular file, has other hard links, or has more than ``max_bytes``. The
+    returned source refuses more than ``max_expanded_bytes`` after decompression; None means ``max_bytes``.
     """
     try:
         status = path.lstat()

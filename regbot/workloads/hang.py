@@ -5,6 +5,7 @@ Code under test can write to the folder of these files. Files are therefore read
 printable. An invalid file is treated as missing.
 """
 
+import math
 import os
 import re
 import stat
@@ -12,6 +13,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -27,6 +29,8 @@ MAX_FLIGHT_BYTES = 2**16
 MAX_RANKS = 4096
 KEPT_FRAMES, KEPT_COLLECTIVES = 8, 3
 """Largest number of frames and of collectives that the record keeps for each rank."""
+MAX_TEXT = 2000
+"""Largest number of characters of the report's text."""
 
 # The layout of ``last.{rank}``, as in ``regbot_guest.hang_recorder``.
 MAGIC = b"regbot/last@1\n"
@@ -36,20 +40,30 @@ GROUP_TABLE_OFFSET, SLOT_TABLE_OFFSET = 256, 3328
 UINT64, HEADER = struct.Struct("<Q"), struct.Struct("<QQQ")
 GROUP, SLOT = struct.Struct("<32s8s80sQ"), struct.Struct("<QQQQHHI")
 MODULE_BYTES, MAX_GROUPS, NUM_SLOTS = 192, 24, 64
+MEMBERS_BYTES = 80
+"""Size of the field of a group's ranks."""
 KINDS = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce", "gather", "scatter",
          "send_recv", "barrier")  # fmt: skip
 FLIGHT_KINDS = {"allgather": "all_gather", "allreduce": "all_reduce", "alltoall": "all_to_all",
                 "reducescatter": "reduce_scatter"}  # fmt: skip
-"""Kinds of collectives by the first letters of their names in torch's Flight Recorder, without underscores."""
+"""Kinds of collectives by the beginning of their names in torch's Flight Recorder, without underscores. For example,
+``_allgather_base`` and ``all_gather_into_tensor`` are ``all_gather``.
+"""
 FLIGHT_STATES: dict[str, CollectiveState] = {"scheduled": "launched", "started": "started", "completed": "ended"}
 """State of a collective, by the name of the state in torch's Flight Recorder."""
 STATES: dict[int, CollectiveState] = {1: "issuing", 2: "launched", 3: "ended"}
 """State of a collective, by the number that ``regbot_guest.hang_recorder`` writes for it."""
 
-_MAIN = re.compile(r"main (0x[0-9a-f]{16})")
+MAX_NUMBER = 2**53
+"""Largest number that the record allows. Larger numbers can only come from a page that code under test has written."""
+MAX_WAIT_S = 1e7
+
+_MAIN_THREAD = re.compile(r"main (0x[0-9a-f]{16})")
 _THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]{4,16})[^:]*:?$")
-_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
+"""Lines of ``stacks.{rank}``: the first line, the line before the frames of a thread, and the line of a frame."""
 _OWN_FILES = re.compile(r"(^|/)regbot_guest/")
+"""Files of regbot's guest code."""
 _OWN_MODEL_FILES = re.compile(r"(^|/)regbot_guest/(moe|model|dispatch|exchange|deepep|hybridep|routing|rows)\.py$")
 """Files of regbot that can be code under test: the smoke model and its dispatchers."""
 _PLUMBING_FILES = re.compile(
@@ -68,26 +82,30 @@ _ENGINE = "_engine_run_backward"
 
 @dataclass(frozen=True)
 class Stacks:
-    """Stacks of one rank, innermost frame first.
-
-    ``main`` is the stack of the main thread, and ``others`` has the stacks of the other threads. ``answered`` says
-    whether the rank wrote its stacks. If it did not, ``main`` is empty.
-    """
+    """Stacks of one rank, innermost frame first."""
 
     answered: bool
+    """Whether the rank wrote its stacks at the time limit."""
     main: tuple[Frame, ...] = ()
+    """Stack of the main thread; empty if the rank did not write its stacks."""
     others: tuple[tuple[Frame, ...], ...] = ()
+    """Stacks of the other threads."""
 
 
 @dataclass(frozen=True)
 class CollectiveNotes:
-    """The latest collectives that one rank recorded. ``inside`` is the collective that the rank is calling."""
+    """The latest collectives that one rank recorded."""
 
     recent: tuple[Collective, ...] = ()
+    """Newest first."""
     inside: Collective | None = None
+    """The collective that the rank was calling at the time limit; None if it was calling none."""
     inside_s: float | None = None
+    """Seconds since the beginning of this call; None if the rank was calling none."""
     issued: tuple[tuple[str, int], ...] = ()
+    """Names of groups, and the number of collectives that the rank has issued in each."""
     module: str = ""
+    """Path of the module that the rank was in; '' if it is unknown."""
 
 
 def add_hang_report(run: Run, folder: Path, ranks: int, root: Path) -> Run:
@@ -103,18 +121,25 @@ def add_hang_report(run: Run, folder: Path, ranks: int, root: Path) -> Run:
 
 
 def read_hang(folder: Path, ranks: int, hosts: Sequence[str], root: Path) -> Hang:
-    """Build the hang report. ``hosts`` are in the order of their ranks, and every host has the same number of ranks."""
-    ranks_per_host = max(1, -(-ranks // len(hosts))) if hosts else 1
-    reports = [
-        _read_rank(folder, rank, hosts[min(rank // ranks_per_host, len(hosts) - 1)] if hosts else "", root)
-        for rank in range(min(ranks, MAX_RANKS))
-    ]
+    """Build the hang report. ``hosts`` are in the order of their ranks, and every host has the same number of ranks.
+    ``hosts`` is empty if they are unknown.
+    """
+    reports = [_read_rank(folder, rank, _find_host(rank, ranks, hosts), root) for rank in range(min(ranks, MAX_RANKS))]
     clipped = [rank.model_copy(update={"recent": rank.recent[:KEPT_COLLECTIVES]}) for rank in reports]
     sentences = filter(None, (describe_waiting(reports), describe_launched(reports)))
-    return Hang(ranks=clipped, text=clip("; ".join(sentences), 2000))
+    return Hang(ranks=clipped, text=clip("; ".join(sentences), MAX_TEXT))
+
+
+def _find_host(rank: int, ranks: int, hosts: Sequence[str]) -> str:
+    """Return the host of a rank; '' if the hosts are unknown."""
+    if not hosts:
+        return ""
+    ranks_per_host = max(1, math.ceil(ranks / len(hosts)))
+    return hosts[min(rank // ranks_per_host, len(hosts) - 1)]
 
 
 def _read_rank(folder: Path, rank: int, host: str, root: Path) -> RankHang:
+    """Return the report of one rank, from the three files that the rank wrote."""
     text = _read(folder / f"stacks.{rank}", MAX_STACKS_BYTES)
     page = _read(folder / f"last.{rank}", FILE_BYTES)
     stacks, notes = read_stacks(text.decode("utf-8", "replace"), root), read_notes(page)
@@ -139,102 +164,116 @@ def _read_rank(folder: Path, rank: int, host: str, root: Path) -> RankHang:
 def _working_frames(stacks: Stacks, root: Path) -> Sequence[Frame]:
     """Return the frames that show what a rank does.
 
-    These are the frames of its main thread. If the main thread waits for the backward pass, the frames of the thread
-    that runs the backward pass come first.
+    These are the frames of its main thread. If the main thread waits for the backward pass, torch runs the backward
+    pass in another thread. Then the frames of the first thread with code under test come before those of the main
+    thread.
     """
-    if stacks.main and stacks.main[0].function == _ENGINE:
-        threads = (
-            (thread, any(_is_under_test(frame) and not _is_hidden(frame, root) for frame in thread))
-            for thread in stacks.others
-        )
-        worker: Sequence[Frame] = next((thread for thread, is_under_test in threads if is_under_test), ())
-        return [*worker, *stacks.main]
-    return stacks.main
+    is_in_backward = bool(stacks.main) and stacks.main[0].function == _ENGINE
+    if not is_in_backward:
+        return stacks.main
+
+    def runs_code_under_test(thread: Sequence[Frame]) -> bool:
+        return any(_is_under_test(frame) and not _is_hidden(frame, root) for frame in thread)
+
+    backward_thread = next(filter(runs_code_under_test, stacks.others), ())
+    return [*backward_thread, *stacks.main]
 
 
 def _is_hidden(frame: Frame, root: Path) -> bool:
-    """Whether the report leaves a frame out, because it is in regbot's own code or in ``_PLUMBING_FILES``."""
-    is_smoke = (root / "regbot_guest").is_dir()  # the checkout contains regbot's smoke model
+    """Whether the report leaves a frame out, because it is in regbot's own code or in ``_PLUMBING_FILES``.
+
+    If the code under test is regbot's smoke model, frames in the model and its dispatchers are kept.
+    """
+    tests_smoke_model = (root / "regbot_guest").is_dir()
     if _OWN_FILES.search(frame.file) or frame.file.endswith("regbot/guest/__main__.py"):
-        return not (is_smoke and _OWN_MODEL_FILES.search(frame.file))
-    if is_smoke and frame.file == "__main__.py":
+        is_in_smoke_model = tests_smoke_model and _OWN_MODEL_FILES.search(frame.file)
+        return not is_in_smoke_model
+    if tests_smoke_model and frame.file == "__main__.py":  # the guest's own __main__.py
         return True
     return bool(_PLUMBING_FILES.search(frame.file))
 
 
 def _is_under_test(frame: Frame) -> bool:
-    """Whether a frame is in a file of the checkout. Only these files have relative paths."""
+    """Whether a frame is in a file of the checkout. ``_parse_frame`` has made the paths of these files relative."""
     return not frame.file.startswith(("/", "<", PACKAGES))
 
 
 def read_stacks(text: str, root: Path) -> Stacks:
-    """Parse the file that ``faulthandler`` wrote. Its first line names the main thread."""
+    """Parse the file that ``faulthandler`` wrote. The file's first line names the main thread.
+
+    If that thread is not in the file, the last thread in the file counts as the main thread.
+    """
     lines = text.splitlines()
-    main_line = _MAIN.fullmatch(lines[0]) if lines else None
-    threads: list[tuple[int, list[Frame]]] = []
+    main_line = _MAIN_THREAD.fullmatch(lines[0]) if lines else None
+    main_thread = int(main_line[1], 16) if main_line else None
+    frames_by_thread: list[tuple[int, list[Frame]]] = []
     for line in lines[1:]:
-        if head := _THREAD.match(line):
-            threads.append((int(head[1], 16), []))
-        elif threads and (frame := _FRAME.fullmatch(line)):
-            threads[-1][1].append(_parse_frame(frame[1], frame[2], frame[3], root))
-    main = int(main_line[1], 16) if main_line else None
-    main_frames = next((frames for thread, frames in threads if thread == main), threads[-1][1] if threads else [])
-    return Stacks(
-        bool(threads), tuple(main_frames), tuple(tuple(frames) for _, frames in threads if frames is not main_frames)
-    )
+        if thread_line := _THREAD.match(line):
+            frames_by_thread.append((int(thread_line[1], 16), []))
+        elif frames_by_thread and (frame_line := _FRAME.fullmatch(line)):
+            _, last_frames = frames_by_thread[-1]
+            last_frames.append(_parse_frame(frame_line, root))
+    if not frames_by_thread:
+        return Stacks(answered=False)
+    _, last_frames = frames_by_thread[-1]
+    main_frames = next((frames for thread, frames in frames_by_thread if thread == main_thread), last_frames)
+    others = tuple(tuple(frames) for _, frames in frames_by_thread if frames is not main_frames)
+    return Stacks(answered=True, main=tuple(main_frames), others=others)
 
 
-def _parse_frame(file: str, line: str, function: str, root: Path) -> Frame:
-    path = os.path.normpath(file)
-    for folder in (str(root), os.path.realpath(root)):
-        if path.startswith(f"{folder}/"):
-            path = path[len(folder) + 1 :]
-            break
-    else:
-        path = _INSTALLED_PREFIX.sub(PACKAGES, path)
+def _parse_frame(frame_line: re.Match[str], root: Path) -> Frame:
+    """Return the frame of a line that matches ``_FRAME``. Files of the checkout and of installed packages get relative
+    paths. An invalid line number becomes 0.
+    """
+    path = os.path.normpath(frame_line["file"])
+    checkout = next((folder for folder in (str(root), os.path.realpath(root)) if path.startswith(f"{folder}/")), None)
+    path = path.removeprefix(f"{checkout}/") if checkout is not None else _INSTALLED_PREFIX.sub(PACKAGES, path)
+    line = frame_line["line"]
     number = int(line) if line.isdigit() and len(line) < 9 else 0
-    return Frame(file=printable(path)[-300:], line=number, function=clip(printable(function), 200))
+    return Frame(file=printable(path)[-300:], line=number, function=clip(printable(frame_line["function"]), 200))
 
 
 def read_notes(page: bytes) -> CollectiveNotes:
-    """Parse the page that one rank recorded. An invalid page is treated as empty."""
+    """Parse the page ``last.{rank}`` that one rank recorded. An invalid page is treated as empty.
+
+    Collectives have serial numbers from 1. A slot whose serial number is not valid is empty.
+    """
     if len(page) != FILE_BYTES or not page.startswith(MAGIC):
         return CollectiveNotes()
-    serial, inside, entered_ns = HEADER.unpack_from(page, HEADER_OFFSET)
-    (dump_ns,), (group_count,) = (
-        UINT64.unpack_from(page, DUMP_TIME_OFFSET),
-        UINT64.unpack_from(page, GROUP_COUNT_OFFSET),
-    )
+    latest_serial, inside_serial, entered_ns = HEADER.unpack_from(page, HEADER_OFFSET)
+    (dump_ns,) = UINT64.unpack_from(page, DUMP_TIME_OFFSET)
+    (group_count,) = UINT64.unpack_from(page, GROUP_COUNT_OFFSET)
     groups = [
         _parse_group(page, GROUP_TABLE_OFFSET + position * GROUP.size)
         for position in range(min(group_count, MAX_GROUPS))
     ]
-    slots = [SLOT.unpack_from(page, SLOT_TABLE_OFFSET + position * SLOT.size) for position in range(NUM_SLOTS)]
-    slots = sorted((slot for slot in slots if 0 < slot[0] <= min(serial, 2**53)), reverse=True)
-    collectives = {slot[0]: _parse_collective(slot, groups) for slot in slots}
-    waiting_in = collectives.get(inside) if inside else None
+    slots = [_Slot(*SLOT.unpack_from(page, SLOT_TABLE_OFFSET + position * SLOT.size)) for position in range(NUM_SLOTS)]
+    newest_first = sorted((slot for slot in slots if 0 < slot.serial <= min(latest_serial, MAX_NUMBER)), reverse=True)
+    collectives = {slot.serial: _parse_collective(slot, groups) for slot in newest_first}
+    inside = collectives.get(inside_serial) if inside_serial else None
     return CollectiveNotes(
         recent=tuple(collective for collective in collectives.values() if collective is not None),
-        inside=waiting_in,
-        inside_s=max(0.0, min((dump_ns - entered_ns) / 1e9, 1e7)) if waiting_in is not None else None,
+        inside=inside,
+        inside_s=max(0.0, min((dump_ns - entered_ns) / 1e9, MAX_WAIT_S)) if inside is not None else None,
         issued=tuple((group.name, group.issued) for group in groups),
         module=_decode_text(page[MODULE_OFFSET : MODULE_OFFSET + MODULE_BYTES]),
     )
 
 
 def read_flight(data: bytes) -> Collective | None:
-    """Return the latest collective in the file that one rank wrote from torch's Flight Recorder, or None."""
+    """Return the latest collective in the file that one rank wrote from torch's Flight Recorder. Return None if the
+    file is missing or invalid.
+    """
     try:
-        calls = parse_json(data, "a Flight Recorder's calls")
-        call = calls[0]
-        backend, _, name = str(call["name"]).partition(":")
-        plain_name = name.replace("_", "")
-        kinds = [kind for prefix, kind in FLIGHT_KINDS.items() if plain_name.startswith(prefix)]
+        newest_call = parse_json(data, "a Flight Recorder's calls")[0]
+        backend, _, name = str(newest_call["name"]).partition(":")  # for example nccl:_all_gather_base
+        plain_name, first_word = name.replace("_", ""), name.partition(" ")[0]
+        kind = next((kind for prefix, kind in FLIGHT_KINDS.items() if plain_name.startswith(prefix)), None)
         return Collective(
-            kind=kinds[0] if kinds else clip(printable(name.partition(" ")[0]), 40),
-            group=clip(printable(str(call["group"])), 80),
-            number=call["number"],
-            state=FLIGHT_STATES[call["state"]],
+            kind=kind or clip(printable(first_word), 40),
+            group=clip(printable(str(newest_call["group"])), 80),
+            number=newest_call["number"],
+            state=FLIGHT_STATES[newest_call["state"]],
             backend=clip(printable(backend), 20),
         )
     except (RecordError, ValidationError, LookupError, TypeError):  # missing, or written by the code under test
@@ -243,45 +282,78 @@ def read_flight(data: bytes) -> Collective | None:
 
 @dataclass(frozen=True)
 class _Group:
+    """One row of the page's table of process groups."""
+
     name: str
+    """Name and ranks, such as ``ep [0-3]``."""
     backend: str
     ranks: tuple[int, ...]
+    """() if the ranks are unknown."""
     issued: int
+    """Number of collectives that the rank has issued in the group."""
+
+
+class _Slot(NamedTuple):
+    """One row of the page's table of collectives, as it is stored. Slots are ordered by their serial numbers."""
+
+    serial: int
+    """Number of the collective among all of the rank; 0 for an empty slot."""
+    number: int
+    """Number of the collective within its group."""
+    issued_ns: int
+    size: int
+    """Bytes of the collective."""
+    group: int
+    """Index in the table of groups."""
+    kind: int
+    """Index in ``KINDS``."""
+    state: int
+    """Key of ``STATES``."""
 
 
 def _parse_group(page: bytes, offset: int) -> _Group:
+    """Return the group in the row of the page that begins at ``offset``."""
     name, backend, ranks, issued = GROUP.unpack_from(page, offset)
     members = _decode_text(ranks)
-    return _Group(f"{_decode_text(name)} [{members}]", _decode_text(backend), _parse_ranks(members), min(issued, 2**53))
+    return _Group(
+        name=f"{_decode_text(name)} [{members}]",
+        backend=_decode_text(backend),
+        ranks=_parse_ranks(members),
+        issued=min(issued, MAX_NUMBER),
+    )
 
 
-def _parse_collective(slot: tuple[int, ...], groups: Sequence[_Group]) -> Collective | None:
-    _, number, _, size, group_index, kind, state = slot
-    if group_index >= len(groups) or kind >= len(KINDS) or state not in STATES:
+def _parse_collective(slot: _Slot, groups: Sequence[_Group]) -> Collective | None:
+    """Return the collective in a slot; None if the slot is invalid."""
+    if slot.group >= len(groups) or slot.kind >= len(KINDS) or slot.state not in STATES:
         return None
-    group = groups[group_index]
+    group = groups[slot.group]
     return Collective(
-        kind=KINDS[kind],
+        kind=KINDS[slot.kind],
         group=group.name,
         ranks=list(group.ranks),
-        number=min(number, 2**53),
-        state=STATES[state],
-        bytes=min(size, 2**53),
+        number=min(slot.number, MAX_NUMBER),
+        state=STATES[slot.state],
+        bytes=min(slot.size, MAX_NUMBER),
         backend=group.backend,
     )
 
 
 def _parse_ranks(members: str) -> tuple[int, ...]:
-    """Expand ``0-3``, ``0-8:4`` or ``0,2,5`` to rank numbers. Return no ranks for other text and truncated text."""
-    if match := re.fullmatch(r"(\d{1,5})-(\d{1,5})(?::(\d{1,5}))?", members):
-        step = int(match[3] or 1)
-        return tuple(range(int(match[1]), int(match[2]) + 1, step))[:MAX_RANKS] if step else ()
-    if re.fullmatch(r"\d{1,5}(,\d{1,5})*", members) and len(members) < 80:
+    """Expand ``0-3``, ``0,2,5``, or ``0-8:4`` (every fourth rank) to rank numbers. Return () for any other text.
+
+    A list that fills its field in the page may be truncated, so () is returned for it too.
+    """
+    if match := re.fullmatch(r"(?P<first>\d{1,5})-(?P<last>\d{1,5})(?::(?P<stride>\d{1,5}))?", members):
+        first, last, stride = int(match["first"]), int(match["last"]), int(match["stride"] or 1)
+        return tuple(range(first, last + 1, stride))[:MAX_RANKS] if stride else ()
+    if re.fullmatch(r"\d{1,5}(,\d{1,5})*", members) and len(members) < MEMBERS_BYTES:
         return tuple(int(rank) for rank in members.split(","))
     return ()
 
 
 def _decode_text(data: bytes) -> str:
+    """Return the text of a field, which ends at the first zero byte."""
     return printable(data.partition(b"\0")[0].decode("utf-8", "replace"))
 
 

@@ -9,8 +9,10 @@ from regbot.workloads.timed import RunSpec, time_ranks
 
 
 def needs_of(task: Task, minutes: float | None = None) -> Needs:
-    """Return what a session that times ``task`` needs from its seat. ``minutes`` is the session's expected duration."""
-    if task.workload.adapter == "command":
+    """Return what a session that times ``task`` needs from its seat, the nodes that are reserved for it. ``minutes`` is
+    the session's expected duration; None means unknown.
+    """
+    if task.workload.adapter == "command":  # for the engine, this is one process without ranks, on all nodes and GPUs
         return Needs(ranks=0, minutes=minutes, name=f"regbot {task.entry}")
     ranks = task.parallelism.world_size
     gpus = ranks if task.timed_device == "cuda" else 0

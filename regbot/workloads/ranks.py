@@ -1,9 +1,9 @@
 """Combine the records of one run's ranks, and check whether their claims about steps can be true.
 
-Rank 0 creates three files: before its first step, after its warm-up, and after its last step. The ranks' step times are
-compared with the times that the system recorded for these files. This detects a clock that is wrong or was replaced. It
-does not detect code that controls the process, because such code can create the files at other times. For that case the
-report shows the engine's wall time beside the step times.
+Rank 0 creates three files, called marks: before its first step, after its warm-up, and after its last step. The ranks'
+step times are compared with the times that the system recorded for these files. This detects a clock that is wrong or
+was replaced. It does not detect code that controls the process, because this code can create the files at other times.
+So the report also shows the engine's wall time beside the step times.
 """
 
 import hashlib
@@ -20,11 +20,15 @@ from regbot.records.run import Backend, CodeProof, Outcome, RankSteps, RawRun, T
 from regbot.text.clip import clip_label, clip_message
 
 CLOCK_TOLERANCE, STEADY_TOLERANCE = 0.05, 0.02
-"""Allowed relative deviation of a guest's step times from the system's clock. The first is for all steps, the second
-for the steps after the warm-up, which the verdict uses. A deviation of CLOCK_TOLERANCE_S is always allowed."""
+"""Allowed relative deviation of a guest's step times from the system's clock. CLOCK_TOLERANCE is for the sum of all
+steps. STEADY_TOLERANCE is for the steps after the warm-up. It is smaller, because the verdict uses these steps. A
+deviation of CLOCK_TOLERANCE_S is always allowed."""
 CLOCK_TOLERANCE_S = 0.25
 """Allowed deviation in seconds. File times are exact to a few milliseconds, and a busy disk or core can delay the
 creation of a file."""
+
+MAX_MISSING = 1000
+"""Largest number of missing modules in the record."""
 
 BEGUN, STEADY, ENDED = "steps.begun", "steps.steady", "steps.ended"
 """Names of the files that mark the beginning of the steps, the end of the warm-up, and the end of the steps. See
@@ -33,13 +37,12 @@ BEGUN, STEADY, ENDED = "steps.begun", "steps.steady", "steps.ended"
 
 @dataclass(frozen=True)
 class Marks:
-    """Seconds between the marks by the system's clock: for all steps, and for the steps after the warm-up.
-
-    A value is None if a mark is missing.
-    """
+    """Seconds between the marks by the system's clock. A value is None if a mark is missing."""
 
     total_s: float | None
+    """For all steps."""
     steady_s: float | None
+    """For the steps after the warm-up."""
 
 
 def read_marks(folder: Path) -> Marks:
@@ -57,42 +60,57 @@ def read_marks(folder: Path) -> Marks:
 
 
 def _span(times: Mapping[str, int], begin: str) -> float | None:
+    """Return the seconds from the mark ``begin`` to the last mark; None if one of them is missing."""
     if begin not in times or ENDED not in times:
         return None
     return max(0.0, (times[ENDED] - times[begin]) / 1e9)
 
 
 def find_step_fault(ranks: Mapping[int, RankSteps | None], requested: int, cut: int, marks: Marks) -> str:
-    """Return why the ranks' step times cannot be true; '' if they can."""
+    """Return why the ranks' step times cannot be true; '' if they can.
+
+    ``ranks`` has the step times by rank, and None for a rank that reports none. ``requested`` steps were requested, and
+    the first ``cut`` of them are warm-up.
+    """
     checked: dict[int, RankSteps] = {}
     for rank, steps in ranks.items():
         if steps is None:
             return f"rank {rank} has no step times"
-        lengths = {len(steps.step_s), len(steps.cpu_s), len(steps.wait_s), len(steps.memory_bytes)}
-        if steps.overlapped_s is not None:
-            lengths.add(len(steps.overlapped_s))
-        if len(lengths) != 1:
-            return f"rank {rank} reports different numbers of steps in one record"
-        if len(steps.step_s) > requested:
-            return f"rank {rank} claims {len(steps.step_s)} steps, but {requested} were requested"
-        if any(seconds <= 0 for seconds in steps.step_s):
-            return f"rank {rank} claims a step that took no time"
+        if fault := _find_fault_of_rank(steps, requested):
+            return f"rank {rank} {fault}"
         checked[rank] = steps
     if len({len(steps.step_s) for steps in checked.values()}) != 1:
         return "the ranks claim different numbers of steps"
-    if marks.total_s is None or (marks.steady_s is None and requested > cut):
+    has_steady_steps = requested > cut
+    if marks.total_s is None or (marks.steady_s is None and has_steady_steps):
         return "a mark of the first or the last step is missing, so the step times cannot be checked"
     for rank, steps in checked.items():
         if fault := _describe_deviation(sum(steps.step_s), marks.total_s, CLOCK_TOLERANCE):
             return f"rank {rank} claims {fault}"
-        if marks.steady_s is None or len(steps.step_s) <= cut:
+        steady_step_s = steps.step_s[cut:]
+        if marks.steady_s is None or not steady_step_s:
             continue
-        if fault := _describe_deviation(sum(steps.step_s[cut:]), marks.steady_s, STEADY_TOLERANCE):
+        if fault := _describe_deviation(sum(steady_step_s), marks.steady_s, STEADY_TOLERANCE):
             return f"after its warm-up rank {rank} claims {fault}"
     return ""
 
 
+def _find_fault_of_rank(steps: RankSteps, requested: int) -> str:
+    """Return why the step times of one rank cannot be true, without the rank; '' if nothing in them is impossible."""
+    lengths = {len(steps.step_s), len(steps.cpu_s), len(steps.wait_s), len(steps.memory_bytes)}
+    if steps.overlapped_s is not None:
+        lengths.add(len(steps.overlapped_s))
+    if len(lengths) != 1:
+        return "reports different numbers of steps in one record"
+    if len(steps.step_s) > requested:
+        return f"claims {len(steps.step_s)} steps, but {requested} were requested"
+    if any(seconds <= 0 for seconds in steps.step_s):
+        return "claims a step that took no time"
+    return ""
+
+
 def _describe_deviation(claimed_s: float, measured_s: float, tolerance: float) -> str:
+    """Return text about a deviation that is not allowed, or ''. ``tolerance`` is relative to ``measured_s``."""
     if abs(claimed_s - measured_s) <= max(CLOCK_TOLERANCE_S, tolerance * measured_s):
         return ""
     return (
@@ -121,42 +139,62 @@ def training_outcome(raws: Mapping[int, RawRun], requested: int) -> tuple[Outcom
 
 
 def mean_loss(ranks: Sequence[Sequence[float | None]]) -> list[float | None]:
-    """Return the mean loss over ranks for each step; None for a step if any rank's loss is not finite."""
+    """Return the mean loss over ranks for each step. ``ranks`` has the losses of each rank by step.
+
+    The mean is None if a rank's loss is not finite in this step.
+    """
     return [_mean(step) for step in zip(*ranks, strict=False)]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean of ``values``; None if a value is None or the sum is not finite."""
     known = [value for value in values if value is not None]
     mean = sum(known) / len(values)
     return mean if len(known) == len(values) and math.isfinite(mean) else None
 
 
 def timing_of(raws: Mapping[int, RawRun], requested: int, cut: int, marks: Marks) -> Timing | None:
-    """Combine the timings of all ranks into one; None if they are inconsistent."""
+    """Combine the timings of all ranks into one. The step time is that of the slowest rank.
+
+    Return None if the result is not a valid record, because the ranks' claims are inconsistent.
+    """
     ranks = {str(rank): raw.steps for rank, raw in sorted(raws.items()) if raw.steps is not None}
-    expert_counts = [raw.tokens_per_expert for raw in raws.values()]
-    comparable = all(expert_counts) and len({len(counts) for counts in expert_counts}) == 1
-    dropped = [raw.dropped_tokens for raw in raws.values()]
+    step_s_by_rank = [steps.step_s for steps in ranks.values()]
+    memory_slopes = [slope(steps.memory_bytes[cut:]) for steps in ranks.values()]
     try:
         return Timing(
             requested_steps=requested,
             cut=min(cut, requested),
             method=f"the first {min(cut, requested)} steps",
             clock=raws[0].clock,
-            step_s=[max(times) for times in zip(*(steps.step_s for steps in ranks.values()), strict=False)],
+            step_s=[max(step_of_ranks) for step_of_ranks in zip(*step_s_by_rank, strict=False)],
             ranks=ranks,
             harness_s=marks.total_s,
             harness_steady_s=marks.steady_s,
             memory_peak_bytes=max((steps.peak_bytes for steps in ranks.values()), default=0),
-            memory_slope_bytes=max((slope(steps.memory_bytes[cut:]) for steps in ranks.values()), key=abs, default=0.0),
-            tokens_per_expert=[sum(column) for column in zip(*expert_counts, strict=True)] if comparable else [],
-            dropped_tokens=sum(dropped_count for dropped_count in dropped if dropped_count is not None)
-            if None not in dropped
-            else None,
+            memory_slope_bytes=max(memory_slopes, key=abs, default=0.0),
+            tokens_per_expert=_sum_tokens_per_expert([raw.tokens_per_expert for raw in raws.values()]),
+            dropped_tokens=_sum_dropped_tokens([raw.dropped_tokens for raw in raws.values()]),
             skipped_steps=max(raw.skipped_steps for raw in raws.values()),
         )
     except ValidationError:
         return None
+
+
+def _sum_tokens_per_expert(counts_by_rank: Sequence[Sequence[int]]) -> list[int]:
+    """Return the sum over ranks for each expert. Return [] if a rank reports no counts, or if the numbers of experts
+    differ.
+    """
+    numbers_of_experts = {len(counts) for counts in counts_by_rank}
+    if not all(counts_by_rank) or len(numbers_of_experts) != 1:
+        return []
+    return [sum(counts_of_expert) for counts_of_expert in zip(*counts_by_rank, strict=True)]
+
+
+def _sum_dropped_tokens(counts: Sequence[int | None]) -> int | None:
+    """Return the sum over ranks; None if a rank does not know its number of dropped tokens."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def slope(values: Sequence[float]) -> float:
@@ -164,8 +202,10 @@ def slope(values: Sequence[float]) -> float:
     n = len(values)
     if n < 2:
         return 0.0
-    middle, mean = (n - 1) / 2, sum(values) / n
-    return sum((i - middle) * (v - mean) for i, v in enumerate(values)) / sum((i - middle) ** 2 for i in range(n))
+    mean_index, mean_value = (n - 1) / 2, sum(values) / n
+    covariance = sum((index - mean_index) * (value - mean_value) for index, value in enumerate(values))
+    variance = sum((index - mean_index) ** 2 for index in range(n))
+    return covariance / variance
 
 
 def ledger_of(ledgers: Sequence[Ledger]) -> Ledger:
@@ -181,39 +221,43 @@ def digest(ledger: Ledger) -> str:
 
 
 def backends_of(ranks: Sequence[Mapping[str, Backend]]) -> dict[str, Backend]:
-    """Combine the backends that the ranks executed. The evidence of a backend says so if ranks executed different ones.
+    """Combine the backends that the ranks report. A backend that some rank does not report is left out.
 
-    A backend that some rank does not report is left out.
+    If ranks executed different implementations of a backend, all of them are listed, and the evidence says so.
     """
+    if not ranks:
+        return {}
     combined: dict[str, Backend] = {}
-    for name in sorted(set.intersection(*(set(backends) for backends in ranks))) if ranks else ():
+    reported_by_all = set.intersection(*(set(backends) for backends in ranks))
+    for name in sorted(reported_by_all):
         executed = sorted({backends[name].executed for backends in ranks})
-        first = ranks[0][name]
+        backend = ranks[0][name]
         if len(executed) > 1:
             evidence = f"ranks differ: {', '.join(executed)}"
-            first = first.model_copy(
+            backend = backend.model_copy(
                 update={"executed": clip_label(" | ".join(executed)), "evidence": clip_message(evidence)}
             )
-        combined[name] = first
+        combined[name] = backend
     return combined
 
 
 def code_of(proofs: Sequence[CodeProof | None]) -> CodeProof | None:
-    """Combine the ranks' proofs of the code that they ran. A file that is foreign on one rank counts as foreign.
+    """Combine the ranks' proofs of the code that they ran. A file that is foreign (not from the checkout) on one rank
+    counts as foreign.
 
-    Return None if a rank has no proof, or if two ranks ran different code.
+    Return None if a rank has no proof, or if two ranks loaded different contents of one file.
     """
     available = [proof for proof in proofs if proof is not None]
     if len(available) != len(proofs) or not available:
         return None
-    merged = available[0]
-    for proof in available[1:]:
-        if any(merged.files.get(name, value) != value for name, value in proof.files.items()):
-            return None  # two ranks of one launch ran different code
+    merged, *further_proofs = available
+    for proof in further_proofs:
+        if any(merged.files.get(name, file_hash) != file_hash for name, file_hash in proof.files.items()):
+            return None
         merged = CodeProof(
             watched={**proof.watched, **merged.watched},
             foreign={**proof.foreign, **merged.foreign},
             files={**proof.files, **merged.files},
-            missing=sorted({*proof.missing, *merged.missing})[:1000],
+            missing=sorted({*proof.missing, *merged.missing})[:MAX_MISSING],
         )
     return merged

@@ -5,23 +5,25 @@ reports no counts. A profile gives a ledger only if all of this holds:
 
 - The trace is of rank 0 of the requested world, and its steps are alike.
 - The trace of planted collectives has exactly these. With NCCL, it has their kernels too.
-- The collectives of the counted steps are as many as the sequence numbers of the process groups advanced. The guest
-  reports these numbers.
-- All communication in the trace is a collective of a known kind, and each NCCL kernel is linked to its call. A replayed
-  CUDA graph runs its collectives without a call, so only kernels of unknown size are left of them.
+- The number of collectives in the counted steps equals the advance of the process groups' sequence numbers, which the
+  guest reports.
+- All communication in the trace is a collective of a known kind, and each NCCL kernel is linked to the call that
+  launched it. Collectives in a replayed CUDA graph have no call, so their sizes are unknown.
 
-A trace names a group only if the backend records it. Rows of gloo name none: their group is known if all groups that
-it may be have the same ranks. Otherwise the profile gives no ledger. A group that is known by its ranks only gets the
-names of all axes with the same ranks. The ledger leaves out how much of the communication was exposed: three steps of
-one run prove no change of times, and the pairs of timed runs are there for that.
+A trace names the process group of a collective only if the backend records it, and gloo does not. A collective of gloo
+is counted if all groups that it can belong to have the same ranks. Otherwise the profile gives no ledger. A group of
+which only the ranks are known gets the names of all axes with these ranks.
+
+The ledger does not say how much of the communication was exposed. That is a time, and three steps of one run say too
+little about times. Pairs of timed runs measure them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from regbot.ledgers.readers import ReadError, kineto
 from regbot.ledgers.readers.kineto_groups import UNKNOWN
-from regbot.records.ledger import Axis, CollectiveBackend, Ledger, Liveness
+from regbot.records.ledger import Axis, CollectiveBackend, Entry, Ledger, Liveness
 from regbot.records.run import Backend, RawProfile
 from regbot.text.clip import clip_message
 from regbot.text.words import listed
@@ -38,9 +40,12 @@ Reading takes about a second per 18 MB, so a trace at the limit of the default `
 PROCESS_GROUP_VIAS: tuple[CollectiveBackend, ...] = ("nccl", "gloo", "symm-mem")
 """Backends whose collectives have sequence numbers."""
 DISPATCH_LIBRARIES: tuple[CollectiveBackend, ...] = ("deepep", "hybridep", "nccl-ep")
-"""Libraries whose exchanges of token counts may be of an unknown group. Their payload is of the expert-parallel one."""
+"""Libraries whose exchanges of token counts may be of an unknown group. Their payload is known to be exchanged in the
+expert-parallel group.
+"""
 EXPERT_AXIS = "ep"
 MAX_NAMES = 3
+"""Largest number of operators that a message lists."""
 
 
 class UnusableProfileError(Exception):
@@ -48,7 +53,9 @@ class UnusableProfileError(Exception):
 
 
 def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: int) -> Ledger:
-    """Return the ledger of one of the profiled steps. Its traces are in ``folder``. Raises UnusableProfileError."""
+    """Return the ledger of one of the profiled steps. ``claim`` is the guest's part about the profile, and ``folder``
+    has the traces that it names. Raises UnusableProfileError.
+    """
     if claim.problem:
         raise UnusableProfileError(claim.problem)
     if claim.trace is None or claim.planted_trace is None:
@@ -58,8 +65,8 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
     if steps.scope != "step":
         reasons = "; ".join(steps.warnings)
         raise UnusableProfileError(f"{claim.trace}: its steps cannot be counted one by one: {reasons}")
-    advances = claim.sequence_advances or []
-    if steps.steps == 1 and (len(advances) != NUM_STEPS or advances[1] not in (advances[0], advances[2])):
+    has_only_middle_step = steps.steps == 1  # the reader left out the first and the last step
+    if has_only_middle_step and not _is_middle_step_usual(claim.sequence_advances or []):
         raise UnusableProfileError(f"{claim.trace}: its steps are not alike, so none of them is the usual one")
     if steps.unclassified:
         names = listed([repr(item.name) for item in steps.unclassified], MAX_NAMES)
@@ -68,13 +75,15 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
             f"collectives are unknown: {names}"
         )
     for entry in steps.entries:
-        if entry.axis == UNKNOWN and not (entry.via in DISPATCH_LIBRARIES and entry.role == "control"):
+        may_be_unknown = entry.via in DISPATCH_LIBRARIES and entry.role == "control"
+        if entry.axis == UNKNOWN and not may_be_unknown:
             raise UnusableProfileError(
                 f"{claim.trace}: the group of {entry.kind} cannot be named: {entry.group_size} ranks, via {entry.via}. "
                 "The trace does not record it, and groups with different ranks are possible, so their collectives "
                 "would be added up"
             )
     names_by_label = _name_axes(steps.axes, claim.axes)
+    no_times = {"exposed_s": None, "hidden_s": None}  # the module's docstring says why
     return steps.model_copy(
         update={
             "device": task.timed_device,
@@ -82,9 +91,7 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
             "variant": task.variant.name,
             "axes": claim.axes | {names_by_label.get(label, label): axis for label, axis in steps.axes.items()},
             "entries": [
-                entry.model_copy(
-                    update={"axis": names_by_label.get(entry.axis, entry.axis), "exposed_s": None, "hidden_s": None}
-                )
+                entry.model_copy(update={"axis": names_by_label.get(entry.axis, entry.axis), **no_times})
                 for entry in steps.entries
             ],
             "liveness": _check_liveness(claim, planted, steps),
@@ -94,9 +101,22 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
     )
 
 
+def _is_middle_step_usual(advances: Sequence[int]) -> bool:
+    """Whether the middle one of the profiled steps made as many collectives as the step before or after it.
+    ``advances`` has how far the sequence numbers advanced in each step.
+    """
+    if len(advances) != NUM_STEPS:
+        return False
+    before, middle, after = advances
+    return middle in (before, after)
+
+
 def _read(path: Path, task: Task, max_bytes: int) -> Ledger:
+    """Count the collectives in one trace of the guest. Raises UnusableProfileError if the trace cannot be read, or is
+    not of rank 0 of the requested world.
+    """
     try:
-        source = open_guest_file(path, max_bytes, MAX_EXPANSION * max_bytes)
+        source = open_guest_file(path, max_bytes, max_expanded_bytes=MAX_EXPANSION * max_bytes)
         ledger = kineto.read(source, accepts_unlinked=False)
     except GuestFileError as error:
         raise UnusableProfileError(str(error)) from error
@@ -111,48 +131,61 @@ def _read(path: Path, task: Task, max_bytes: int) -> Ledger:
 
 
 def _name_axes(traced: Mapping[str, Axis], claimed: Mapping[str, Axis]) -> dict[str, str]:
-    """Return the names of the axes in a trace that have no name there, by their label."""
+    """Return names for those axes in a trace of which only the ranks are known. The reader labels them ``[RANKS]``.
+
+    An axis gets the name of the guest's axis with the same ranks. If there are several, their names are joined by |.
+    """
     names = {}
     for label, axis in traced.items():
         matching = [name for name, claimed_axis in claimed.items() if claimed_axis.ranks == axis.ranks]
-        if label.startswith("[") and matching:
+        is_unnamed = label.startswith("[")
+        if is_unnamed and matching:
             names[label] = "|".join(matching)
     return names
 
 
 def _check_liveness(claim: RawProfile, planted: Ledger, steps: Ledger) -> Liveness:
-    """Compare both traces with what the guest planted, and with the sequence numbers of the counted steps."""
+    """Compare the trace ``planted`` with the number of planted collectives, which are all-reduces. Compare the trace
+    ``steps`` with the sequence numbers of the counted steps.
+    """
     seen = sum(
-        entry.count
-        for entry in planted.entries
-        if entry.kind == "all_reduce" and (entry.via != "nccl" or entry.exposed_s is not None)
+        entry.count for entry in planted.entries if entry.kind == "all_reduce" and _has_kernels_if_on_nccl(entry)
     )
     advances = claim.sequence_advances
     if advances is None:
         return Liveness(planted=claim.planted, seen=seen)
-    is_middle = len(advances) == steps.steps + 2  # the reader left out the first and the last step
-    counted = sum(entry.count for entry in steps.entries if entry.via in PROCESS_GROUP_VIAS)
+    excludes_outer_steps = len(advances) == steps.steps + 2  # the reader left out the first and the last step
+    collectives_per_step = sum(entry.count for entry in steps.entries if entry.via in PROCESS_GROUP_VIAS)
     return Liveness(
         planted=claim.planted,
         seen=seen,
-        sequence_advance=sum(advances[1:-1] if is_middle else advances),
-        sequence_counted=counted * steps.steps,
+        sequence_advance=sum(advances[1:-1] if excludes_outer_steps else advances),
+        sequence_counted=collectives_per_step * steps.steps,
     )
 
 
-def describe_dispatcher(ledger: Ledger, task: Task) -> dict[str, Backend]:
-    """Return which dispatcher ran, by the payload of the expert-parallel groups, for a workload that requests one.
+def _has_kernels_if_on_nccl(entry: Entry) -> bool:
+    """Whether the trace has what it must have of a planted collective. With NCCL these are its kernels, from which the
+    reader computes the exposed time.
+    """
+    return entry.via != "nccl" or entry.exposed_s is not None
 
-    {} if the ledger does not show it. On ranks that are also a data-parallel group, an all-gather may be FSDP's.
+
+def describe_dispatcher(ledger: Ledger, task: Task) -> dict[str, Backend]:
+    """Return which dispatcher ran, under ``dispatcher``. The payload of the expert-parallel groups shows it.
+
+    Return {} if the workload requests no dispatcher, or if the ledger does not show which one ran. If a data-parallel
+    group has the same ranks, an all-gather can be FSDP's. So an all-gather counts only if its axis is ``ep`` alone.
     """
     requested = task.workload.dispatcher
     payload = [entry for entry in ledger.entries if entry.role == "payload" and EXPERT_AXIS in entry.axis.split("|")]
-    for executed, matching in (
-        ("deepep", [entry for entry in payload if entry.via == "deepep"]),
-        ("hybridep", [entry for entry in payload if entry.via == "hybridep"]),
-        ("alltoall", [entry for entry in payload if entry.kind == "all_to_all"]),
-        ("allgather", [entry for entry in payload if (entry.kind, entry.axis) == ("all_gather", EXPERT_AXIS)]),
-    ):
+    entries_by_dispatcher = {
+        "deepep": [entry for entry in payload if entry.via == "deepep"],
+        "hybridep": [entry for entry in payload if entry.via == "hybridep"],
+        "alltoall": [entry for entry in payload if entry.kind == "all_to_all"],
+        "allgather": [entry for entry in payload if entry.kind == "all_gather" and entry.axis == EXPERT_AXIS],
+    }
+    for executed, matching in entries_by_dispatcher.items():
         if requested and matching:
             calls = sum(entry.count for entry in matching)
             evidence = f"{calls} {matching[0].kind} per profiled step on axis {matching[0].axis}, via {matching[0].via}"

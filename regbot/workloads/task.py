@@ -10,7 +10,9 @@ from regbot.records.session import TimedPlan
 from regbot.shapes import MeshName, OwnMesh, Parallelism, Shape, ShapeError, Variant, load_shape
 
 PAPER_ADAPTERS = ("smoke", "module")
-"""Adapters whose programs can run on a paper GPU, and on a CPU."""
+"""Adapters whose programs can run both on a paper GPU and on a CPU. Their models may lack a vocabulary (variants
+``-moe``).
+"""
 GPU_ADAPTERS = ("torchtitan", "megatron")
 """Adapters that run the framework's own program, which needs GPUs: a paper GPU for traces, real ones for times."""
 SMALL_NODES = (4, 2, 1)
@@ -21,7 +23,7 @@ expert-parallel group. A single rank has no collectives, so only its times are j
 
 @dataclass(frozen=True)
 class Task:
-    """One entry of the verdict. Base and head arm run the same task, except for overrides."""
+    """One entry of the verdict. Both arms run the same task, except for the overrides of an arm."""
 
     workload_name: str
     workload: Workload
@@ -38,7 +40,9 @@ class Task:
     @property
     def wants_paper_gpu(self) -> bool:
         """Whether static traces of this task use a paper GPU if one is available."""
-        return not self.has_cpu_program or (self.workload.adapter in PAPER_ADAPTERS and self.workload.device == "cuda")
+        needs_paper_gpu = not self.has_cpu_program
+        prefers_paper_gpu = self.workload.adapter in PAPER_ADAPTERS and self.workload.device == "cuda"
+        return needs_paper_gpu or prefers_paper_gpu
 
     @property
     def has_cpu_program(self) -> bool:
@@ -47,39 +51,38 @@ class Task:
 
     @property
     def timed_device(self) -> Literal["cpu", "cuda"]:
-        """Kind of device on which ranks are timed: each on a GPU of its own, unless the variant is for processors."""
+        """Kind of device on which ranks are timed. Variants of size ``cpu`` are timed on CPUs. In all others, each rank
+        has a GPU of its own.
+        """
         return "cpu" if self.variant.size == "cpu" else "cuda"
 
     def at(self, overrides: Mapping[str, Scalar]) -> "Task":
-        """Return this task with an arm's overrides. Raises ConfigError."""
+        """Return this task with an arm's overrides of the workload's configuration. Raises ConfigError."""
         return replace(self, workload=override(self.workload, overrides)) if overrides else self
 
 
 def plan(config: Config, only: Sequence[str] = (), mesh: MeshName | None = None) -> list[Task]:
     """Return the tasks of a configuration.
 
-    ``only`` selects tasks by workload name or entry name; empty selects all. ``mesh`` selects tasks of one mesh. Raises
-    ConfigError.
+    ``only`` selects tasks by the name of their workload or entry; an empty one selects all tasks. ``mesh`` selects the
+    tasks of one mesh; None selects all meshes. Raises ConfigError.
     """
     if not config.workloads:
         raise ConfigError("regbot.toml names no workload", "add a table [workloads.NAME] (see docs/configuration.md)")
     tasks: dict[str, Task] = {}
     for name, workload in config.workloads.items():
         for task in _expand(name, workload):
-            if clash := tasks.get(task.entry):
+            if other_task := tasks.get(task.entry):
                 raise ConfigError(
-                    f"workloads.{clash.workload_name} and workloads.{name} both give the entry {task.entry}",
+                    f"workloads.{other_task.workload_name} and workloads.{name} both give the entry {task.entry}",
                     f"set label = '{name}' in one of them",
                 )
             tasks[task.entry] = task
     if unknown := [name for name in only if name not in config.workloads and name not in tasks]:
         known = ", ".join([*config.workloads, *tasks])
         raise ConfigError(f"there is no workload or entry {unknown[0]!r}", f"regbot.toml gives {known}")
-    return [
-        task
-        for task in tasks.values()
-        if (not only or {task.workload_name, task.entry} & set(only)) and mesh in (None, task.parallelism.name)
-    ]
+    selected = [task for task in tasks.values() if not only or task.workload_name in only or task.entry in only]
+    return [task for task in selected if mesh is None or task.parallelism.name == mesh]
 
 
 def smoke_task(
@@ -93,7 +96,11 @@ def smoke_task(
     device: Literal["cpu", "cuda"] = "cuda",
     gpu: PaperGpu = DEFAULT_PAPER_GPU,
 ) -> Task:
-    """Return a task that runs regbot's own smoke model, for ``ledger trace SHAPE``. Raises ShapeError, ConfigError."""
+    """Return a task that runs regbot's own smoke model, for ``ledger trace SHAPE``.
+
+    ``world`` and ``ep`` are as in ``single_task``. ``dispatcher`` is '' for the default. ``gpu`` is the model that a
+    paper GPU imitates. Raises ShapeError, ConfigError.
+    """
     if dispatcher not in ("", *SMOKE_DISPATCHERS):
         raise ConfigError(f"there is no dispatcher {dispatcher!r}", f"there are {', '.join(SMOKE_DISPATCHERS)}")
     workload = Workload(
@@ -111,10 +118,11 @@ def single_task(
     world: int | None = None,
     ep: int | None = None,
 ) -> Task:
-    """Return the task of one workload at one shape.
+    """Return the task of the workload called ``name`` at one shape.
 
-    The task uses ``mesh``, which is a mesh of the shape or of the workload. If ``world`` or ``ep`` is given, the task
-    uses a mesh of ``world`` ranks with expert-parallel groups of ``ep`` ranks instead. Raises ShapeError.
+    ``mesh`` is the name of a mesh of the shape, or a mesh that the workload itself defines. If ``world`` or ``ep`` is
+    given, a mesh of ``world`` ranks with expert-parallel groups of ``ep`` ranks replaces the mesh of the shape. Raises
+    ShapeError.
     """
     variant = shape.variant(workload.variant)
     if not variant.geometry.vocabulary and workload.adapter not in PAPER_ADAPTERS:
@@ -135,32 +143,34 @@ def single_task(
 
 
 def _axis_settings(workload: Workload, mesh: OwnMesh) -> dict[str, Scalar]:
-    """Return the keys of the framework's configuration that give ``mesh`` its axes, with their values.
+    """Return the keys of the framework's configuration that set the axes of ``mesh``, with their values.
 
-    An axis of size 1 is the default and needs no key, with one exception: Megatron's ETP is TP by default.
+    An axis of size 1 is the framework's default and needs no key. There is one exception: Megatron gives ETP the size
+    of TP by default, so its key is set if TP is larger than 1.
     """
     keys, sizes = AXIS_KEYS[workload.adapter], mesh.axis_sizes
-    needed = {axis for axis, size in sizes.items() if size > 1}
+    axes_to_set = {axis for axis, size in sizes.items() if size > 1}
     if workload.adapter == "megatron" and mesh.tp > 1:
-        needed.add("etp")
-    return {key: sizes[axis] for axis, key in keys.items() if axis in needed}
+        axes_to_set.add("etp")
+    return {key: sizes[axis] for axis, key in keys.items() if axis in axes_to_set}
 
 
 def timed_tasks(config: Config, tasks: Sequence[Task], gpus: int) -> list[Task]:
     """Return the tasks to time, each at the variant that a machine with ``gpus`` GPUs can run. Raises ConfigError.
 
-    If ``tasks`` has several meshes of a shape, only the first one is timed. Meshes that a workload defines are only
-    traced. A shape that has only the size ``full`` is traced, but not timed. It is an error if the configuration lists
-    such a shape in ``timed``.
+    Each workload is timed once for each shape. If ``tasks`` has several meshes of the shape, the first one is timed.
+    Three kinds of tasks are only traced: those of MaxText, which is compiled and not run, those on a mesh that the
+    workload itself defines, and those of a shape that has only the size ``full``. If the configuration lists a shape of
+    the last kind in ``timed``, ConfigError is raised.
     """
     selected: dict[tuple[str, str], Task] = {}
     for task in tasks:
-        timed_shapes = config.workloads[task.workload_name].timed
+        timed_shapes = config.workloads[task.workload_name].timed  # None: all shapes that can be timed
         key = (task.workload_name, task.shape.name)
-        if task.workload.adapter == "maxtext":
-            continue  # MaxText is only compiled ahead of time, so it has no steps to time
         mesh = task.parallelism.shape_mesh
-        if mesh is None or key in selected or (timed_shapes is not None and task.shape.name not in timed_shapes):
+        if task.workload.adapter == "maxtext" or mesh is None or key in selected:
+            continue
+        if timed_shapes is not None and task.shape.name not in timed_shapes:
             continue
         variant = timed_variant(task, mesh, gpus)
         if variant is None:
@@ -180,8 +190,8 @@ def timed_tasks(config: Config, tasks: Sequence[Task], gpus: int) -> list[Task]:
 
 
 def plan_of(task: Task, session: SessionSettings) -> TimedPlan:
-    """Return the plan of a timed run of ``task``. The numbers of steps are from the configuration, or else from the
-    shape."""
+    """Return the plan of a timed run of ``task``. The session's configuration may set the numbers of steps. Otherwise
+    they are those of the shape."""
     warmup = session.warmup or task.shape.warmup_steps
     geometry = task.variant.geometry
     return TimedPlan(
@@ -197,24 +207,30 @@ def plan_of(task: Task, session: SessionSettings) -> TimedPlan:
 
 
 def task_on_node(task: Task, variant: str, mesh: MeshName, gpus: int) -> Task:
-    """Return ``task`` at ``variant``, with the ranks of ``mesh`` or those of a small node. Raises ShapeError."""
+    """Return ``task`` at ``variant`` for a node with ``gpus`` GPUs. Raises ShapeError.
+
+    The task has the ranks of ``mesh``. If the variant has the size ``smoke`` and the node is small, it may have fewer.
+    """
     workload = task.workload.model_copy(update={"variant": variant})
-    world = None
+    reduced_world = None
     if task.shape.variant(variant).size == "smoke":
         ranks = _smoke_ranks(task, mesh, gpus)
-        world = ranks if ranks < task.shape.meshes["smoke"][mesh].world_size else None
-    return single_task(task.workload_name, workload, task.shape, mesh, world)
+        if ranks < task.shape.meshes["smoke"][mesh].world_size:
+            reduced_world = ranks
+    return single_task(task.workload_name, workload, task.shape, mesh, reduced_world)
 
 
 def _smoke_ranks(task: Task, mesh: MeshName, gpus: int) -> int:
     """Return the number of ranks that time the size ``smoke`` on a node with ``gpus`` GPUs.
 
-    It is more than ``gpus`` if the node is too small.
+    This is the number of ranks of ``mesh``, or one of ``SMALL_NODES`` if the node has fewer GPUs and the task can run
+    on fewer ranks. The number is above ``gpus`` if no number of ranks fits the node.
     """
     ranks = task.shape.meshes["smoke"][mesh].world_size
-    if gpus >= ranks or mesh != "ep" or task.workload.adapter not in PAPER_ADAPTERS:
+    can_use_fewer_ranks = mesh == "ep" and task.workload.adapter in PAPER_ADAPTERS
+    if gpus >= ranks or not can_use_fewer_ranks:
         return ranks
-    return next((small for small in SMALL_NODES if small <= gpus), ranks)
+    return next((fewer_ranks for fewer_ranks in SMALL_NODES if fewer_ranks <= gpus), ranks)
 
 
 def unfit_for(task: Task, gpus: int) -> str:
@@ -231,17 +247,23 @@ def unfit_for(task: Task, gpus: int) -> str:
 
 
 def timed_variant(task: Task, mesh: MeshName, gpus: int) -> str | None:
-    """Return the variant of ``task`` to time on ``mesh`` with ``gpus`` GPUs; None if the shape has no such variant."""
+    """Return the variant of ``task`` to time on ``mesh`` with ``gpus`` GPUs.
+
+    The workload may name this variant. Otherwise it is ``smoke`` if there are enough GPUs, or ``cpu`` if the adapter
+    can run on a CPU. Return None if the shape has no variant that can be timed.
+    """
     if task.workload.timed_variant:
         return task.workload.timed_variant
     if task.workload.adapter == "command":  # the command starts its own processes; the size only describes its steps
         return next((size for size in ("smoke", "cpu") if size in task.shape.sizes), None)
     if "smoke" in task.shape.sizes and gpus >= _smoke_ranks(task, mesh, gpus):
         return "smoke"
-    return "cpu" if "cpu" in task.shape.sizes and task.workload.adapter not in GPU_ADAPTERS else None
+    can_use_cpu = "cpu" in task.shape.sizes and task.workload.adapter not in GPU_ADAPTERS
+    return "cpu" if can_use_cpu else None
 
 
 def _expand(name: str, workload: Workload) -> list[Task]:
+    """Return the tasks of one workload: one for each of its shapes and meshes. Raises ConfigError."""
     try:
         return [
             single_task(name, workload, load_shape(shape), mesh)

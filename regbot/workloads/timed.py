@@ -32,6 +32,7 @@ from regbot.text.printable import printable
 from regbot.text.words import count, plural
 from regbot.workloads.guest import (
     GUEST_ENVIRONMENT,
+    MAX_FOLDER_IN_RECORDS,
     MEGABYTE,
     Checkout,
     RawRecord,
@@ -71,11 +72,14 @@ SECONDARY_PHRASES = ("connection closed", "connection reset", "broken pipe", "cl
 
 @dataclass(frozen=True)
 class RunSpec:
-    """Which run of a session to launch. ``steps`` is the number of steps in the plan, or fewer for a warm launch."""
+    """Which run of a session to launch, and how."""
 
     position: Position
+    """Place of the run in the session's blocks and pairs."""
     attempt: int
+    """1, or higher if the run is a repetition."""
     steps: int
+    """Number of steps, with warm-up steps. A warm launch has fewer than the session's plan."""
     cut: int
     """Number of warm-up steps at the beginning. The step time of a run does not include them."""
     slowdown_pct: float = 0.0
@@ -85,13 +89,13 @@ class RunSpec:
 
 
 def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratch: Scratch) -> Run:
-    """Launch ``task`` once in ``checkout`` and time its steps. The guest cannot make this function raise."""
+    """Launch ``task`` once in ``checkout`` and time its steps. Whatever the guest does, this function returns a run."""
     arm, root = checkout.arm, checkout.root
     if missing := missing_source_root(task, root):
         return _with_position(bare_run(task, arm, "refused", missing, spec.attempt, "timed"), spec)
     path = scratch.folder / "record" / "raw.{rank}.json"
     record = RawRecord(path, secrets.token_hex(16), scratch.limits.max_record_bytes)
-    document = request_document(task, root, record, checkout.absent) | {
+    document = request_document(task, root, record, checkout.absent_files) | {
         "mode": "timed",
         "device": task.timed_device,
         "numa_pinning": task.workload.numa_pinning,
@@ -103,20 +107,21 @@ def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratc
     }
     request = write_request(scratch.folder, document)
     ranks = task.parallelism.world_size
+    environment = clean_environment(
+        {"OMP_NUM_THREADS": "1", **checkout.environment, **task.workload.environment, **GUEST_ENVIRONMENT}
+    )
+    if task.timed_device == "cpu":
+        environment |= NO_GPUS  # the step times are stored as those of a CPU, so the code under test must find no GPU
     launch = Launch(
         command=(interpreter(task, root), str(guest_folder()), str(request)),
         # The launcher puts its working folder on the import path, so it must not be the checkout.
         cwd=scratch.folder,
-        env=clean_environment(
-            {"OMP_NUM_THREADS": "1", **checkout.environment, **task.workload.environment, **GUEST_ENVIRONMENT}
-        )
-        # The step time is stored under the processor's class, so the code under test must not find a GPU.
-        | (NO_GPUS if task.timed_device == "cpu" else {}),
+        env=environment,
         log=scratch.folder / "output.log",
         record_dir=path.parent,
         timeout_s=task.workload.timeout_min * 60,
         max_output_bytes=scratch.limits.max_output_bytes,
-        max_dir_bytes=4 * scratch.limits.max_record_bytes + ranks * MEGABYTE,
+        max_dir_bytes=MAX_FOLDER_IN_RECORDS * scratch.limits.max_record_bytes + ranks * MEGABYTE,
         ranks=ranks,
         readable=(root, request),
         writable=checkout.caches,
@@ -134,21 +139,15 @@ def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratc
 
 
 def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record: RawRecord, node: Node) -> Run:
-    """Build the run from the launch's result and the records of all ranks. ``record.path`` contains ``{rank}``."""
-    raws: dict[int, RawRun] = {}
-    faults: list[str] = []
-    for rank in range(task.parallelism.world_size):
-        raw, fault = read_claims(replace(record, path=Path(str(record.path).replace("{rank}", str(rank)))), task)
-        if raw is not None and not fault and raw.rank != rank:
-            fault = f"the record claims to be of rank {raw.rank}"
-        if fault:
-            faults.append(f"rank {rank}: {fault}")
-        elif raw is not None:
-            raws[rank] = raw
+    """Build the run from the launch's result and the records of all ranks.
+
+    ``record.path`` contains ``{rank}``, which stands for the number of the rank. ``node`` is the node of the launch.
+    """
+    raws, faults = _read_records(task, record)
     marks = read_marks(record.path.parent)
     outcome, reason = _determine_outcome(result, raws, faults, task, spec, marks)
-    complete = not faults and len(raws) == task.parallelism.world_size
-    timing = timing_of(raws, spec.steps, spec.cut, marks) if complete else None
+    is_complete = not faults and len(raws) == task.parallelism.world_size
+    timing = timing_of(raws, spec.steps, spec.cut, marks) if is_complete else None
     if outcome == "ok" and timing is None:
         outcome, reason = "bad_record", "its ranks' reports about their steps are inconsistent; the run was not used"
     run = _with_position(bare_run(task, arm, outcome, reason, spec.attempt, "timed"), spec).model_copy(
@@ -159,34 +158,59 @@ def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record
             "warnings": [*engine_warnings(result), *_oversubscription_warnings(task.parallelism.world_size, node)],
         }
     )
-    if not complete:
+    if not is_complete:
         return run
     ledgers = [raw.ledger for raw in raws.values() if raw.ledger is not None]
-    whole = run.model_copy(
+    all_ranks_counted = len(ledgers) == len(raws)
+    complete_run = run.model_copy(
         update={
-            "ledger": ledger_of(ledgers) if outcome == "ok" and len(ledgers) == len(raws) else None,
+            "ledger": ledger_of(ledgers) if outcome == "ok" and all_ranks_counted else None,
             "loss": mean_loss([raw.loss for raw in raws.values()]),
             "timing": timing,
             "backends": backends_of([raw.backends for raw in raws.values()]),
             "code": code_of([raw.code for raw in raws.values()]),
             "environment": _add_model(raws[0].environment, task),
             "peak_rss_bytes": max((raw.peak_rss_bytes or 0 for raw in raws.values()), default=0),
-            "warnings": [*run.warnings, *dict.fromkeys(w for raw in raws.values() for w in raw.warnings)],
+            "warnings": [*run.warnings, *_distinct_warnings(raws)],
         }
     )
     if outcome == "ok" and raws[0].profile is not None:
-        whole = add_profile(whole, raws[0].profile, task, record)
+        complete_run = add_profile(complete_run, raws[0].profile, task, record)
     try:
-        return Run.model_validate(whole.model_dump(by_alias=True))
+        return Run.model_validate(complete_run.model_dump(by_alias=True))
     except ValidationError as error:  # each record is valid, but the run combined from them is not
         reason = f"{describe_validation_error(error)}; the run was not used"
         return run.model_copy(update={"outcome": "bad_record", "reason": clip_message(reason)})
 
 
-def add_profile(run: Run, claim: RawProfile, task: Task, record: RawRecord) -> Run:
-    """Return ``run`` with the ledger of its profiled steps. Its times count even if the profile gives no ledger.
+def _read_records(task: Task, record: RawRecord) -> tuple[dict[int, RawRun], list[str]]:
+    """Return the usable records by rank, and a fault for each record that cannot be used. A rank without a record is in
+    neither of them.
+    """
+    raws: dict[int, RawRun] = {}
+    faults: list[str] = []
+    for rank in range(task.parallelism.world_size):
+        path = Path(str(record.path).replace("{rank}", str(rank)))
+        raw, fault = read_claims(replace(record, path=path), task)
+        if raw is not None and not fault and raw.rank != rank:
+            fault = f"the record claims to be of rank {raw.rank}"
+        if fault:
+            faults.append(f"rank {rank}: {fault}")
+        elif raw is not None:
+            raws[rank] = raw
+    return raws, faults
 
-    A ledger that the ranks counted in spite of a profile is not used.
+
+def _distinct_warnings(raws: Mapping[int, RawRun]) -> list[str]:
+    """Return the warnings of all ranks. A warning that several ranks give is listed once."""
+    return list(dict.fromkeys(warning for raw in raws.values() for warning in raw.warnings))
+
+
+def add_profile(run: Run, claim: RawProfile, task: Task, record: RawRecord) -> Run:
+    """Return ``run`` with the ledger of its profiled steps. If the profile gives no ledger, ``run`` has no ledger and
+    gets a warning, and its step times still count.
+
+    ``claim`` is the guest's part about the profile. A ledger that the ranks counted beside a profile is not used.
     """
     try:
         traced = ledger_of_profile(claim, task, record.path.parent, record.max_bytes)
@@ -204,8 +228,10 @@ def add_profile(run: Run, claim: RawProfile, task: Task, record: RawRecord) -> R
 
 
 def add_seat(seat: Seat, run: Run, result: LaunchResult | None = None) -> Run:
-    """Return ``run`` with the seat's node and allocation, and with start, health and warnings from the engine's
-    ``result``. The launch must have ended just now: its start is computed from the present time.
+    """Return ``run`` with the seat's node and allocation. If the engine gave a ``result``, add the start of the launch,
+    the health of the node, and the engine's warnings.
+
+    Call this right after the launch has ended, because the start is computed from the present time.
     """
     update: dict[str, object] = {"node": seat.node, "allocation": seat.allocation}
     if result is not None:
@@ -218,13 +244,19 @@ def add_seat(seat: Seat, run: Run, result: LaunchResult | None = None) -> Run:
 
 
 def outcome_of_error(error: EngineError) -> Outcome:
-    """Return the outcome of a launch that the engine could not complete. "lost" does not count against the code."""
+    """Return the outcome of a launch that the engine could not complete. "lost" means that the nodes were not
+    available, which is not a fault of the code under test.
+    """
     return "lost" if isinstance(error, NoSeatError) else "crashed"
 
 
 def _add_model(environment: Environment | None, task: Task) -> Environment | None:
-    """Return ``environment`` with the hash of regbot's model code, which the guest does not supply itself."""
-    return environment and environment.model_copy(update={"model": model_hash(task.workload.adapter)})
+    """Return ``environment`` with the hash of regbot's own model code. The guest does not report this hash, because
+    code under test could change it.
+    """
+    if environment is None:
+        return None
+    return environment.model_copy(update={"model": model_hash(task.workload.adapter)})
 
 
 def _with_position(run: Run, spec: RunSpec) -> Run:
@@ -239,7 +271,10 @@ def _determine_outcome(
     spec: RunSpec,
     marks: Marks,
 ) -> tuple[Outcome, str]:
-    """Return outcome and reason of the run. If there are several reasons, return the most direct one."""
+    """Return outcome and reason of the run. If there are several reasons, return the one closest to the cause.
+
+    ``raws`` has the usable records by rank, and ``faults`` says why other records cannot be used.
+    """
     ranks = task.parallelism.world_size
     if early_end := engine_outcome(result, task):
         return early_end
@@ -271,17 +306,20 @@ def _determine_outcome(
 
 
 def _primary_refusal(raws: Mapping[int, RawRun]) -> Refusal | None:
-    """Return the refusal that names the cause. A rank that lost its peer only reports the loss, so it comes last."""
+    """Return the refusal of the lowest rank whose refusal names a cause of its own. If all refusals are consequences of
+    another rank's failure, return the one of the lowest rank. None if no rank refused.
+    """
     refusals = [raw.refusal for _, raw in sorted(raws.items()) if raw.refusal is not None]
-    refusals.sort(key=_is_secondary)
-    return refusals[0] if refusals else None
+    return min(refusals, key=_is_secondary, default=None)
 
 
 def _is_secondary(refusal: Refusal) -> bool:
-    return any(word in refusal.message.lower() for word in SECONDARY_PHRASES)
+    """Whether a rank failed because it lost the connection to another rank."""
+    return any(phrase in refusal.message.lower() for phrase in SECONDARY_PHRASES)
 
 
 def _oversubscription_warnings(ranks: int, node: Node) -> list[str]:
+    """Return a warning if a node without GPUs has fewer cores than ranks."""
     if node.gpus or ranks <= node.cores:
         return []
     return [f"{ranks} ranks share {count(node.cores, 'core')}: step times include scheduling delays"]

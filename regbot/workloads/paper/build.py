@@ -1,8 +1,9 @@
 """Build the paper GPU's library into the cache: ``<cache>/paper/<key>/libregbot_paper.so``.
 
-The key is a hash of torch's libraries and headers, of the device's source and of the compiler options. A build runs
-outside of the sandbox and under a lock. It is moved into the cache when it is complete. Code under test may only read
-it. A hash of the library is stored beside it. If the library does not match the hash, it is built again.
+The key is a hash of torch's libraries and headers, of the C++ source of the paper GPU and of the compiler options. A
+build runs outside of the sandbox and under a lock. The library is moved into the cache when it is complete, and code
+under test may only read it. A hash of the library is stored beside it. If the library does not match this hash, it is
+built again.
 """
 
 import errno
@@ -28,8 +29,10 @@ OPTIONS = ("-std=c++20", "-O1", "-Wall", "-Wextra", "-fPIC", "-shared")
 BUILD_TIMEOUT_S = 600.0
 LOCK_TIMEOUT_S = 900.0
 UNWRITABLE_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""Errors that mean that a folder is not writable."""
 COMPILERS = ("c++", "g++", "clang++")
 MAX_LINES, MAX_CHARACTERS = 5, 1500
+"""Limits on the part of the compiler's output that a message quotes."""
 
 
 class NoPaperGpuError(UserError):
@@ -38,18 +41,17 @@ class NoPaperGpuError(UserError):
 
 @dataclass(frozen=True)
 class PaperLibrary:
-    """A library that can be loaded. ``built_s`` is its build time in seconds, None if it was in the cache.
-
-    ``temporary`` says that the library is outside of the cache, because the cache is not writable.
-    """
+    """A library that can be loaded."""
 
     path: Path
     built_s: float | None = None
+    """Build time in seconds; None if the library was in the cache."""
     temporary: bool = False
+    """Whether the library is outside of the cache, because the cache is not writable."""
 
 
 def source_folder() -> Path:
-    """Return the folder of the C++ source of the device."""
+    """Return the folder of the C++ source of the paper GPU."""
     return Path(str(resources.files("regbot"))) / "guest" / "regbot_guest" / "paper" / "cpp"
 
 
@@ -59,10 +61,10 @@ def library_folder(cache: Path) -> Path:
 
 
 def library_for(python: str, cache: Path, spare: Path, inside: Path | None = None) -> PaperLibrary:
-    """Return the library for the torch that ``python`` imports. Build it if it is not in the cache.
+    """Return the library for the torch that the interpreter ``python`` imports. Build it if it is not in the cache.
 
-    ``spare`` is a folder to build in if the cache is not writable. ``inside`` is the checkout. An interpreter in the
-    checkout is not started. Raises NoPaperGpuError.
+    ``spare`` is a folder to build in if the cache is not writable. ``inside`` is the folder of the checkout. An
+    interpreter in this folder is code under test, so it is not started. Raises NoPaperGpuError.
     """
     folder = library_folder(cache)
     try:
@@ -84,14 +86,17 @@ def library_for(python: str, cache: Path, spare: Path, inside: Path | None = Non
         with FileLock(cache_folder.parent / f"{key}.lock", timeout=LOCK_TIMEOUT_S):
             if _is_whole(cache_folder):  # another process has built it while this one waited for the lock
                 return PaperLibrary(cache_folder / LIBRARY_NAME)
-            return PaperLibrary(cache_folder / LIBRARY_NAME, _build(torch, compiler, cache_folder))
+            built_s = _build(torch, compiler, cache_folder)
+            return PaperLibrary(cache_folder / LIBRARY_NAME, built_s)
     except Timeout as error:
         raise NoPaperGpuError(f"{cache_folder}: locked by another build for {LOCK_TIMEOUT_S:.0f} s") from error
     except OSError as error:
         if error.errno not in UNWRITABLE_ERRORS:
             raise NoPaperGpuError(f"the paper GPU cannot be built in {cache_folder.parent}: {error}") from error
+    spare_folder = spare / key
     try:
-        return PaperLibrary(spare / key / LIBRARY_NAME, _build(torch, compiler, spare / key), temporary=True)
+        built_s = _build(torch, compiler, spare_folder)
+        return PaperLibrary(spare_folder / LIBRARY_NAME, built_s, temporary=True)
     except OSError as error:
         raise NoPaperGpuError(
             f"the paper GPU can be built neither in {cache_folder.parent} nor in {spare}: {error}"
@@ -99,10 +104,11 @@ def library_for(python: str, cache: Path, spare: Path, inside: Path | None = Non
 
 
 Readiness = Literal["built", "buildable", "missing"]
+"""missing: the library can neither be found nor built."""
 
 
 def readiness(python: str, cache: Path) -> Readiness:
-    """Return whether the library for ``python`` is built, can be built, or is not available. Does not start a build."""
+    """Return whether the library for ``python`` is built, or can be built. Does not start a build."""
     folder = library_folder(cache)
     try:
         if _is_whole(folder / _key(find_torch(python).digest(folder))):
@@ -113,7 +119,9 @@ def readiness(python: str, cache: Path) -> Readiness:
 
 
 def _key(torch_digest: str) -> str:
-    """Return the cache key: a hash of torch, the device's source and the options. The compiler is not part of it."""
+    """Return the cache key: a hash of torch, of the paper GPU's source and of the compiler options. It does not depend
+    on the compiler, so an upgrade of the compiler does not cause a build.
+    """
     state = hashlib.sha256(torch_digest.encode())
     for path in sorted(source_folder().glob("*.*")):
         state.update(f"{path.name}\n".encode() + path.read_bytes())
@@ -122,9 +130,14 @@ def _key(torch_digest: str) -> str:
 
 
 def find_compiler() -> str:
-    """Return the path of the C++ compiler: $CXX, or else the first one on PATH; '' if there is none."""
+    """Return the path of the C++ compiler: $CXX, or else the first one of COMPILERS that is on PATH. '' if there is
+    none.
+    """
     configured = os.environ.get("CXX", "")
-    return next((path for name in (configured, *COMPILERS) if name and (path := shutil.which(name))), "")
+    for name in (configured, *COMPILERS):
+        if name and (path := shutil.which(name)):
+            return path
+    return ""
 
 
 def _is_whole(cache_folder: Path) -> bool:
@@ -187,7 +200,11 @@ def _build(torch: TorchFiles, compiler: str, cache_folder: Path) -> float:
 
 
 def _first_error(text: str) -> str:
-    """Return the first line with an error and the lines after it. If no line has an error, return the last lines."""
+    """Return the first line of a compiler's output with an error, and the lines after it. If no line has an error,
+    return the last lines.
+    """
     lines = text.splitlines()
-    start = next((number for number, line in enumerate(lines) if "error:" in line or "fatal" in line), -MAX_LINES)
-    return "\n".join(lines[start:][:MAX_LINES])[:MAX_CHARACTERS] or "it gave no reason"
+    error_lines = (number for number, line in enumerate(lines) if "error:" in line or "fatal" in line)
+    start = next(error_lines, -MAX_LINES)
+    quoted_lines = lines[start:][:MAX_LINES]
+    return "\n".join(quoted_lines)[:MAX_CHARACTERS] or "it gave no reason"

@@ -1,5 +1,5 @@
-"""The paper GPU libraries that one check needs. Each library is built once. The first build can run during
-checkouts."""
+"""The paper GPU libraries that one check needs. Each library is built once, in a thread, so that a check can prepare
+its checkouts at the same time."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,22 +15,26 @@ class Libraries:
     def __init__(self, cache: Path, spare: Path, say: Callable[[str], None]) -> None:
         self._cache, self._spare, self._say = cache, spare, say
         self._futures: dict[tuple[str, Path | None], Future[PaperLibrary]] = {}
+        """By the interpreter, and the checkout that contains the interpreter; None if it is in no checkout."""
         self._lock = Lock()
         self._pool = ThreadPoolExecutor(1)
 
     def start(self, python: str, inside: Path | None = None) -> Future[PaperLibrary]:
-        """Start the build for the interpreter ``python``, unless it was started before. Return its future.
+        """Return the future library for the interpreter ``python``. The first call for an interpreter starts the build.
 
-        ``inside`` is the checkout; an interpreter in the checkout is not executed.
+        ``inside`` is the folder of the checkout. An interpreter in this folder is code under test and is not started.
         """
-        key = (python, inside if inside is not None and Path(python).is_relative_to(inside) else None)
+        is_in_checkout = inside is not None and Path(python).is_relative_to(inside)
+        key = (python, inside if is_in_checkout else None)
         with self._lock:
             if key not in self._futures:
                 self._futures[key] = self._pool.submit(self._build, *key)
             return self._futures[key]
 
     def library(self, python: str, inside: Path) -> PaperLibrary | str:
-        """Return the library for ``python``, or a text that says why there is none. Waits until it is built."""
+        """Return the library for ``python`` when it is built, or a text that says why there is none. The parameters are
+        as in ``start``.
+        """
         try:
             return self.start(python, inside).result()
         except NoPaperGpuError as error:

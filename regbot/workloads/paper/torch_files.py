@@ -15,6 +15,7 @@ from regbot.records.files import write_text
 
 LIBRARIES = ("libc10.so", "libtorch_cpu.so")
 _FIND = "import importlib.util as u; s = u.find_spec('torch'); print(s.origin if s and s.origin else '')"
+"""Program that prints the path of torch's ``__init__.py`` without importing torch. Prints '' if there is no torch."""
 FIND_TIMEOUT_S = 60.0
 
 
@@ -24,9 +25,10 @@ class NoTorchError(Exception):
 
 @dataclass(frozen=True)
 class TorchFiles:
-    """The torch package in ``folder``, and the libraries and headers that a build needs."""
+    """The libraries and headers of an installed torch, which a build needs."""
 
     folder: Path
+    """The folder of the package ``torch``."""
 
     @property
     def libraries(self) -> tuple[Path, ...]:
@@ -43,13 +45,14 @@ class TorchFiles:
             yield from (Path(root, name) for name in sorted(files))
 
     def digest(self, cache: Path) -> str:
-        """Return the SHA-256 of all libraries and headers, in hex. Raises NoTorchError if one is missing.
+        """Return the SHA-256 of all libraries and headers, in hex. Raises NoTorchError if torch has no libraries or no
+        headers.
 
-        ``cache`` is a folder that stores the hash until a file changes.
+        The contents of the files are hashed only once. The result is stored in the folder ``cache``, in a file whose
+        name is a hash of the files' names, sizes and modification times.
         """
-        missing = [
-            path for path in (*self.libraries, self.include_folders[0] / "ATen" / "ATen.h") if not path.is_file()
-        ]
+        main_header = self.include_folders[0] / "ATen" / "ATen.h"
+        missing = [path for path in (*self.libraries, main_header) if not path.is_file()]
         if missing:
             raise NoTorchError(f"{self.folder}: has no {missing[0].relative_to(self.folder)}")
         files = [*self.libraries, *self.headers()]
@@ -61,7 +64,7 @@ class TorchFiles:
         try:
             return str(json.loads(cached.read_text(encoding="utf-8"))["digest"])
         except (OSError, ValueError, KeyError, TypeError):
-            pass
+            pass  # the hash is not cached, or the file is damaged
         contents = hashlib.sha256()
         for path in files:
             contents.update(f"{path.relative_to(self.folder)}\n".encode())
@@ -79,14 +82,16 @@ class TorchFiles:
 def find_torch(python: str, inside: Path | None = None) -> TorchFiles:
     """Return the torch that the interpreter ``python`` would import. Raises NoTorchError.
 
-    An interpreter ``inside`` a checkout is code under test, so it is not started. Its site-packages folder is searched
-    instead.
+    ``inside`` is the folder of the checkout. An interpreter in this folder is code under test, so it is not started.
+    The site-packages folder of its environment is searched instead.
     """
     path = Path(python)
-    if inside is not None and path.is_absolute() and path.is_relative_to(inside):
-        folders = sorted(path.parent.parent.glob("lib/python3*/site-packages/torch"))
+    is_in_checkout = inside is not None and path.is_absolute() and path.is_relative_to(inside)
+    if is_in_checkout:
+        environment = path.parent.parent  # the interpreter is ENVIRONMENT/bin/python
+        folders = sorted(environment.glob("lib/python3*/site-packages/torch"))
         if not folders:
-            raise NoTorchError(f"{path.parent.parent}: has no torch in its site-packages")
+            raise NoTorchError(f"{environment}: has no torch in its site-packages")
         return TorchFiles(folders[-1])
     try:
         result = subprocess.run(

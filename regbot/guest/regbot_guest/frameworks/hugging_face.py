@@ -1,8 +1,8 @@
 """Model configurations that recipes read from Hugging Face, without a network.
 
-A recipe may read a model's ``config.json`` by the name of the model's repository. While ``offline`` is active, Hugging
-Face's libraries use no network. If the local cache lacks a ``config.json`` and this module has a copy, the copy is
-used.
+A recipe of Megatron Bridge may read a model's ``config.json`` by the name of the model's repository. While ``offline``
+is active, Hugging Face's libraries use no network. If the local cache lacks a ``config.json`` and this module has a
+copy, the copy is used.
 """
 
 import importlib
@@ -69,13 +69,17 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
 """Published ``config.json`` by the name of the model's repository. Keys without influence on a step are left out."""
 TOKENS: Mapping[str, int] = dict.fromkeys(CONFIGS, 151_669)
 """Number of tokens of the tokenizer, by the name of the model's repository. The tokenizer of Qwen3 has 151,643
-tokens and 26 added ones.
+tokens and 26 added ones. This is less than the model's ``vocab_size``.
 """
 
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """While active, configurations come from the local cache or from ``CONFIGS``."""
+    """While active, configurations come from the local cache or from ``CONFIGS``.
+
+    transformers looks up every file with its function ``cached_files``, which this context wraps. If transformers is
+    not installed, nothing is wrapped.
+    """
     os.environ["HF_HUB_OFFLINE"] = "1"
     if importlib.util.find_spec("transformers") is None:
         yield
@@ -85,12 +89,15 @@ def offline() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="regbot-models-") as folder:
 
         def cached_files(path_or_repo_id: Any, filenames: Any, *args: Any, **kwargs: Any) -> Any:
+            """Return the paths of the files, as the original does. Use this module's copy if the cache lacks it."""
             repository = str(path_or_repo_id)
-            if list(filenames) != [FILE_NAME] or repository not in CONFIGS:
-                return call_unchanged(original, (path_or_repo_id, filenames, *args), kwargs)
+            all_arguments = (path_or_repo_id, filenames, *args)
+            has_copy = list(filenames) == [FILE_NAME] and repository in CONFIGS
+            if not has_copy:
+                return call_unchanged(original, all_arguments, kwargs)
             try:
-                paths = call_unchanged(original, (path_or_repo_id, filenames, *args), kwargs)
-            except OSError:
+                paths = call_unchanged(original, all_arguments, kwargs)
+            except OSError:  # the cache lacks the file
                 paths = None
             return paths or [str(_write_config(Path(folder), repository))]
 
@@ -102,6 +109,7 @@ def offline() -> Iterator[None]:
 
 
 def _write_config(folder: Path, repository: str) -> Path:
+    """Write the copy of the repository's ``config.json`` and return its path."""
     path = folder / repository / FILE_NAME
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(CONFIGS[repository]), encoding="utf-8")

@@ -7,11 +7,16 @@ from typing import Any
 
 
 def list_keys(configuration: Any, path: str = "", left_out: Collection[str] = ()) -> list[str]:
-    """Return the dotted keys of all fields of a dataclass of dataclasses, without the sections in ``left_out``."""
+    """Return the dotted keys of all fields of a configuration, such as ``training.steps``.
+
+    The configuration is a dataclass, and its sections are fields that are dataclasses too. Sections in ``left_out``
+    are skipped. ``path`` is the prefix of the keys, such as ``training.``.
+    """
     keys: list[str] = []
     for field in dataclasses.fields(configuration):
-        value, key = getattr(configuration, field.name, None), f"{path}{field.name}"
-        if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        key, value = f"{path}{field.name}", getattr(configuration, field.name, None)
+        is_section = dataclasses.is_dataclass(value) and not isinstance(value, type)
+        if not is_section:
             keys.append(key)
         elif field.name not in left_out:
             keys += list_keys(value, f"{key}.", left_out)
@@ -19,8 +24,8 @@ def list_keys(configuration: Any, path: str = "", left_out: Collection[str] = ()
 
 
 def suggest(name: str, known_names: Iterable[str], noun: str = "keys") -> str:
-    """Return text with the nearest known names, to append to a message that ``name`` does not exist; '' if none is
-    near.
+    """Return text to append to a message that ``name`` does not exist. It lists the known names that are spelled
+    similarly. The text is '' if there are none.
     """
-    nearest = get_close_matches(name, list(known_names), 3, cutoff=0.5)
+    nearest = get_close_matches(name, list(known_names), n=3, cutoff=0.5)
     return f"; the nearest {noun} are {', '.join(nearest)}" if nearest else ""

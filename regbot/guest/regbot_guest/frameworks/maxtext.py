@@ -39,9 +39,11 @@ from regbot_guest.request import Request
 __all__ = ["MaxTextError", "run_request"]
 
 STEP = "jit_train_step"
+"""Name that XLA gives to the compiled train step."""
 ENTRY_MODULE = "maxtext.trainers.pre_train.train_compile"
 TARGETS_MODULE = "maxtext.utils.accelerator_to_spec_map"
 PROGRAM, PLANTED = "program.hlo.txt", "planted.hlo.txt"
+"""Names of the files with the compiled texts, in the folder of the record."""
 TOPOLOGY = "a3"
 """The only target in MaxText's table that uses the devices which exist on this machine (``jax.devices()``)."""
 AXIS_NAMES = {
@@ -55,19 +57,20 @@ AXIS_NAMES = {
 }
 """Names that regbot uses for MaxText's mesh axes. All other axes keep MaxText's names, such as ``fsdp``."""
 
-_PROGRAM_FILE = re.compile(r"module_[0-9]+\.(.+?)\.(?:[a-z0-9_]+_)?after_optimizations\.txt")
+_PROGRAM_FILE = re.compile(r"module_[0-9]+\.(?P<module>.+?)\.(?:[a-z0-9_]+_)?after_optimizations\.txt")
+"""Name of a file with the text of a program after XLA's optimizations."""
 
 
 def run_request(request: Request) -> dict[str, Any]:
     """Compile the requested step and the planted program. Return the request's part of the raw record, which names the
-    files with their text.
+    two files with the compiled texts.
 
     Raises MaxTextError.
     """
     _check_request(request)
     folder = Path(request.record).parent
     dump = folder / "dump"
-    seconds: dict[str, float] = {}
+    seconds: dict[str, float] = {}  # by phase
     _set_variables(dump, request.world)
     try:
         with _timed_phase(seconds, "import"):
@@ -101,6 +104,7 @@ def run_request(request: Request) -> dict[str, Any]:
 
 
 def _check_request(request: Request) -> None:
+    """Raise MaxTextError if MaxText cannot do what the request asks for."""
     if request.mode != "static":
         raise MaxTextError("config", "MaxText is compiled, not run; remove this workload's shapes from 'timed'")
     if request.mlp != "moe":
@@ -124,7 +128,9 @@ def _check_request(request: Request) -> None:
 
 
 def _set_variables(dump: Path, world: int) -> None:
-    """Set environment variables that jax and MaxText read only while they are imported."""
+    """Set environment variables that jax and MaxText read while they are imported. XLA then emulates ``world`` CPU
+    devices and writes its programs to the folder ``dump``.
+    """
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["DECOUPLE_GCLOUD"] = "TRUE"
     os.environ["XLA_FLAGS"] = (
@@ -149,12 +155,13 @@ def _import_maxtext() -> tuple[Any, Any]:
             f"MaxText cannot be imported: {error}; install requirements/maxtext.txt in this workload's 'python', or "
             "set it to an interpreter that has it",
         ) from error
-    for owner, name in (
+    required_names = (
         (train_compile, "main"),
         (train_compile, "get_topology_mesh"),
         (train_compile, "pyconfig"),
         (getattr(train_compile, "pyconfig", None), "initialize"),
-    ):
+    )
+    for owner, name in required_names:
         if not hasattr(owner, name):
             raise _unknown_revision(
                 f"there is no {getattr(owner, '__name__', ENTRY_MODULE)}.{name}, which regbot watches"
@@ -181,7 +188,9 @@ def _set_devices(world: int) -> None:
 
 
 def _compile(train_compile: Any, argv: list[str], request: Request) -> tuple[ResolvedConfig, Any]:
-    """Run ``main`` of MaxText's ``train_compile``. Return MaxText's resolved configuration and mesh. Raises
+    """Run ``main`` of MaxText's ``train_compile``. Return MaxText's resolved configuration and mesh.
+
+    ``main`` returns neither of them. So both are recorded when MaxText's own functions return them to ``main``. Raises
     MaxTextError.
     """
     _set_devices(request.world)
@@ -219,36 +228,42 @@ def _compile(train_compile: Any, argv: list[str], request: Request) -> tuple[Res
 
 
 def _list_axes(mesh: Any) -> list[tuple[str, int]]:
-    """Return the axes with a size above 1, the slowest-varying first.
+    """Return the names and sizes of the axes with a size above 1.
 
-    The number of a device is its row-major index over these axes.
+    The number of a device is its row-major index over these axes: along the last axis, the numbers are consecutive.
     """
     return [(str(name), int(size)) for name, size in mesh.shape.items() if size > 1]
 
 
 def move_program(dump: Path, name: str, target: Path) -> None:
-    """Move the optimized text of the module ``name`` from the dump to ``target``.
+    """Move the optimized text of the XLA module ``name`` from the folder ``dump`` to the file ``target``.
 
-    Raises MaxTextError unless the dump contains exactly one such text.
+    Raises MaxTextError if the dump contains no such text, or several.
     """
-    texts = [(match[1], path) for path in sorted(dump.glob("*.txt")) if (match := _PROGRAM_FILE.fullmatch(path.name))]
-    matches = [path for module, path in texts if module == name]
-    if len(matches) != 1:
-        modules = ", ".join(sorted({module for module, _ in texts})[:20]) or "none"
+    paths_by_module: dict[str, list[Path]] = {}
+    for path in sorted(dump.glob("*.txt")):
+        if match := _PROGRAM_FILE.fullmatch(path.name):
+            paths_by_module.setdefault(match["module"], []).append(path)
+    paths = paths_by_module.get(name, [])
+    if len(paths) != 1:
+        modules = ", ".join(sorted(paths_by_module)[:20]) or "none"
         raise MaxTextError(
-            "untraceable", f"{len(matches)} programs called {name} were compiled instead of one; compiled: {modules}"
+            "untraceable", f"{len(paths)} programs called {name} were compiled instead of one; compiled: {modules}"
         )
-    matches[0].replace(target)
+    paths[0].replace(target)
 
 
 def _read_versions() -> dict[str, str]:
-    """Return the versions of the imported modules. The imported MaxText may be the one in the checkout."""
+    """Return the versions of the imported modules. They are read from the modules themselves, because the imported
+    MaxText is the checkout's, and the interpreter may have another one installed.
+    """
     modules = {name: importlib.import_module(name) for name in ("maxtext", "jax", "jaxlib", "flax", "optax")}
     return {name: str(module.__version__) for name, module in modules.items() if hasattr(module, "__version__")}
 
 
 @contextmanager
 def _timed_phase(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Write the duration of the phase ``name`` into ``seconds``, if the phase ends without an error."""
     start = time.perf_counter()
     yield
     seconds[name] = round(time.perf_counter() - start, 3)
@@ -256,6 +271,7 @@ def _timed_phase(seconds: dict[str, float], name: str) -> Iterator[None]:
 
 @contextmanager
 def _replace_attribute(owner: ModuleType, name: str, stand_in: Any) -> Iterator[None]:
+    """While active, ``owner`` has ``stand_in`` under ``name``."""
     original = getattr(owner, name)
     setattr(owner, name, stand_in)
     try:

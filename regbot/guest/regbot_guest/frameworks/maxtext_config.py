@@ -3,7 +3,7 @@
 There are three layers of keys, and each overrides the layers before it:
 
 1. the numbers of the shape, or an unchanged recipe of the repository,
-2. the workload's ``config``,
+2. the workload's ``config``, which has the user's keys,
 3. ``FORCED_KEYS``, because there is no accelerator, and because nothing may be saved or downloaded.
 """
 
@@ -35,7 +35,7 @@ FORCED_KEYS: Mapping[str, Scalar] = {
     "override_model_config": True,
 }
 OWNED_KEYS = {"ici_expert_parallelism": "--ep", "base_output_directory": "nothing: no output is kept"}
-"""Further keys that regbot sets. Each value names what to change instead of the key."""
+"""Further keys that regbot sets and a user cannot. Each value completes "use ..." in the error message."""
 
 SHAPE_DEFAULTS: Mapping[str, Scalar] = {"sparse_matmul": False, "megablox": False, "capacity_factor": 1.25}
 """Defaults for the experts of a pinned shape: dense matrix products, with each expert's tokens padded to its capacity.
@@ -43,11 +43,15 @@ Megablox needs an accelerator.
 """
 
 BATCH = "per_device_batch_size"
-"""The only number of a shape that a workload can change. Sharding can depend on it."""
-_UNKNOWN_KEY = re.compile(r"'([^']+)' not in ('.*)", re.DOTALL)
+"""The only number of a shape that a workload can change. The user may need to change it, because the sharding can
+depend on it.
+"""
+_UNKNOWN_KEY = re.compile(r"'(?P<key>[^']+)' not in (?P<known_keys>'.*)", re.DOTALL)
+"""MaxText's message about a key that it does not know."""
 
 RULES = "logical_axis_rules"
 EXCLUDED_KEYS = {"run_name", "hf_access_token"}
+"""Keys that are left out of the record. They do not influence the step, and one is a secret."""
 
 
 class MaxTextError(Exception):
@@ -65,48 +69,56 @@ class ResolvedConfig(Protocol):
 
 
 def compile_arguments(request: Request, package: Path, scratch: Path) -> list[str]:
-    """Return ``argv`` for ``train_compile``: program name, base file and ``key=value`` pairs. Raises MaxTextError."""
+    """Return ``argv`` for ``train_compile``: program name, base file and ``key=value`` pairs.
+
+    ``package`` is the folder of the package ``maxtext``, and ``scratch`` a folder for MaxText's output. Raises
+    MaxTextError if the user sets a key that regbot sets, or if there is no such recipe.
+    """
     user_keys = dict(request.config)
-    fixed = {**dict.fromkeys(FORCED_KEYS, "nothing: regbot sets it"), **OWNED_KEYS}
+    advice_by_key = {**dict.fromkeys(FORCED_KEYS, "nothing: regbot sets it"), **OWNED_KEYS}
     if not request.recipe:
         numbers = _shape_keys(request.geometry).keys() - {BATCH}
-        fixed |= {**dict.fromkeys(numbers, "another shape or variant"), "model_name": "'recipe'"}
-        fixed["dtype"] = "another variant"
-    for key in sorted(user_keys.keys() & fixed.keys()):
-        raise MaxTextError("config", f"config.{key}: fixed by this workload; use {fixed[key]}")
-    base, keys = (
-        _recipe_keys(request, package) if request.recipe else (package / "configs" / "base.yml", _pinned_keys(request))
-    )
+        advice_by_key |= dict.fromkeys(numbers, "another shape or variant")
+        advice_by_key |= {"model_name": "'recipe'", "dtype": "another variant"}
+    refused_keys = sorted(user_keys.keys() & advice_by_key.keys())
+    if refused_keys:
+        key = refused_keys[0]
+        raise MaxTextError("config", f"config.{key}: fixed by this workload; use {advice_by_key[key]}")
+    if request.recipe:
+        base_file, keys = _recipe_keys(request, package)
+    else:
+        base_file, keys = package / "configs" / "base.yml", _pinned_keys(request)
     keys |= {"ici_fsdp_parallelism": -1, **user_keys}  # -1 means all ranks that are left over by the other axes
     keys |= {**FORCED_KEYS, "ici_expert_parallelism": request.ep, "base_output_directory": str(scratch / "output")}
-    return ["train_compile", str(base), *(f"{key}={_format_value(value)}" for key, value in keys.items())]
+    return ["train_compile", str(base_file), *(f"{key}={_format_value(value)}" for key, value in keys.items())]
 
 
 def check_shape(config: ResolvedConfig, request: Request) -> None:
-    """Check that MaxText's configuration has the numbers of the shape. Raises MaxTextError, which lists the differing
-    numbers.
+    """Check that MaxText's configuration has the numbers of the shape, or the user's batch size in place of the
+    shape's. A recipe has its own numbers and is not checked. Raises MaxTextError, which lists the differing numbers.
     """
     if request.recipe:
         return
     keys = config.get_keys()
+    expected = {**_resolved_shape_keys(request.geometry), **_user_batch(request)}
     mismatches = [
-        f"{name} is {keys.get(name)!r}, not {number!r}"
-        for name, number in {**_resolved_shape_keys(request.geometry), **_own_batch(request)}.items()
-        if keys.get(name) != number
+        f"{name} is {keys.get(name)!r}, not {number!r}" for name, number in expected.items() if keys.get(name) != number
     ]
     if mismatches:
         raise MaxTextError("shape", f"MaxText did not use the shape's numbers: {'; '.join(mismatches)}")
 
 
 def list_warnings(request: Request) -> list[str]:
-    """Return a warning if the workload sets another batch than the shape."""
-    batch, own_batch = request.geometry.micro_batch, _own_batch(request).get(BATCH, request.geometry.micro_batch)
-    if request.recipe or own_batch == batch:
+    """Return a warning if the user sets another batch size than the shape has. Otherwise return []."""
+    shape_batch = request.geometry.micro_batch
+    batch = _user_batch(request).get(BATCH, shape_batch)
+    if request.recipe or batch == shape_batch:
         return []
-    return [f"{BATCH} is {own_batch}, as the workload sets it, and not the shape's {batch}"]
+    return [f"{BATCH} is {batch}, as the workload sets it, and not the shape's {shape_batch}"]
 
 
-def _own_batch(request: Request) -> dict[str, Scalar]:
+def _user_batch(request: Request) -> dict[str, Scalar]:
+    """Return the user's batch size by its key, or {} if the user sets none."""
     return {BATCH: request.config[BATCH]} if BATCH in request.config else {}
 
 
@@ -115,15 +127,25 @@ def explain_refusal(error: BaseException, request: Request) -> MaxTextError:
 
     If regbot has set the key that MaxText does not know, regbot does not support this revision of MaxText.
     """
-    unknown = _UNKNOWN_KEY.match(str(_cause(error)))
-    is_set_by_regbot = unknown and (unknown[1] in {*FORCED_KEYS, *OWNED_KEYS} or not request.recipe)
-    if unknown and is_set_by_regbot and unknown[1] not in request.config:
+    unknown_key = _UNKNOWN_KEY.match(str(_cause(error)))
+    if unknown_key and _is_set_by_regbot(unknown_key["key"], request):
         return MaxTextError(
             "revision",
-            f"regbot does not support this revision: MaxText has no key {unknown[1]!r}, which regbot sets"
-            f"{_suggest(unknown)}",
+            f"regbot does not support this revision: MaxText has no key {unknown_key['key']!r}, which regbot sets"
+            f"{_suggest(unknown_key)}",
         )
     return MaxTextError("config", describe_error(error))
+
+
+def _is_set_by_regbot(key: str, request: Request) -> bool:
+    """Return whether regbot has set this key, and not the user or a recipe.
+
+    Without a recipe, regbot sets all keys that the user does not set. With a recipe, regbot sets only the keys in
+    ``FORCED_KEYS`` and ``OWNED_KEYS``.
+    """
+    if key in request.config:
+        return False
+    return not request.recipe or key in {*FORCED_KEYS, *OWNED_KEYS}
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -131,24 +153,32 @@ def _cause(error: BaseException) -> BaseException:
     return error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
 
 
-def _suggest(unknown: re.Match[str]) -> str:
-    similar = difflib.get_close_matches(unknown[1], re.findall(r"'([^']+)'", unknown[2]), 3)
-    return f"; did you mean {' or '.join(similar)}?" if similar else ""
+def _suggest(unknown_key: re.Match[str]) -> str:
+    """Return text with the known keys that are spelled similarly, or ''. ``unknown_key`` is a match of
+    ``_UNKNOWN_KEY``.
+    """
+    known_keys = re.findall(r"'([^']+)'", unknown_key["known_keys"])
+    similar_keys = difflib.get_close_matches(unknown_key["key"], known_keys, n=3)
+    return f"; did you mean {' or '.join(similar_keys)}?" if similar_keys else ""
 
 
 def describe_error(error: BaseException) -> str:
-    """Return MaxText's error about the configuration. If a key is unknown, leave out the list of all keys."""
+    """Return a message with MaxText's error about the configuration.
+
+    MaxText's text about an unknown key lists all known keys. The message names only the similar ones.
+    """
     text = str(_cause(error))
-    unknown = _UNKNOWN_KEY.match(text)
-    if not unknown:
+    unknown_key = _UNKNOWN_KEY.match(text)
+    if not unknown_key:
         return f"MaxText refuses the configuration: {text[:1000]}"
-    return f"MaxText refuses the configuration: it has no key {unknown[1]!r}{_suggest(unknown)}"
+    return f"MaxText refuses the configuration: it has no key {unknown_key['key']!r}{_suggest(unknown_key)}"
 
 
 def flatten_config(keys: Mapping[str, Any]) -> dict[str, Scalar]:
     """Return the resolved configuration as scalars, without file paths and names of runs.
 
-    The logical axis rules determine all sharding. They become one key per logical axis.
+    The logical axis rules determine all sharding. They become one key per logical axis, so that a changed rule is one
+    changed key.
     """
     scalars: dict[str, Scalar] = {}
     for key, value in sorted(keys.items()):
@@ -158,14 +188,16 @@ def flatten_config(keys: Mapping[str, Any]) -> dict[str, Scalar]:
 
 
 def _add_scalars(scalars: dict[str, Scalar], key: str, value: Any) -> None:
+    """Add the value of a key to ``scalars``. Keys of nested values contain dots. File paths and URLs are left out."""
     value = value.value if isinstance(value, Enum) else value
     if isinstance(value, Mapping):
-        for name, nested in sorted(value.items(), key=lambda item: str(item[0])):
-            _add_scalars(scalars, f"{key}.{name}", nested)
+        for name in sorted(value, key=str):
+            _add_scalars(scalars, f"{key}.{name}", value[name])
     elif isinstance(value, (list, tuple)) and key.startswith(RULES):
-        for name, target in value:  # a name may occur more than once, and the first applicable rule is used
-            rule_key = f"{key}.{name}"
-            scalars[rule_key] = f"{scalars[rule_key]} | {_join(target)}" if rule_key in scalars else _join(target)
+        for logical_axis, mesh_axes in value:
+            # A logical axis may have several rules. MaxText uses the first applicable one, so all are kept in order.
+            rule_key, rule = f"{key}.{logical_axis}", _join(mesh_axes)
+            scalars[rule_key] = f"{scalars[rule_key]} | {rule}" if rule_key in scalars else rule
     elif isinstance(value, (list, tuple)):
         scalars[key] = _join(value)
     elif value is None or isinstance(value, (bool, int)):
@@ -179,6 +211,7 @@ def _add_scalars(scalars: dict[str, Scalar], key: str, value: Any) -> None:
 
 
 def _join(value: Any) -> str:
+    """Return a value as text. Lists and lists in lists are joined by commas."""
     return ",".join(map(_join, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
@@ -210,27 +243,34 @@ def _resolved_shape_keys(geometry: Geometry) -> dict[str, Scalar]:
 
 
 def _pinned_keys(request: Request) -> dict[str, Any]:
-    model = request.workload.rpartition(":")[2].partition("@")[0]
+    """Return the keys of a workload without a recipe: the shape's name as the model, and the numbers of the shape."""
+    shape_and_version = request.workload.split(":")[-1]
+    model = shape_and_version.split("@")[0]
     return {"model_name": model, **SHAPE_DEFAULTS, **_shape_keys(request.geometry), "dtype": request.dtype}
 
 
 def _recipe_keys(request: Request, package: Path) -> tuple[Path, dict[str, Any]]:
     """Return the base file and the keys of a recipe.
 
-    A recipe is a model name, the file of a model, or a complete configuration file. Raises MaxTextError if there is no
-    such file.
+    A recipe is the name of a model, or a file ``.yml`` in the checkout. A file in a folder ``models`` configures a
+    model, which is also selected by its name. Any other file is a complete configuration and replaces the base file.
+    Raises MaxTextError if there is no such file.
     """
+    base_file = package / "configs" / "base.yml"
     if not request.recipe.endswith(".yml"):
-        return package / "configs" / "base.yml", {"model_name": request.recipe}
+        return base_file, {"model_name": request.recipe}
     path = Path(request.root) / request.recipe
     if not path.is_file():
         raise MaxTextError("config", f"recipe: there is no file {request.recipe!r} in the checkout")
     if path.parent.name == "models":
-        return package / "configs" / "base.yml", {"model_name": path.stem}
+        return base_file, {"model_name": path.stem}
     return path, {}
 
 
 def _format_value(value: Any) -> str:
+    """Return a value as MaxText's command line has it, which is parsed as YAML."""
     if value is None:
         return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value) or '""'
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) or '""'

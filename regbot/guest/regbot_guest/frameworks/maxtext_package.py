@@ -1,8 +1,8 @@
-"""Finds the checkout's own MaxText. Every other MaxText is refused by name.
+"""Finds the checkout's own MaxText, and refuses every other MaxText.
 
-The interpreter usually has an installed MaxText, too. Python imports the installed one if the checkout has no MaxText,
-and also if the checkout's folder ``maxtext`` has no ``__init__.py``, as before 30 April 2026. Counts of the installed
-MaxText would say nothing about the checkout.
+The interpreter usually has an installed MaxText, too. Python imports the installed one if the checkout has no MaxText.
+It also does so if the checkout's folder ``maxtext`` has no ``__init__.py``, which was the case before 30 April 2026.
+Counts of the installed MaxText would say nothing about the checkout.
 """
 
 import importlib.util
@@ -20,9 +20,9 @@ UNKNOWN_REVISION = "regbot does not support this revision"
 
 
 def find_checkout_package(request: Request) -> Path:
-    """Return the folder of the package ``maxtext`` that will be imported. It lies in the checkout. Raises MaxTextError.
+    """Return the folder of the package ``maxtext`` that Python will import. No code of MaxText is imported here.
 
-    No code of MaxText is imported.
+    Raises MaxTextError if this folder is not in the checkout, or if it has not the layout that regbot supports.
     """
     root = Path(request.root).resolve()
     spec = importlib.util.find_spec(PACKAGE)
@@ -38,11 +38,15 @@ def find_checkout_package(request: Request) -> Path:
 
 
 def _is_inside(folder: Path, root: Path) -> bool:
+    """Return whether the package is code of the checkout. A virtual environment inside the checkout does not count."""
     return folder.is_relative_to(root) and "site-packages" not in folder.relative_to(root).parts
 
 
 def _explain_foreign_package(request: Request, installed: Path | None) -> MaxTextError:
-    """Return why the checkout's package is not imported. ``installed`` is the folder of an installed one, or None."""
+    """Return the refusal if Python would not import the checkout's package ``maxtext``.
+
+    ``installed`` is the folder of the package that Python would import instead, or None if it finds none.
+    """
     root = Path(request.root).resolve()
     sources = [root / folder for folder in request.source_roots]
     own_package = next((source / PACKAGE for source in sources if (source / PACKAGE / ENTRY).is_file()), None)
@@ -65,7 +69,7 @@ def _explain_foreign_package(request: Request, installed: Path | None) -> MaxTex
 
 
 def _explain_layout(root: Path) -> MaxTextError | None:
-    """Return the refusal of a revision with an old layout, or None if the checkout has no old layout."""
+    """Return the refusal of a revision whose MaxText is in one of ``OLD_LAYOUTS``, or None if it is in none of them."""
     for folder, period in OLD_LAYOUTS.items():
         if (root / folder / ENTRY.name).is_file():
             return MaxTextError(
@@ -77,4 +81,5 @@ def _explain_layout(root: Path) -> MaxTextError | None:
 
 
 def _show(folder: Path, root: Path) -> str:
+    """Return the path of ``folder`` relative to the checkout, for messages."""
     return folder.relative_to(root).as_posix()

@@ -29,6 +29,7 @@ from regbot_guest.frameworks.megatron_lm import (
     describe_attention,
     describe_dispatcher,
     get_model_chunks,
+    is_path,
 )
 from regbot_guest.frameworks.own_program import ProgramDescription, TrainingProgram, count_own_step, name_axes
 from regbot_guest.frameworks.training_loop import Scalar
@@ -38,16 +39,22 @@ from regbot_guest.paper.step import make_expert_choice
 from regbot_guest.request import Request
 
 STEP = ("megatron.bridge.training.train", "train_step")
+GLOBAL_STATE_POSITION = 5
+"""Position of ``global_state`` among the arguments of ``train_step``."""
 RECIPES = "recipe_runner"
 """Module beside the script. Its ``load_recipe`` returns the configuration of a recipe, given the recipe's name."""
 RESTART_MARKER = "_MB_TRAINING_RECIPE_ENV_BOOTSTRAPPED"
-"""Variable with the number of the process that the script has restarted to set a recipe's environment variables. The
-script does not restart a process with this number.
+"""Environment variable of Bridge's script. The script restarts itself to set a recipe's environment variables, and then
+writes its process id into this variable. It does not restart if the variable already has the id of its process.
 """
 NULL_TOKENIZER = "NullTokenizer"
 PRETRAINING = "_pretrain_"
 """Part of the name of a recipe for pretraining. The script infers the mode from the name."""
-LAYOUT = "model.pipeline_model_parallel_layout"
+LAYOUT_FIELD = "pipeline_model_parallel_layout"
+LAYOUT = f"model.{LAYOUT_FIELD}"
+"""Key for the layers of each pipeline stage: a text such as ``Et*12|t*12|(t|)*2L``, a list with one item for each
+stage, or None.
+"""
 MOCKED = "tokenizer and data are Bridge's own mocks; nothing is saved, evaluated or logged to a service"
 
 OFFLINE_OVERRIDES: Mapping[str, Scalar] = {
@@ -94,7 +101,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
         raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
     if request.routing == "skewed":
         raise ContractError("config", "routing of Bridge's own program is balanced or natural; use another variant")
-    if PRETRAINING not in f"_{request.recipe}_":
+    if PRETRAINING not in f"_{request.recipe}_":  # the name may also begin or end with it
         raise ContractError("config", f"recipe {request.recipe!r} is not one for pretraining, and no other is traced")
     add_python_to_path()
     os.environ[RESTART_MARKER] = str(os.getpid())
@@ -116,7 +123,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
 
 
 class _RecipeJob:
-    """One run of a recipe."""
+    """One run of a recipe: the overrides before the program starts, and the description of the counted step."""
 
     def __init__(self, request: Request, device: Device) -> None:
         self._request, self._device = request, device
@@ -127,14 +134,14 @@ class _RecipeJob:
     def overrides(self) -> list[str]:
         """Return the overrides for the script: regbot's, and then the user's.
 
-        The device chooses among the recipe's number of experts from now on. Raises ContractError if the recipe or a key
-        does not exist, or if the recipe does not fit the requested mesh.
+        From now on, the paper GPU routes tokens to the recipe's number of experts, not to the shape's. Raises
+        ContractError if the recipe or a key does not exist, or if the recipe does not fit the requested mesh.
         """
         request = self._request
         container = self._load_recipe()
         recipe_settings = flatten_config(container)
         user_overrides = read_user_overrides(request.config)
-        layout = getattr(container.model, LAYOUT.rpartition(".")[2], None)  # a list, or a text
+        layout = getattr(container.model, LAYOUT_FIELD, None)  # unlike in recipe_settings, a list is still a list
         settings = {**recipe_settings, LAYOUT: layout, **user_overrides}
         own_overrides: dict[str, Scalar] = {
             **OFFLINE_OVERRIDES,
@@ -145,14 +152,18 @@ class _RecipeJob:
         }
         refuse_unknown_keys(own_overrides, user_overrides, list_keys(container))
         experts, top_k = settings.get("model.num_moe_experts"), settings.get("model.moe_router_topk")
-        if isinstance(experts, int) and isinstance(top_k, int):
+        if isinstance(experts, int) and isinstance(top_k, int):  # otherwise the model has no experts
             geometry = dataclasses.replace(request.geometry, experts=experts, top_k=top_k)
             choice = make_expert_choice(dataclasses.replace(request, geometry=geometry))
             self._device.set_expert_choice(experts, choice)
         return [f"{key}={format_value(value)}" for key, value in {**own_overrides, **user_overrides}.items()]
 
     def _load_recipe(self) -> Any:
-        """Return the recipe's configuration. Raises ContractError. An error in the recipe's own code is passed on."""
+        """Return the recipe's configuration, as the script's own ``load_recipe`` returns it.
+
+        Raises ContractError if there is no such recipe or no ``load_recipe``. An error in the recipe's own code is
+        passed on.
+        """
         request = self._request
         try:
             runner = importlib.import_module(RECIPES)
@@ -165,7 +176,8 @@ class _RecipeJob:
         try:
             container = call_unchanged(runner.load_recipe, (request.recipe,), {})
         except AttributeError as error:
-            if traceback.extract_tb(error.__traceback__)[-1].name != "load_recipe":
+            raising_function = traceback.extract_tb(error.__traceback__)[-1].name
+            if raising_function != "load_recipe":  # the recipe exists, and its own code failed
                 raise
             raise ContractError("config", f"recipe {request.recipe!r} cannot be loaded: {error}") from error
         if not dataclasses.is_dataclass(container) or getattr(container, "model", None) is None:
@@ -173,46 +185,51 @@ class _RecipeJob:
         return container
 
     def _choose_global_batch(self, settings: Mapping[str, Any]) -> int:
-        """Return the number of sequences of a step with as few micro-batches as possible.
+        """Return the global batch, in sequences, of a step with as few micro-batches as possible.
 
         Raises ContractError if the requested mesh does not fit the recipe.
         """
         request = self._request
-        sizes = {short: _read_size(settings, f"model.{name}") for name, short in MODEL_PARALLEL.items()}
-        model_parallel = math.prod(sizes.values())
+        sizes = {axis: _read_size(settings, f"model.{field}") for field, axis in MODEL_PARALLEL.items()}
+        model_parallel_ranks = math.prod(sizes.values())
         recipe_ep = _read_size(settings, "model.expert_model_parallel_size")
-        if recipe_ep != request.ep or request.world % model_parallel:
-            axes = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        if recipe_ep != request.ep or request.world % model_parallel_ranks:
+            axes = ", ".join(f"{axis} {size}" for axis, size in sizes.items())
             raise ContractError(
                 "config",
                 f"recipe {request.recipe!r} has EP {recipe_ep}, {axes}, but {request.world} ranks with EP {request.ep} "
-                f"were requested; trace it with --ep {recipe_ep} and a multiple of {model_parallel} ranks",
+                f"were requested; trace it with --ep {recipe_ep} and a multiple of {model_parallel_ranks} ranks",
             )
-        micro_batches = _count_micro_batches(settings, sizes["PP"])
-        micro_batch, recipe_batch = (_read_size(settings, f"train.{key}_batch_size") for key in ("micro", "global"))
-        global_batch = micro_batches * micro_batch * request.world // model_parallel
+        micro_batches = _count_micro_batches(settings, ranks=sizes["PP"])
+        micro_batch_size = _read_size(settings, "train.micro_batch_size")
+        recipe_batch = _read_size(settings, "train.global_batch_size")
+        data_parallel_ranks = request.world // model_parallel_ranks
+        global_batch = micro_batches * micro_batch_size * data_parallel_ranks
         if recipe_batch != global_batch:
             self._warnings.append(explain_smaller_step(micro_batches, global_batch, recipe_batch))
         return global_batch
 
     def models(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[nn.Module]:
-        """Return the model chunks, given the arguments of
+        """Return the model chunks, and remember the program's configuration. Both are arguments of
         ``train_step(forward_step_func, data_iterator, model, optimizer, scheduler, global_state, ...)``.
         """
-        state = kwargs["global_state"] if "global_state" in kwargs else args[5]
-        self._container = state.cfg
+        global_state = kwargs["global_state"] if "global_state" in kwargs else args[GLOBAL_STATE_POSITION]
+        self._container = global_state.cfg
         return get_model_chunks(args, kwargs)
 
     def describe(self, counter: PaperCounter) -> ProgramDescription:
+        """Return the parts of the record that are read from the program."""
         request, config = self._request, flatten_config(self._container)
-        model = {key.removeprefix("model."): value for key, value in config.items() if key.startswith("model.")}
-        settings = {key: value for key, value in config.items() if not (isinstance(value, str) and "/" in value)}
+        model_settings = {
+            key.removeprefix("model."): value for key, value in config.items() if key.startswith("model.")
+        }
+        settings = {key: value for key, value in config.items() if not is_path(value)}
         return ProgramDescription(
             config={**settings, "routing": request.routing, "mlp": request.mlp},
             software=_read_versions(),
             backends={
                 "attention": describe_attention(counter),
-                **describe_dispatcher(request, counter, model),
+                **describe_dispatcher(request, counter, model_settings),
             },
             warnings=self._warnings,
         )
@@ -237,7 +254,10 @@ def read_user_overrides(config: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 
 def refuse_unknown_keys(own_overrides: Iterable[str], user_overrides: Iterable[str], known_keys: Sequence[str]) -> None:
-    """Raise ContractError if the recipe's configuration lacks a key that an override sets, with the nearest keys."""
+    """Raise ContractError if the recipe's configuration lacks a key that an override sets.
+
+    If the user sets this key, the user has to correct it. If regbot sets it, regbot does not support the revision.
+    """
     for key in user_overrides:
         if key not in known_keys:
             raise ContractError("config", f"the recipe has no key {key}{suggest(key, known_keys)}")
@@ -249,15 +269,16 @@ def refuse_unknown_keys(own_overrides: Iterable[str], user_overrides: Iterable[s
 def _tokenizer_overrides(settings: Mapping[str, Any]) -> dict[str, Scalar]:
     """Return the overrides for a null tokenizer with as many tokens as the recipe's tokenizer.
 
-    A recipe may take the model's vocabulary from its tokenizer. Raises ContractError if it does, and the number of
-    tokens is unknown.
+    If the number of tokens is unknown, the model's vocabulary is used in place of it. If the recipe takes the model's
+    vocabulary from the tokenizer, that is not possible, so ContractError is raised.
     """
     if settings.get("tokenizer.tokenizer_type") == NULL_TOKENIZER:
         return {}
     name = settings.get("tokenizer.tokenizer_model")
     tokens = settings.get("tokenizer.vocab_size") or hugging_face.TOKENS.get(str(name))
-    is_from_tokenizer = settings.get("tokenizer.use_tokenizer_vocab_size") or settings.get("model.vocab_size") is None
-    if tokens is None and is_from_tokenizer:
+    lacks_own_vocabulary = settings.get("model.vocab_size") is None
+    takes_tokenizer_vocabulary = settings.get("tokenizer.use_tokenizer_vocab_size") or lacks_own_vocabulary
+    if tokens is None and takes_tokenizer_vocabulary:
         raise ContractError(
             "config",
             f"the recipe takes its vocabulary from the tokenizer {name}; set 'tokenizer.vocab_size' in the workload's "
@@ -266,17 +287,16 @@ def _tokenizer_overrides(settings: Mapping[str, Any]) -> dict[str, Scalar]:
     return {**TOKENIZER_OVERRIDES, "tokenizer.vocab_size": tokens or settings["model.vocab_size"]}
 
 
-def _count_micro_batches(settings: Mapping[str, Any], stages: int) -> int:
-    """Return the smallest number of micro-batches that Megatron accepts on each rank of a pipeline of ``stages`` ranks.
+def _count_micro_batches(settings: Mapping[str, Any], ranks: int) -> int:
+    """Return the smallest number of micro-batches that Megatron accepts on each rank of a pipeline of ``ranks`` ranks.
+
     Several are required if the pipeline is interleaved, which means that a rank has several stages.
     """
     layout = settings.get(LAYOUT)
     layout_stages = _count_stages(layout) if isinstance(layout, str) else len(layout or ())
-    is_interleaved = (
-        max(_read_size(settings, "model.virtual_pipeline_model_parallel_size"), layout_stages // stages) > 1
-    )
+    stages_per_rank = max(_read_size(settings, "model.virtual_pipeline_model_parallel_size"), layout_stages // ranks)
     group_size = _read_size(settings, "model.microbatch_group_size_per_vp_stage")
-    return max(stages, group_size) if is_interleaved else 1
+    return max(ranks, group_size) if stages_per_rank > 1 else 1
 
 
 def _count_stages(layout: str) -> int:
@@ -286,6 +306,7 @@ def _count_stages(layout: str) -> int:
 
 
 def _dispatcher_overrides(request: Request) -> dict[str, Scalar]:
+    """Return the overrides for the request's dispatcher, or {} if the recipe's dispatcher is kept."""
     if not request.dispatcher:
         return {}
     is_flex = request.dispatcher in FLEX
@@ -308,7 +329,8 @@ def _read_size(settings: Mapping[str, Any], key: str) -> int:
 def format_value(value: Scalar) -> str:
     """Return a value in the grammar of Hydra, which parses the script's overrides.
 
-    A text in brackets is a list, and the text null is no value. Raises ContractError for an interpolation.
+    The text ``null`` means that the key has no value. A text in brackets is a list. Any other text is put into single
+    quotes, with ``\'`` for a quote. Raises ContractError for an interpolation such as ``${model.num_layers}``.
     """
     if value is None or value == "null":
         return "null"
@@ -318,8 +340,10 @@ def format_value(value: Scalar) -> str:
         raise ContractError("config", f"the value {value!r} contains ${{, which would insert another key's value")
     if value.startswith("[") and value.endswith("]"):
         return value
+    # Hydra reads a backslash as an escape only before a quote. So only backslashes there and at the end are doubled.
     escaped = re.sub(r"(\\*)'", lambda match: 2 * match[1] + "\\'", value)
-    return "'" + re.sub(r"\\+$", lambda match: 2 * match[0], escaped) + "'"
+    escaped = re.sub(r"\\+$", lambda match: 2 * match[0], escaped)
+    return f"'{escaped}'"
 
 
 def _read_versions() -> dict[str, str]:

@@ -15,9 +15,9 @@ from regbot_guest.request import Request
 FLEX = ("deepep", "hybridep", "ncclep")
 """Backends of Megatron's dispatcher ``flex``."""
 TRAIN_ITERATIONS = 10_000
-"""Length of the training. regbot ends the program after the counted step. But Megatron makes an index of all samples
-first, which takes about 45 bytes for each: 0.45 GiB for 1024 ranks. The warm-up of a user's learning rate must be
-shorter than the training.
+"""Length of the training. regbot ends the program after the counted step, so a long training costs no time. It must be
+longer than the learning rate's warm-up, which a user may set. It must not be much longer, because Megatron first makes
+an index of all samples, which takes about 45 bytes for each sample: 0.45 GiB for 1024 ranks.
 """
 OFFLINE_FLAGS: Mapping[str, Scalar] = {
     "mock_data": True,
@@ -67,31 +67,37 @@ INTERLEAVED = (
 )  # fmt: skip
 """Flags with which a rank may have several pipeline stages."""
 MICRO_BATCH_GROUPS = ("pipeline_model_parallel_size", "microbatch_group_size_per_virtual_pipeline_stage")
-"""Flags whose largest value is the smallest number of micro-batches on a rank with several pipeline stages."""
+"""If a rank has several pipeline stages, it needs as many micro-batches as the largest value of these flags."""
 
 _FLAG_NAME = re.compile(r"[A-Za-z]\w*")
 
 
 @dataclass(frozen=True)
 class CommandLine:
-    """All flags of the script. ``given`` are the flags of the user and of the test case, with their original values.
-    ``flags`` has the value that regbot put in place of some of them."""
+    """The command line of the training script, and where its flags come from."""
 
     flags: Mapping[str, Scalar | FlagValue]
+    """All flags with the values that the script gets. True is a flag without a value. A flag with False or None is
+    left out of the command line.
+    """
     given: Mapping[str, Scalar | FlagValue]
+    """Flags that the user or the test case sets, with the values set there. ``flags`` may have other values, or lack
+    some of these flags.
+    """
     warnings: Sequence[str] = ()
 
     @property
     def words(self) -> list[str]:
-        """The command line without the script."""
+        """The words of the command line after the script's name."""
         words: list[str] = []
         for name, value in self.flags.items():
-            if value is True:
-                words.append(_as_option(name))
-            elif isinstance(value, tuple):
-                words += [_as_option(name), *value]
-            elif value is not False and value is not None:
-                words += [_as_option(name), str(value)]
+            if value is None or value is False:
+                continue
+            words.append(_as_option(name))
+            if isinstance(value, tuple):
+                words += value
+            elif value is not True:
+                words.append(str(value))
         return words
 
     @property
@@ -105,8 +111,9 @@ class CommandLine:
         return [_as_option(name) for name in self.regbot_flags]
 
     def replaced_flags(self) -> dict[str, Scalar]:
-        """Return the flags of the test case that regbot has left out or replaced, with their original values. Flags for
-        data, checkpoints and logs are not among them.
+        """Return the flags of the test case that regbot has left out or replaced, with the test case's values.
+
+        Flags for data, checkpoints and logs are not returned, because they do not influence the step.
         """
         return {
             name: " ".join(value) if isinstance(value, tuple) else value
@@ -116,28 +123,32 @@ class CommandLine:
 
 
 def make_command_line(request: Request, test_case: MegatronTestCase | None = None) -> CommandLine:
-    """Return the command line of the test case, or of the shape and the mesh, with the user's own flags. Raises
-    ContractError.
+    """Return the command line of the test case. Without a test case, return the command line of the request's shape
+    and mesh. In both cases the user's flags override all others.
+
+    Raises ContractError.
     """
     if request.routing == "skewed":
         raise ContractError("config", "routing of Megatron's own program is balanced or natural; use another variant")
     user_flags = read_user_flags(request.config, () if test_case is not None else SHAPE_FLAGS)
-    chosen = {**_dispatcher_flags(request), **user_flags}
+    workload_flags = {**_dispatcher_flags(request), **user_flags}
     if test_case is None:
         shape = shape_flags(request, count_model_parallel_ranks(user_flags, "config"))
-        return CommandLine({**shape, **DEFAULT_FLAGS, **OFFLINE_FLAGS, **chosen}, chosen)
-    flags = {**test_case.flags, **chosen}
-    step, warning = _smallest_step(request, flags)
-    given = {**test_case.left_out, **flags}
-    warnings = [*test_case.warnings, *([warning] if warning else ())]
-    return CommandLine({**test_case.flags, **step, **OFFLINE_FLAGS, **chosen}, given, warnings)
+        return CommandLine({**shape, **DEFAULT_FLAGS, **OFFLINE_FLAGS, **workload_flags}, given=workload_flags)
+    requested_flags = {**test_case.flags, **workload_flags}
+    batch_flags, batch_warning = _smallest_step(request, requested_flags)
+    return CommandLine(
+        flags={**test_case.flags, **batch_flags, **OFFLINE_FLAGS, **workload_flags},
+        given={**test_case.left_out, **requested_flags},
+        warnings=[*test_case.warnings, *([batch_warning] if batch_warning else [])],
+    )
 
 
 def read_user_flags(config: Mapping[str, Scalar], shape_names: Iterable[str]) -> dict[str, Scalar | FlagValue]:
     """Return the user's flags. A key of ``config`` may have ``-`` in place of ``_``, as on the command line.
 
-    Raises ContractError if a flag cannot be set, or is written in a way that could set another flag. ``shape_names``
-    are the flags that the shape sets.
+    ``shape_names`` are the flags that the shape sets. Raises ContractError if the user sets one of these, if a key is
+    not a flag's name, or if a value contains another flag. For example, ``"1 --save x"`` would also set ``--save``.
     """
     flags: dict[str, Scalar | FlagValue] = {}
     for key, value in config.items():
@@ -160,12 +171,14 @@ def read_user_flags(config: Mapping[str, Scalar], shape_names: Iterable[str]) ->
 
 
 def shape_flags(request: Request, model_parallel_ranks: int) -> dict[str, Scalar]:
-    """Return the flags for the numbers of the shape and of the mesh."""
-    numbers, dense = request.geometry, request.mlp != "moe"
+    """Return the flags for the numbers of the shape and of the mesh. ``model_parallel_ranks`` is the number of ranks
+    that work on the same micro-batch.
+    """
+    numbers, is_dense = request.geometry, request.mlp != "moe"
     flags: dict[str, Scalar] = {
         "num_layers": numbers.layers,
         "hidden_size": numbers.hidden,
-        "ffn_hidden_size": numbers.dense_width if dense else numbers.expert_width,
+        "ffn_hidden_size": numbers.dense_width if is_dense else numbers.expert_width,
         "num_attention_heads": numbers.heads,
         "group_query_attention": True,
         "num_query_groups": numbers.kv_heads,
@@ -181,7 +194,7 @@ def shape_flags(request: Request, model_parallel_ranks: int) -> dict[str, Scalar
         "fp16": request.dtype == "float16",
         "train_iters": TRAIN_ITERATIONS,
     }
-    if not dense:
+    if not is_dense:
         flags |= {
             "num_experts": numbers.experts,
             "moe_ffn_hidden_size": numbers.expert_width,
@@ -194,8 +207,11 @@ def shape_flags(request: Request, model_parallel_ranks: int) -> dict[str, Scalar
 def _smallest_step(
     request: Request, flags: Mapping[str, Scalar | FlagValue]
 ) -> tuple[dict[str, Scalar | FlagValue], str]:
-    """Return flags for the smallest step of a test case on the requested ranks, and a warning if its own step is
-    larger. Raises ContractError if the test case cannot have these ranks.
+    """Return flags for the smallest step of a test case on the requested ranks, and a warning.
+
+    ``flags`` are those of the test case and of the user. The smallest step has one micro-batch on each rank, or as many
+    as an interleaved pipeline needs. The warning says that the test case's own global batch differs. It is '' if it
+    does not differ, or if the test case sets none. Raises ContractError if the test case cannot run on these ranks.
     """
     where = f"recipe {request.recipe!r}"
     model_parallel_ranks = count_model_parallel_ranks(flags, where)
@@ -210,20 +226,23 @@ def _smallest_step(
     is_interleaved = any(flags.get(name) for name in INTERLEAVED)
     group_sizes = (read_size(flags, name, where) for name in MICRO_BATCH_GROUPS)
     micro_batches = max(group_sizes) if is_interleaved else 1
-    global_batch = micro_batches * read_size(flags, "micro_batch_size", where) * request.world // model_parallel_ranks
-    step: dict[str, Scalar | FlagValue] = {"global_batch_size": global_batch}
+    data_parallel_ranks = request.world // model_parallel_ranks
+    global_batch = micro_batches * read_size(flags, "micro_batch_size", where) * data_parallel_ranks
+    batch_flags: dict[str, Scalar | FlagValue] = {"global_batch_size": global_batch}
     if "vocab_size" not in flags:
-        step["vocab_size"] = request.geometry.vocabulary - 1
+        batch_flags["vocab_size"] = request.geometry.vocabulary - 1  # the null tokenizer adds one token
     if "global_batch_size" not in flags:
-        return step, ""
-    own_batch = read_size(flags, "global_batch_size", where)
-    if own_batch == global_batch:
-        return step, ""
-    return step, explain_smaller_step(micro_batches, global_batch, own_batch)
+        return batch_flags, ""
+    recipe_batch = read_size(flags, "global_batch_size", where)
+    if recipe_batch == global_batch:
+        return batch_flags, ""
+    return batch_flags, explain_smaller_step(micro_batches, global_batch, recipe_batch)
 
 
 def explain_smaller_step(micro_batches: int, global_batch: int, recipe_batch: int) -> str:
-    """Return the warning that a traced step has another global batch than the recipe."""
+    """Return the warning that a traced step has another global batch than the recipe. Batches count sequences, and
+    ``micro_batches`` is the number on each rank.
+    """
     traced = "1 micro-batch" if micro_batches == 1 else f"{micro_batches} micro-batches"
     return (
         f"the traced step has {traced} on each rank ({global_batch} sequences in all; the recipe's global batch has "
@@ -232,8 +251,9 @@ def explain_smaller_step(micro_batches: int, global_batch: int, recipe_batch: in
 
 
 def count_model_parallel_ranks(flags: Mapping[str, Scalar | FlagValue], where: str) -> int:
-    """Return the number of ranks that work on the same micro-batch. Raises ContractError, whose text begins with
-    ``where``.
+    """Return the number of ranks that work on the same micro-batch.
+
+    ``where`` names the source of the flags. The ContractError for a flag that is no positive number begins with it.
     """
     product = 1
     for name in MODEL_PARALLEL:
@@ -242,7 +262,10 @@ def count_model_parallel_ranks(flags: Mapping[str, Scalar | FlagValue], where: s
 
 
 def read_size(flags: Mapping[str, Scalar | FlagValue], name: str, where: str) -> int:
-    """Return the positive number of a flag; 1 if it is not set. Raises ContractError, with ``where`` in front."""
+    """Return the value of a flag as a positive number, or 1 if the flag is not set.
+
+    ``where`` names the source of the flags. The ContractError for a flag that is no positive number begins with it.
+    """
     value = flags.get(name)
     text = "1" if value is None else str(value)
     if not text.isdecimal() or int(text) == 0:
@@ -251,6 +274,7 @@ def read_size(flags: Mapping[str, Scalar | FlagValue], name: str, where: str) ->
 
 
 def _dispatcher_flags(request: Request) -> dict[str, Scalar | FlagValue]:
+    """Return the flags for the request's dispatcher, or no flags if the request leaves the choice to Megatron."""
     if request.dispatcher in FLEX:
         return {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": request.dispatcher}
     return {"moe_token_dispatcher_type": request.dispatcher} if request.dispatcher else {}

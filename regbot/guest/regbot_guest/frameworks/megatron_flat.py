@@ -1,6 +1,7 @@
 """Configurations of Megatron and of Megatron Bridge as flat scalars, to compare two revisions."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
@@ -12,29 +13,36 @@ from regbot_guest.frameworks.training_loop import Scalar
 
 
 def flatten_config(configuration: Any, prefix: str = "") -> dict[str, Scalar]:
-    """Return the fields of a dataclass as scalars.
+    """Return the fields of a dataclass as scalars. Keys of nested dataclasses contain dots. ``prefix`` begins each key.
 
-    Functions are represented by their names, and keys of nested dataclasses contain dots. Absolute paths are left out.
+    Absolute paths are left out, because they differ between machines and checkouts.
     """
     scalars: dict[str, Scalar] = {}
     for config_field in dataclasses.fields(configuration):
         value = getattr(configuration, config_field.name, None)
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        is_section = dataclasses.is_dataclass(value) and not isinstance(value, type)
+        if is_section:
             scalars |= flatten_config(value, f"{prefix}{config_field.name}.")
             continue
         scalar = to_scalar(value)
-        if not (isinstance(scalar, str) and scalar.startswith("/")):
+        is_absolute_path = isinstance(scalar, str) and scalar.startswith("/")
+        if not is_absolute_path:
             scalars[f"{prefix}{config_field.name}"] = scalar
     return scalars
 
 
 def to_scalar(value: Any) -> Scalar:
+    """Return a value of a configuration as a scalar. The text of equal values is the same in every process.
+
+    Lists and dictionaries become one text. Any other object, such as a function, is represented by the qualified name
+    of the object or of its class.
+    """
     if isinstance(value, Enum):
         return value.name
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
-        return value if abs(value) != float("inf") and value == value else str(value)
+        return value if math.isfinite(value) else str(value)
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     if isinstance(value, (list, tuple)):

@@ -53,10 +53,11 @@ AXES = {
     "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP": "tp_dp_cp",
 }
 """Mesh axes by the description of a process group in ``megatron.core.parallel_state``. Groups over one axis come first,
-then groups over several axes.
+because ``name_axes`` needs their sizes to name the groups over several axes.
 """
 
 _ATTENTION = re.compile(r"(attention|attn)(?!.*(backward|bwd))")
+"""Names of fused attention operators of the forward pass."""
 NVCC = "megatron.legacy.fused_kernels.load, which asks nvcc for its version and builds nothing, does nothing"
 MOCKED = "data and tokenizer are Megatron's own mocks; nothing is saved, evaluated or logged to a service"
 
@@ -73,11 +74,13 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
         raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
     add_python_to_path()
     test_case = read_test_case(Path(request.root), request.recipe) if request.recipe else None
-    command_line, patches = make_command_line(request, test_case), [MOCKED]
+    command_line = make_command_line(request, test_case)
+    patches = [MOCKED]  # further ones are added while the program runs
     if test_case is not None:
         set_variables(test_case)
-        names, where = ("num_experts", "moe_router_topk"), f"recipe {request.recipe!r}"
-        experts, top_k = (read_size(command_line.flags, name, where) for name in names)
+        where = f"recipe {request.recipe!r}"
+        experts = read_size(command_line.flags, "num_experts", where)
+        top_k = read_size(command_line.flags, "moe_router_topk", where)
         request = replace(request, geometry=replace(request.geometry, experts=experts, top_k=top_k))
     if not command_line.flags.get("use_megatron_fsdp"):  # Megatron-FSDP refuses this setting
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # Megatron requires it for several kinds of overlap
@@ -100,15 +103,16 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
 
 @contextmanager
 def _without_nvcc(patches: list[str]) -> Iterator[None]:
-    """While active, releases up to 0.16 start without a CUDA toolkit. Adds what is replaced to ``patches``.
+    """While active, Megatron's releases up to 0.16 start without a CUDA toolkit.
 
-    Their ``fused_kernels.load`` asks nvcc for its version, and builds nothing.
+    ``fused_kernels.load`` of these releases only asks nvcc for its version. If there is no CUDA toolkit, and so no
+    nvcc, a function that does nothing replaces it, and ``NVCC`` is added to ``patches``.
     """
     fused_kernels: Any = None
-    with suppress(Exception):  # if the program needs this module, it fails there itself
+    with suppress(Exception):  # if the program needs this module, its own import fails and reports the error
         fused_kernels = importlib.import_module("megatron.legacy.fused_kernels")
     original = getattr(fused_kernels, "load", None)
-    if original is None or importlib.import_module("torch.utils.cpp_extension").CUDA_HOME is not None:
+    if original is None or _has_cuda_toolkit():
         yield
         return
     patches.append(NVCC)
@@ -119,14 +123,19 @@ def _without_nvcc(patches: list[str]) -> Iterator[None]:
         fused_kernels.load = original
 
 
+def _has_cuda_toolkit() -> bool:
+    return importlib.import_module("torch.utils.cpp_extension").CUDA_HOME is not None
+
+
 def add_python_to_path() -> None:
     """Put this interpreter's folders first on PATH.
 
-    Megatron compiles its dataset helpers with the python3 and the python3-config on PATH. They must be those of the
-    interpreter that runs here. A virtual environment has no python3-config.
+    Megatron compiles its dataset helpers with the python3 and the python3-config on PATH. Both must belong to the
+    interpreter that runs here. A virtual environment has no python3-config, so the folder of the base installation is
+    added too.
     """
-    folders = [str(Path(sys.executable).parent), str(Path(sys.base_prefix, "bin")), os.environ.get("PATH", "")]
-    os.environ["PATH"] = os.pathsep.join(folders)
+    own_folder, base_folder = Path(sys.executable).parent, Path(sys.base_prefix, "bin")
+    os.environ["PATH"] = os.pathsep.join([str(own_folder), str(base_folder), os.environ.get("PATH", "")])
 
 
 def get_model_chunks(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[nn.Module]:
@@ -138,9 +147,12 @@ def get_model_chunks(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence
 def _describe_program(
     request: Request, counter: PaperCounter, command_line: CommandLine, test_case: MegatronTestCase | None
 ) -> ProgramDescription:
+    """Return the parts of the record that are read from the program. Raises ContractError if the script did not use
+    the numbers of the shape.
+    """
     arguments = vars(_megatron_arguments())
     scalars = {name: to_scalar(value) for name, value in sorted(arguments.items())}
-    config = {name: value for name, value in scalars.items() if not (isinstance(value, str) and "/" in value)}
+    config = {name: value for name, value in scalars.items() if not is_path(value)}
     described: dict[str, Scalar] = {**config, "routing": request.routing, "mlp": request.mlp}
     if test_case is None:
         check_shape(arguments, request)
@@ -157,17 +169,26 @@ def _describe_program(
     )
 
 
-def check_shape(arguments: Mapping[str, Any], request: Request) -> None:
-    """Check that the script's own arguments have the numbers of the shape. Raises ContractError, which lists the
-    differing numbers. An argument that this revision does not have is not checked.
+def is_path(value: Scalar) -> bool:
+    """Return whether a setting is taken for a path, because it contains a slash."""
+    return isinstance(value, str) and "/" in value
 
-    Another name of a flag, or a file that a flag names, can change a number that regbot has set. The size of the
-    vocabulary is left out, because Megatron pads it.
+
+def check_shape(arguments: Mapping[str, Any], request: Request) -> None:
+    """Check that the script's arguments after parsing have the numbers of the shape. Raises ContractError, which lists
+    the differing numbers.
+
+    A number can differ although regbot has set its flag, because the user may set the same number by an alias of the
+    flag, or by a file that another flag names. An argument that this revision does not have is not checked. Neither is
+    the size of the vocabulary, because Megatron pads it.
     """
+    checked_flags = SHAPE_FLAGS - {"vocab_size"}
+    # None of the checked flags depends on the number of model-parallel ranks.
+    expected_numbers = shape_flags(request, model_parallel_ranks=1)
     mismatches = [
         f"{name} is {arguments[name]!r}, not {number!r}"
-        for name, number in shape_flags(request, 1).items()
-        if name in SHAPE_FLAGS and name != "vocab_size" and arguments.get(name) not in (None, number)
+        for name, number in expected_numbers.items()
+        if name in checked_flags and arguments.get(name) not in (None, number)
     ]
     if mismatches:
         raise ContractError("shape", f"{request.program} did not use the shape's numbers: {'; '.join(mismatches)}")
@@ -178,36 +199,47 @@ def _megatron_arguments() -> Any:
 
 
 def describe_attention(counter: PaperCounter) -> dict[str, str]:
+    """Return which attention ran: the fused operator with the most calls, or ``unfused``. Nothing is requested."""
     launches = {name: count for name, count in counter.operators.items() if _ATTENTION.search(name)}
-    name = max(launches, key=lambda key: launches[key], default="")
-    evidence = f"launched {name} x{launches[name]}" if name else "no fused attention operator was launched"
-    return _backend_entry("", "", name.split("::")[-1].strip("_") or "unfused", evidence)
+    if launches:
+        name = max(launches, key=lambda operator: launches[operator])
+        executed, evidence = name.split("::")[-1].strip("_"), f"launched {name} x{launches[name]}"
+    else:
+        executed, evidence = "unfused", "no fused attention operator was launched"
+    return _backend_entry(requested="", resolved="", executed=executed, evidence=evidence)
 
 
 def describe_dispatcher(
     request: Request, counter: PaperCounter, config: Mapping[str, Scalar]
 ) -> dict[str, Mapping[str, str]]:
-    if request.mlp != "moe":
+    """Return the requested, configured and executed dispatcher under ``dispatcher``. Return {} if no tokens are
+    exchanged: in a dense model, or with one expert-parallel rank. ``config`` has Megatron's resolved settings.
+    """
+    if request.mlp != "moe" or request.ep == 1:
         return {}
+    counts = _count_exchanges(counter)
+    dispatchers = {**{library: library for library in FLEX}, "all_to_all": "alltoall", "all_gather": "allgather"}
+    executed = next((dispatcher for exchange, dispatcher in dispatchers.items() if exchange in counts), "none")
+    configured = str(config.get("moe_token_dispatcher_type"))
+    if configured == "flex":
+        configured = str(config.get("moe_flex_dispatcher_backend"))
+    exchanges = ", ".join(f"{count} {exchange}" for exchange, count in sorted(counts.items())) or "none"
+    evidence = f"exchanges of expert layers on axis ep: {exchanges}"
+    return {"dispatcher": _backend_entry(request.dispatcher or configured, configured, executed, evidence)}
+
+
+def _count_exchanges(counter: PaperCounter) -> dict[str, int]:
+    """Return how many collectives on axis ep exchanged the payload of expert layers, by library or kind."""
     counts: dict[str, int] = {}
-    for key, times in counter.tally.count.items():
-        # A schedule that overlaps layers calls their parts outside of the modules, so that the path is empty.
-        is_outside = not key.where and key.phase in ("forward", "backward")
-        is_of_experts = key.via in FLEX or is_outside or ".mlp" in key.where
-        if key.role == "payload" and "ep" in re.split(r"[_|]", key.axis) and is_of_experts:
+    for key, count in counter.tally.count.items():
+        # A schedule that overlaps layers calls parts of them outside of their modules. The module path is then empty.
+        is_in_overlapped_layer = not key.where and key.phase in ("forward", "backward")
+        is_of_experts = key.via in FLEX or is_in_overlapped_layer or ".mlp" in key.where
+        is_on_ep = "ep" in re.split(r"[_|]", key.axis)
+        if key.role == "payload" and is_on_ep and is_of_experts:
             exchange = key.via if key.via in FLEX else key.kind
-            counts[exchange] = counts.get(exchange, 0) + times
-    dispatcher_by_kind = {"all_to_all": "alltoall", "all_gather": "allgather"}
-    executed = next((library for library in FLEX if library in counts), "")
-    executed = executed or next((name for kind, name in dispatcher_by_kind.items() if counts.get(kind)), "none")
-    resolved = str(config.get("moe_token_dispatcher_type"))
-    if resolved == "flex":
-        resolved = str(config.get("moe_flex_dispatcher_backend"))
-    evidence = ", ".join(f"{times} {exchange}" for exchange, times in sorted(counts.items())) or "none"
-    if request.ep == 1:
-        return {}
-    evidence = f"exchanges of expert layers on axis ep: {evidence}"
-    return {"dispatcher": _backend_entry(request.dispatcher or resolved, resolved, executed, evidence)}
+            counts[exchange] = counts.get(exchange, 0) + count
+    return counts
 
 
 def _backend_entry(requested: str, resolved: str, executed: str, evidence: str) -> dict[str, str]:

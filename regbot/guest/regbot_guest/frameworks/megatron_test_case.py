@@ -22,9 +22,9 @@ FILE_FLAGS = frozenset({
     "tensorboard_dir", "wandb_project", "wandb_exp_name", "wandb_entity", "wandb_save_dir", "save_interval",
     "save_retain_interval", "async_save",
 })  # fmt: skip
-"""Flags that name data, a checkpoint or a log, or that are refused without such a flag."""
+"""Flags that name data, a checkpoint or a log, and flags that Megatron accepts only beside such a flag."""
 UNTRACED_FLAGS = ("log_num_zeros_in_grad",)
-"""Flags for which the host reads an integer that depends on values. No paper GPU has it."""
+"""Flags for which the host reads an integer that depends on the values of tensors. A paper GPU has no values."""
 
 FlagValue = str | bool | tuple[str, ...]
 """Value of a flag: one word, several words, or True for a flag without a value."""
@@ -35,20 +35,19 @@ _PATH_STARTS = ("/", "./", "../", "~")
 
 @dataclass(frozen=True)
 class MegatronTestCase:
-    """The flags of a test case by their names with ``_``, and its environment variables.
-
-    ``left_out`` are flags that a trace cannot have, with their values. ``warnings`` say why, unless the flag only names
-    data, a checkpoint or a log.
-    """
+    """The flags and the environment variables of a test case. Names of flags are written with ``_``."""
 
     flags: Mapping[str, FlagValue]
+    """Flags that a trace can have."""
     variables: Mapping[str, str]
     left_out: Mapping[str, FlagValue]
+    """Flags that a trace cannot have."""
     warnings: Sequence[str] = ()
+    """Why flags are left out. Flags in ``FILE_FLAGS`` need no warning."""
 
 
 def read_test_case(root: Path, recipe: str) -> MegatronTestCase:
-    """Read the file ``recipe`` in the checkout ``root``. Raises ContractError."""
+    """Read the test case in the file ``recipe`` of the checkout ``root``. Raises ContractError."""
     path = root / recipe
     if not path.resolve().is_relative_to(root.resolve()) or not path.is_file():
         raise ContractError("config", f"recipe {recipe!r}: there is no such file in the checkout")
@@ -63,8 +62,11 @@ def read_test_case(root: Path, recipe: str) -> MegatronTestCase:
     for name, value in sections[FLAGS].items():
         if value == "":
             continue  # the test runner leaves such a flag out
-        reason = _why_left_out(name, value)
-        (kept if reason is None else left_out)[name] = value
+        reason = _why_untraceable(name, value)
+        if name in FILE_FLAGS or reason:
+            left_out[name] = value
+        else:
+            kept[name] = value
         if reason:
             warnings.append(f"{name} of the recipe is left out, because {reason}")
     variables = {name: str(value) for name, value in sections.get(VARIABLES, {}).items()}
@@ -77,62 +79,73 @@ def set_variables(test_case: MegatronTestCase) -> None:
         os.environ.setdefault(name, value)
 
 
-def _why_left_out(name: str, value: FlagValue) -> str | None:
-    """Return why a flag is left out: '' if nobody misses it in a trace, and None if it is not left out."""
+def _why_untraceable(name: str, value: FlagValue) -> str:
+    """Return why a trace cannot have this flag although it may influence the step. Return '' for all other flags."""
     if name in FILE_FLAGS:
         return ""
     if name in UNTRACED_FLAGS:
         return "its value depends on real data"
-    if isinstance(value, str) and ("$" in value or value.startswith(_PATH_STARTS)):
-        return "its value names a file"
-    return None
+    names_file = isinstance(value, str) and ("$" in value or value.startswith(_PATH_STARTS))
+    return "its value names a file" if names_file else ""
 
 
 def _read_sections(path: Path, recipe: str) -> dict[str, dict[str, FlagValue]]:
-    """Return the flags and the variables of the file, by section. Raises ContractError."""
+    """Return the entries of the file's sections ``FLAGS`` and ``VARIABLES`` by section and name. A missing section is
+    left out. Raises ContractError.
+    """
     try:
         import yaml  # type: ignore[import-untyped, unused-ignore]
     except ImportError as error:
         raise ContractError("config", f"recipe {recipe!r} is YAML; install pyyaml in the workload's python") from error
     try:
-        # A node has the texts as they are written. A loaded document would have 1e-2, off and 010 as other values.
+        # The nodes of YAML have all values as they are written. A loader would turn 1e-2, off and 010 into numbers and
+        # booleans.
         document = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
         sections: dict[str, dict[str, FlagValue]] = {}
-        for key, section in document.value if isinstance(document, yaml.MappingNode) else ():
-            if key.value not in (FLAGS, VARIABLES):
+        section_nodes = document.value if isinstance(document, yaml.MappingNode) else ()
+        for key_node, section_node in section_nodes:
+            section = key_node.value
+            if section not in (FLAGS, VARIABLES):
                 continue
-            if key.value in sections:
-                raise ContractError("config", f"recipe {recipe!r} has {key.value} twice; remove one of them")
-            if not isinstance(section, yaml.MappingNode):
-                raise ContractError("config", f"recipe {recipe!r}: {key.value} is no table of names and values")
-            sections[key.value] = dict(_read_entry(name, value, recipe) for name, value in section.value)
-            if len(sections[key.value]) != len(section.value):
-                raise ContractError("config", f"recipe {recipe!r}: {key.value} has a name twice; remove one of them")
+            if section in sections:
+                raise ContractError("config", f"recipe {recipe!r} has {section} twice; remove one of them")
+            if not isinstance(section_node, yaml.MappingNode):
+                raise ContractError("config", f"recipe {recipe!r}: {section} is no table of names and values")
+            sections[section] = dict(_read_entry(name, value, recipe) for name, value in section_node.value)
+            if len(sections[section]) != len(section_node.value):
+                raise ContractError("config", f"recipe {recipe!r}: {section} has a name twice; remove one of them")
     except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:
         raise ContractError("config", f"recipe {recipe!r} cannot be read as YAML: {error}") from error
     return sections
 
 
 def _read_entry(name_node: Any, value_node: Any, recipe: str) -> tuple[str, FlagValue]:
-    """Return a name with ``_`` and its value. Raises ContractError."""
+    """Return the name and the value of a flag or of an environment variable. Raises ContractError.
+
+    A flag is written with dashes, such as ``--num-layers``, and its name is ``num_layers``. A variable is written
+    without dashes before it, and its name and text are not changed.
+    """
     name = name_node.value
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ContractError(
             "config", f"recipe {recipe!r} has {str(name)[:80]!r}, which is no name of a flag or variable"
         )
-    nodes = value_node.value
-    if isinstance(nodes, str):
-        value = _parse_text(nodes) if name.startswith("--") else nodes
-    elif all(isinstance(getattr(node, "value", None), str) for node in nodes):
-        value = tuple(word for node in nodes for word in node.value.split())
+    is_flag = name.startswith("--")
+    content = value_node.value  # a text, or the nodes of a list's items or of a table's entries
+    value: FlagValue
+    if isinstance(content, str):
+        value = _parse_text(content) if is_flag else content
+    elif all(isinstance(getattr(node, "value", None), str) for node in content):
+        value = tuple(word for node in content for word in node.value.split())
     else:
         raise ContractError("config", f"recipe {recipe!r}: the value of {name} is neither a text nor a list of texts")
     if isinstance(value, tuple) and any(word.startswith("--") for word in value):
         raise ContractError("config", f"recipe {recipe!r}: the value of {name} contains another flag")
-    return (name.removeprefix("--").replace("-", "_") if name.startswith("--") else name), value
+    return (name.removeprefix("--").replace("-", "_") if is_flag else name), value
 
 
 def _parse_text(text: str) -> FlagValue:
+    """Return the value that Megatron's test runner gives to a flag with this text."""
     if text == "true":
         return True
     if text.startswith("[") and text.endswith("]"):

@@ -57,27 +57,28 @@ PAPER = "a paper GPU in place of one: kernels compute shapes"
 
 @dataclass(frozen=True)
 class TrainingProgram:
-    """A training program, and the function in it that makes one training step.
-
-    ``start`` is the path of a script, or the name of a module that is run as with ``python -m``. ``step`` is the module
-    and the dotted name of the step function. ``models`` and ``axes`` return the models and the mesh axes, given the
-    arguments of the first call of this function. ``describe`` is called after the counted step.
-
-    ``late_arguments`` returns further arguments, which depend on the program's own code. It is called when that code
-    can be imported.
-    """
+    """A training program, and the function in it that makes one training step."""
 
     start: Path | str
+    """Path of a script, or the name of a module that is run as with ``python -m``."""
     arguments: Sequence[str]
+    """Command line after the script's name."""
     step: tuple[str, str]
+    """Module of the step function, and its dotted name in this module, such as ``Trainer.train_step``."""
     models: Callable[[Sequence[Any], Mapping[str, Any]], Sequence[nn.Module]]
+    """Returns the models, given the positional and the keyword arguments of the first call of the step function."""
     axes: Callable[[Sequence[Any], Mapping[str, Any]], Axes]
+    """Returns the mesh axes, given the same arguments as ``models``."""
     describe: Callable[[PaperCounter], "ProgramDescription"]
+    """Called after the counted step, with its counts."""
     experts: int
+    """Number of experts among which each router chooses."""
     patches: Sequence[str] = ()
+    """Descriptions of what regbot has replaced in the program, for the ledger."""
     regbot_flags: Collection[str] = ()
     """Flags in ``arguments`` that regbot sets, and not the user."""
     late_arguments: Callable[[], Sequence[str]] = tuple
+    """Returns further arguments, which depend on the program's own code. Called when that code can be imported."""
     replacements: Callable[[], AbstractContextManager[None]] = nullcontext
     """Context that is active from before the first import of the program to its end."""
 
@@ -92,8 +93,11 @@ class ProgramDescription:
     """Parts of the record that only the framework's own module can read from the program."""
 
     config: Mapping[str, Scalar]
+    """The program's resolved configuration."""
     software: Mapping[str, str]
+    """Versions of packages."""
     backends: Mapping[str, Mapping[str, str]]
+    """For each backend: what was requested, resolved and executed, and the evidence."""
     warnings: Sequence[str] = ()
 
 
@@ -106,7 +110,7 @@ class _StopProgram(BaseException):
 def count_own_step(request: Request, device: Device, program: TrainingProgram) -> dict[str, Any]:
     """Run the program up to the counted step, and return this step's part of the raw record.
 
-    Raises ContractError or Untraceable.
+    Raises ContractError if no step can be counted, and Untraceable if the paper GPU has refused an operation.
     """
     torch.set_num_threads(1)  # traces run in parallel and must not compete for cores
     steps = max(STEPS, request.steps)
@@ -126,7 +130,7 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
         except _StopProgram:
             pass
         except (Exception, SystemExit) as error:
-            if device.refusals:  # the program may have caught the exception of the refusal
+            if device.refusals:  # this error may be a consequence of the refusal
                 raise Untraceable(device.refusals[0]) from error
             raise
         finally:
@@ -139,19 +143,20 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
                 f"{program.name} ended after {watch.number} training steps, but regbot counts step {steps}; let "
                 "the program make more steps",
             )
-        if device.refusals:  # the program may have caught the exception of this refusal
+        if device.refusals:  # the paper GPU raised an exception, which the program has caught
             raise Untraceable(device.refusals[0])
         if uncounted_watch.collectives:
             raise ContractError(
                 "liveness", f"a collective was issued where it cannot be counted ({uncounted_watch.collectives[0]})"
             )
-        watch.record["ledger"] |= as_ledger_fields(compile_watch.guesses() | device.notes())
+        guesses = compile_watch.guesses() | device.notes()
+        watch.record["ledger"] |= as_ledger_fields(guesses)
         return watch.record
 
 
 class _StepWatch:
-    """Wraps the function that makes one training step. Counts call number ``steps`` of this function, and then
-    ends the program.
+    """Wraps the function that makes one training step. After call number ``steps`` of this function, makes the record
+    of this call and ends the program.
     """
 
     def __init__(self, request: Request, device: Device, program: TrainingProgram, steps: int) -> None:
@@ -160,16 +165,18 @@ class _StepWatch:
         self._counter: PaperCounter | None = None
         self._axes = Axes()
         self.number = 0
+        """Number of calls so far."""
         self.seconds: dict[str, float] = {}
         self.record: dict[str, Any] | None = None
+        """The counted step's part of the raw record; None before this step."""
         self.refusal: ContractError | None = None
-        """Why the counted step cannot be used. A handler in the program would catch it if it were raised there."""
+        """Why the counted step cannot be used. It is kept here, because the program might catch a raised exception."""
 
     def close(self) -> None:
         self._stack.close()
 
     def step(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call ``original``, which makes one training step, and count what it executes.
+        """Call ``original``, the function that makes one training step, and count what it executes.
 
         Raises _StopProgram after the last step.
         """
@@ -179,7 +186,7 @@ class _StepWatch:
         is_last = self.number == self._steps
         if is_last:
             liveness = plant_on_groups(self._counter, _groups(), torch.device("cuda", 0))
-        self._counter.new_step(with_fingerprint=is_last)
+        self._counter.new_step(with_fingerprint=is_last)  # also forgets the planted collectives
         self._counter.phase = "forward"
         self._device.reset_peak()
         with timed_stage(f"step {self.number}", self.seconds), self._counter:
@@ -204,6 +211,10 @@ class _StepWatch:
         return counter
 
     def _make_record(self, counter: PaperCounter, liveness: Mapping[str, Any], peak_bytes: int) -> dict[str, Any]:
+        """Return the counted step's part of the raw record. ``peak_bytes`` is its peak of device memory.
+
+        Raises ContractError if the program did not do what was requested.
+        """
         description = self._program.describe(counter)
         request = self._request
         ledger = {
@@ -252,9 +263,10 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def name_axes(names: Mapping[str, str]) -> Axes:
-    """Return the mesh axes of this rank's process groups. ``names`` maps descriptions of groups to axes.
+    """Return the mesh axes of this rank's process groups. Groups of one rank get no axis.
 
-    Groups of one rank get no axis.
+    ``names`` maps descriptions of groups to axes. A group over several axes has a joint name, such as ``etp_ep``. The
+    groups over one axis must come before the joint ones.
     """
     axes = Axes()
     sizes: dict[str, int] = {}
@@ -262,20 +274,29 @@ def name_axes(names: Mapping[str, str]) -> Axes:
         for group in _groups():
             if group.group_desc != description:
                 continue
-            # The name of a group over several axes contains only the axes with several ranks. For example, etp_ep
-            # is named ep if etp has only one rank.
-            factors = [factor for factor in axis.split("_") if sizes.get(factor, 0) != 1] if "_" in axis else [axis]
-            name = "_".join(factors) or axis
+            name = _shorten_joint_name(axis, sizes)
             registered_axis = axes.as_record().get(name)
+            # Two descriptions can get the same name. The first group keeps it if their ranks differ.
             if registered_axis is None or registered_axis["ranks"] == dist.get_process_group_ranks(group):
                 axes.add(name, group)
             sizes.setdefault(axis, group.size())
-        sizes.setdefault(axis, 1)
+        sizes.setdefault(axis, 1)  # no group of this axis has several ranks
     return axes
 
 
+def _shorten_joint_name(axis: str, sizes: Mapping[str, int]) -> str:
+    """Return the name of a group without the axes that have one rank. ``sizes`` has the number of ranks by axis.
+
+    For example, ``etp_ep`` becomes ``ep`` if ``etp`` has one rank.
+    """
+    if "_" not in axis:
+        return axis
+    wide_axes = [part for part in axis.split("_") if sizes.get(part) != 1]
+    return "_".join(wide_axes) or axis
+
+
 def _groups() -> list[Any]:
-    """Return the process groups that contain this rank and have more than one rank."""
+    """Return the process groups with several ranks. torch's map has only the groups that contain this rank."""
     return [group for group in dist.distributed_c10d._world.pg_map if group.size() > 1]
 
 
@@ -291,7 +312,10 @@ def _wrap_step_function(program: TrainingProgram, watch: _StepWatch) -> Iterator
         owner: Any = importlib.import_module(module_name)
     except ImportError as error:
         missing_module = getattr(error, "name", None) or ""
-        if not f"{module_name}.".startswith(f"{missing_module}."):
+        # If the step's own module or its package is missing, the revision has no such module. Otherwise the module
+        # imports a package that is not installed.
+        is_own_module = f"{module_name}.".startswith(f"{missing_module}.")
+        if not is_own_module:
             raise ContractError(
                 "no_framework",
                 f"{program.name} cannot be started: {error}; install what it needs in {sys.executable}, the "
@@ -355,7 +379,7 @@ def _run_program(program: TrainingProgram) -> None:
 
 @dataclass(frozen=True)
 class _ParserError:
-    """A message of argparse about a command line, and the flags that the parser has."""
+    """A message of argparse about a command line, and the flags that the parser accepts."""
 
     message: str
     flags: Sequence[str]
@@ -393,11 +417,12 @@ def _explain_command_line(program: TrainingProgram, errors: Sequence[_ParserErro
     error = errors[-1]
     named_flags = _FLAG.findall(error.message)
     is_unknown = error.message.startswith("unrecognized arguments")
-    own_flags = [flag for flag in named_flags if flag in program.regbot_flags]
-    if own_flags:
-        flag = own_flags[0]
-        reason = f"has no flag {flag}" if is_unknown else f"does not accept {flag} as before ({error.message})"
-        nearest = suggest(flag, error.flags, "flags") if is_unknown else ""
-        return refuse_revision(f"{program.name} {reason}, which regbot sets{nearest}")
-    nearest = suggest(named_flags[0], error.flags, "flags") if is_unknown and named_flags else ""
-    return ContractError("config", f"{program.name} refused its command line: {error.message}{nearest}")
+    regbot_flag = next((flag for flag in named_flags if flag in program.regbot_flags), None)
+    flag_to_correct = regbot_flag or next(iter(named_flags), None)
+    suggestion = suggest(flag_to_correct, error.flags, noun="flags") if is_unknown and flag_to_correct else ""
+    if regbot_flag is None:
+        return ContractError("config", f"{program.name} refused its command line: {error.message}{suggestion}")
+    reason = (
+        f"has no flag {regbot_flag}" if is_unknown else f"does not accept {regbot_flag} as before ({error.message})"
+    )
+    return refuse_revision(f"{program.name} {reason}, which regbot sets{suggestion}")

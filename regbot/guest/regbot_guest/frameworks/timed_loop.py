@@ -1,8 +1,10 @@
-"""Times a framework's own training loop. First come the timed steps, with clocks as the only instrumentation, then one
-counted step, or profiled steps if code was compiled.
+"""Times a framework's own training loop.
 
-The result has the same form as the result of ``probe`` for regbot's own loop. If the framework logs a step (reduces and
-reads the loss), this is part of the step and is timed with it.
+The timed steps come first, and their only instrumentation is clocks. After them one step is counted. If the loop runs
+code compiled by ``torch.compile``, or replays CUDA graphs, no step can be counted, so steps are profiled instead.
+
+The result has the same form as the result of ``probe.py``, which times regbot's own loop. If the framework logs a step
+(reduces and reads the loss), the logging is part of the step and is timed with it.
 """
 
 import math
@@ -23,16 +25,20 @@ def time_loop(
 ) -> None:
     """Time ``request.steps`` steps, and count or profile further steps. Add the results to ``record``, the raw record.
 
-    The times are in ``record`` before the step is counted, so an error in that step does not lose them.
+    The times are in ``record`` before the step is counted, so an error in the counted step does not lose them.
     """
     describe_replays = watch_replays()
     losses: list[float | None] = []
-    record |= time_training(request, loop.device, lambda _: losses.append(loop.step())) | {
+    record |= time_training(request, loop.device, lambda _: losses.append(loop.step()))
+    skipped_by_optimizer = [skipped_steps(optimizer, request.steps) for optimizer in optimizers]
+    record |= {
         "loss": [loss if loss is not None and math.isfinite(loss) else None for loss in losses],
-        "skipped_steps": min((skipped_steps(optimizer, request.steps) for optimizer in optimizers), default=0),
+        # If there are several optimizers, the one with most updates decides.
+        "skipped_steps": min(skipped_by_optimizer, default=0),
         "peak_rss_bytes": peak_resident_bytes(),
     }
     source = StepSource(loop.step, loop.axes, loop.groups, loop.device, loop.config, loop.software)
-    if not profile_if_uncountable(request, source, describe_replays(), record):
-        counted_part = count_loop(request, loop, 1)
+    is_uncountable = profile_if_uncountable(request, source, describe_replays(), record)
+    if not is_uncountable:
+        counted_part = count_loop(request, loop, steps=1)
         record |= {name: counted_part[name] for name in ("ledger", "backends", "peak_rss_bytes")}

@@ -74,24 +74,31 @@ def run_request(request: Request, device: Device | None, record: dict[str, Any])
 
 
 def _count_own_step(request: Request, device: Device) -> dict[str, Any]:
+    """Run ``torchtitan.train`` on the paper GPU and return the counted step's part of the raw record."""
     job = _TorchtitanJob(request, torch.device("cuda"))
 
     def configure(config: Any) -> None:
         job.configure(config)
+        # A recipe may have other numbers of experts than the shape.
         experts, top_k = read_routing(config)
-        own_request = replace(request, geometry=replace(request.geometry, experts=experts, top_k=top_k))
-        device.set_expert_choice(experts, make_expert_choice(own_request))
+        request_of_recipe = replace(request, geometry=replace(request.geometry, experts=experts, top_k=top_k))
+        device.set_expert_choice(experts, make_expert_choice(request_of_recipe))
 
-    def models(args: Sequence[Any], _: Mapping[str, Any]) -> Sequence[nn.Module]:
+    # The step is a method, so its first argument is the trainer.
+    def get_models(args: Sequence[Any], _: Mapping[str, Any]) -> Sequence[nn.Module]:
         job.trainer = args[0]
         return job.models()
+
+    def get_axes(args: Sequence[Any], _: Mapping[str, Any]) -> Axes:
+        axes, _groups = name_axes(args[0].parallel_dims)
+        return axes
 
     program = TrainingProgram(
         start=PROGRAM,
         arguments=configuration.command_line(request),
         step=STEP,
-        models=models,
-        axes=lambda args, _: name_axes(args[0].parallel_dims)[0],
+        models=get_models,
+        axes=get_axes,
         describe=job.describe,
         experts=request.geometry.experts,
         patches=job.changes.made,
@@ -101,10 +108,10 @@ def _count_own_step(request: Request, device: Device) -> dict[str, Any]:
 
 
 def _run_on_ranks(request: Request, record: dict[str, Any]) -> None:
-    """Count or time steps on real ranks."""
+    """Count or time steps on real ranks, and add the results to ``record``. Raises ContractError."""
     job = _TorchtitanJob(request, choose_device(request.world, request.device))
     is_timed = request.mode == "timed"
-    # A watch would keep code eager, but a timed run must execute compiled code.
+    # A CompileWatch makes code under torch.compile run eagerly. A timed run must execute the compiled code.
     build_watch = None if is_timed else CompileWatch()
     with build_watch or nullcontext(), replacements(job.configure, job.refuse_recipe, job.changes):
         device_type = import_torchtitan("torchtitan.tools.utils").device_type
@@ -123,20 +130,24 @@ def _run_on_ranks(request: Request, record: dict[str, Any]) -> None:
             time_loop(request, loop, job.trainer.optimizers.optimizers, record)
         else:
             record |= count_loop(request, loop, max(STEPS, request.steps))
-        dist.destroy_process_group()  # not after an error; see join_ranks
+        # This is skipped after an error, because it would then wait for collectives of the other ranks.
+        dist.destroy_process_group()
 
 
 @dataclass
 class _TorchtitanJob:
-    """One run of torchtitan: its configuration as requested and as changed, and the trainer that it builds."""
+    """One run of torchtitan: its configuration as requested and as changed, and the trainer that torchtitan builds."""
 
     request: Request
     device: torch.device
     changes: Changes = field(default_factory=Changes)
     seconds: dict[str, float] = field(default_factory=dict)
+    """Durations of the phases of the run."""
     warnings: list[str] = field(default_factory=list)
     trainer: Any = None
+    """torchtitan's Trainer; None until it is built."""
     backends: TorchtitanBackends | None = None
+    """None until ``configure`` was called."""
     requested: dict[str, Scalar] = field(default_factory=dict)
     """The requested configuration, before any change was made for this machine."""
 
@@ -157,11 +168,14 @@ class _TorchtitanJob:
         return configuration.explain_unknown_recipe(self.request, error)
 
     def models(self) -> list[nn.Module]:
-        """Return the model's parts and their heads. The chunked loss calls a head after the model's forward. So each
-        head counts as a model of its own, and its calls belong to the forward phase, too.
+        """Return the output heads of the model's parts, and the parts themselves.
+
+        The chunked loss calls a head after the model's forward. A call of a listed module begins the phase forward. So
+        the heads are listed too, and their calls are counted as forward.
         """
         parts = self.trainer.model_parts
-        return [*(part.lm_head for part in parts if getattr(part, "lm_head", None) is not None), *parts]
+        heads = [part.lm_head for part in parts if getattr(part, "lm_head", None) is not None]
+        return [*heads, *parts]
 
     def describe(self, counter: StepCounter) -> ProgramDescription:
         """Return the parts of the record that are read from the trainer. Raises ContractError if the model does not
@@ -177,9 +191,11 @@ class _TorchtitanJob:
         )
 
     def make_loop(self, build_watch: CompileWatch | None) -> TrainingLoop:
+        """Return the training loop of the built trainer. ``build_watch`` was active while the trainer was built."""
         assert self.backends is not None
         axes, groups = name_axes(self.trainer.parallel_dims)
-        description = self.describe(StepCounter(axes))  # its backends are described again after the counted step
+        # The backends of this description are not used. They are described again after the counted step.
+        description = self.describe(StepCounter(axes))
         return TrainingLoop(
             models=self.models(),
             axes=axes,
@@ -197,7 +213,9 @@ class _TorchtitanJob:
 
 
 def _make_step(trainer: Any) -> Callable[[], float | None]:
-    """Return a function that runs one iteration of the loop in ``Trainer.train`` and returns its loss."""
+    """Return a function that runs one iteration of the loop in ``Trainer.train`` and returns the loss, or None if
+    torchtitan has not logged a loss yet.
+    """
     losses: list[float] = []
     log = trainer.metrics_processor.log
 
@@ -218,12 +236,19 @@ def _make_step(trainer: Any) -> Callable[[], float | None]:
 
 
 def name_axes(dims: Any) -> tuple[Axes, list[dist.ProcessGroup]]:
-    """Return the mesh dimensions in use as axes, and the list of their process groups without duplicates."""
+    """Return torchtitan's mesh dimensions as axes, and their process groups without duplicates. ``dims`` is a
+    ParallelDims of torchtitan.
+
+    The dimensions in ``AXES`` come first. A later dimension becomes an axis only if it spans other ranks than those
+    before it.
+    """
     axes = Axes()
     groups: dict[str, dist.ProcessGroup] = {}
     meshes = dims.get_all_one_dimensional_meshes()
     spanned_ranks: set[tuple[int, ...]] = set()
-    for name in [*(name for name in AXES if name in meshes), *(name for name in meshes if name not in AXES)]:
+    renamed_dimensions = [name for name in AXES if name in meshes]
+    other_dimensions = [name for name in meshes if name not in AXES]
+    for name in [*renamed_dimensions, *other_dimensions]:
         group = meshes[name].get_group()
         ranks = tuple(dist.get_process_group_ranks(group))
         groups.setdefault(group.group_name, group)
@@ -234,18 +259,23 @@ def name_axes(dims: Any) -> tuple[Axes, list[dist.ProcessGroup]]:
 
 
 def _resolve_config(built: dict[str, Scalar], requested: dict[str, Scalar]) -> dict[str, Scalar]:
-    """Return the built configuration. The SPMD backend has its requested value, even if this torch needs another."""
-    return {**built, **{key: value for key, value in requested.items() if key == SPMD_BACKEND}}
+    """Return the built configuration with the requested SPMD backend. regbot may have changed this backend, because
+    the installed torch refuses the requested one.
+    """
+    requested_backend = {SPMD_BACKEND: requested[SPMD_BACKEND]} if SPMD_BACKEND in requested else {}
+    return {**built, **requested_backend}
 
 
 def _request_settings(request: Request) -> dict[str, Scalar]:
+    """Return the settings of the request that are not part of torchtitan's configuration."""
     recipe = request.recipe or f"{PINNED_RECIPE[1]} with the numbers of the shape"
     return {"recipe": recipe, "world": request.world, "ep": request.ep, "routing": request.routing}
 
 
 def _read_version(root: Path) -> str:
-    """Return the version of the imported torchtitan. If it was imported from the checkout, read the checkout's version
-    file.
+    """Return the version of the imported torchtitan, or ``unknown``. ``root`` is the checkout's folder.
+
+    If torchtitan was imported from the checkout, its version is in the checkout's version file.
     """
     package = importlib.import_module("torchtitan")
     if root.resolve() not in Path(str(package.__file__)).resolve().parents:

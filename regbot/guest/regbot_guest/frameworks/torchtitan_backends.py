@@ -1,7 +1,7 @@
 """Sets the dispatcher of torchtitan's model, and describes which dispatcher, attention and grouped GEMM ran.
 
-If the requested dispatcher cannot run on this machine, ``alltoall`` runs instead, and the reason is recorded. The
-executed backends are read from the counted step.
+If the requested dispatcher cannot run on this machine, ``alltoall`` runs instead, and the reason is recorded. Which
+backends really ran is read from the counted step.
 """
 
 import importlib
@@ -34,29 +34,34 @@ CLASS_PREFIXES = {
 }
 """Names of dispatchers in regbot, by the prefix of their class names in torchtitan."""
 BUFFER_CLASSES = {"deepep": "ElasticBuffer", "hybridep": "HybridEPBuffer"}
-"""Class of deep_ep that torchtitan 0.3.0 uses for each dispatcher."""
+"""Class of the library deep_ep that torchtitan 0.3.0 uses, by dispatcher. Other dispatchers do not need deep_ep."""
 ATTENTION = re.compile(r"(scaled_dot_product|flex_attention)(?!.*backward)")
+"""Names of fused attention operators of the forward pass."""
 ONLY_DISPATCHER = "AllToAll"
 """Dispatcher of revisions whose model configuration names no dispatcher (until April 2026)."""
 LIBRARY_OPERATORS = ("deepep::dispatch", "hybridep::dispatch", "minimal_async_ep::dispatch")
 """Operators of libraries that exchange tokens without torch.distributed."""
+MAX_EVIDENCE_CHARACTERS = 4000
+"""The record allows no longer text as evidence."""
 
 
 @dataclass(frozen=True)
 class TorchtitanBackends:
-    """The requested backends, the dispatcher that runs on this machine for the request, and the device."""
+    """What was requested of the backends, to compare it with what the counted step executes."""
 
     dispatcher: str
+    """Requested dispatcher by regbot's name. '' if there is one expert-parallel rank, which exchanges no tokens."""
     resolution: Resolution
+    """The dispatcher that runs on this machine for the request."""
     attention: str
+    """Class of the configured attention in torchtitan."""
     device: torch.device
 
     def describe(self, observer: StepCounter) -> dict[str, Mapping[str, str]]:
         """Return requested, resolved and executed values, and the evidence, for each backend. Call this after the
         counted step.
         """
-        backends: dict[str, Mapping[str, str]] = {}
-        backends |= {
+        backends: dict[str, Mapping[str, str]] = {
             "attention": self._describe_attention(observer.operators),
             "grouped_gemm": describe_grouped_gemm(observer.operators, torch.bfloat16, self.device),
         }
@@ -65,27 +70,25 @@ class TorchtitanBackends:
         return backends
 
     def _describe_attention(self, operators: Mapping[str, int]) -> dict[str, str]:
-        fused_operators = [name for name in operators if ATTENTION.search(name)]
-        executed = fused_operators[0].split("::")[-1].strip("_") if fused_operators else "unknown"
-        evidence = (
-            f"dispatched {fused_operators[0]} x{operators[fused_operators[0]]}"
-            if fused_operators
-            else "no fused attention operator ran"
-        )
+        """Return the entry for attention: the first fused operator that ran, or ``unknown`` if none ran."""
+        fused_operator = next((name for name in operators if ATTENTION.search(name)), None)
+        if fused_operator is None:
+            executed, evidence = "unknown", "no fused attention operator ran"
+        else:
+            executed = fused_operator.split("::")[-1].strip("_")
+            evidence = f"dispatched {fused_operator} x{operators[fused_operator]}"
         return _backend_entry(self.attention, self.attention, executed, evidence)
 
     def _describe_dispatcher(self, observer: StepCounter) -> dict[str, str]:
-        # The module path of an expert layer's exchange contains '.moe'. Collectives of FSDP have the path of a block.
-        exchanges: dict[str, int] = {}
-        library = next((name for name in observer.operators if name in LIBRARY_OPERATORS), "")
-        for key, count in observer.tally.count.items():
-            if key.role == "payload" and "ep" in key.axis.split("|") and ".moe" in key.where:
-                exchange = key.via if key.via in BUFFER_CLASSES else key.kind
-                exchanges[exchange] = exchanges.get(exchange, 0) + count
+        """Return the entry for the dispatcher. A library's own operator shows the executed dispatcher. Without one, the
+        collectives of the expert layers show it.
+        """
+        exchanges = _count_exchanges(observer)
+        library_operator = next((name for name in observer.operators if name in LIBRARY_OPERATORS), None)
         evidence = f"payload collectives of expert layers on axis ep: {_list_exchanges(exchanges)}"
-        if library:
-            executed = library.split("::")[0]
-            evidence = f"dispatched {library} x{observer.operators[library]}; {evidence}"
+        if library_operator is not None:
+            executed = library_operator.split("::")[0]
+            evidence = f"dispatched {library_operator} x{observer.operators[library_operator]}; {evidence}"
         else:
             executed = next((name for kind, name in _DISPATCHER_BY_EXCHANGE.items() if exchanges.get(kind)), "none")
         if self.resolution.reason:
@@ -93,7 +96,8 @@ class TorchtitanBackends:
                 f"{self.dispatcher} is not usable here, {self.resolution.resolved} ran instead: "
                 f"{self.resolution.reason}; {evidence}"
             )
-        return _backend_entry(self.dispatcher, self.resolution.resolved, executed, evidence[:4000])
+        evidence = evidence[:MAX_EVIDENCE_CHARACTERS]
+        return _backend_entry(self.dispatcher, self.resolution.resolved, executed, evidence)
 
 
 _DISPATCHER_BY_EXCHANGE = {
@@ -102,43 +106,76 @@ _DISPATCHER_BY_EXCHANGE = {
     "all_to_all": "alltoall",
     "all_gather": "allgather",
 }
-"""Executed dispatcher by the library or the kind of the exchanges of expert layers."""
+"""Executed dispatcher by the library or the kind of the exchanges of expert layers. The first match counts."""
+
+
+def _count_exchanges(observer: StepCounter) -> dict[str, int]:
+    """Return how many collectives on axis ep exchanged the payload of expert layers, by library or kind."""
+    exchanges: dict[str, int] = {}
+    for key, count in observer.tally.count.items():
+        # The module path of an expert layer's exchange contains '.moe'. Collectives of FSDP have the path of a block.
+        if key.role == "payload" and "ep" in key.axis.split("|") and ".moe" in key.where:
+            exchange = key.via if key.via in BUFFER_CLASSES else key.kind
+            exchanges[exchange] = exchanges.get(exchange, 0) + count
+    return exchanges
 
 
 def choose_dispatcher(config: Any, request: Request, device: torch.device) -> TorchtitanBackends:
-    """Set the requested dispatcher in ``config``, or the dispatcher that replaces it on this machine.
+    """Set the requested dispatcher in ``config``, or the dispatcher that replaces it on this machine. If the request
+    names none, the configured dispatcher is the requested one.
 
     Raises ContractError if torchtitan does not have the dispatcher.
     """
     layers = moe_layers(config.model_spec.model)
-    owner = find_dispatcher(layers[0])
-    class_name = type(owner.token_dispatcher).__qualname__ if owner is not None else ONLY_DISPATCHER
-    configured = next(
-        (name for prefix, name in CLASS_PREFIXES.items() if class_name.startswith(prefix)), class_name.partition(".")[0]
-    )
+    configured = _configured_dispatcher(layers[0])
     requested = request.dispatcher or configured
     if request.dispatcher and requested not in TORCHTITAN_NAMES:
         raise ContractError(
             "config", f"torchtitan has no dispatcher {requested!r}; there are {', '.join(TORCHTITAN_NAMES)}"
         )
+    # A trace never falls back to another dispatcher, because the paper GPU has a stand-in for deep_ep.
     resolution = Resolution(requested) if request.paper else _resolve(requested, device, request.ep)
     if resolution.resolved != configured:
         _set_dispatcher(layers, config.model_spec.model.dim, TORCHTITAN_NAMES[resolution.resolved])
     attention = getattr(getattr(layers[0], "attention", None), "inner_attention", None)
     return TorchtitanBackends(
-        requested if request.ep > 1 else "", resolution, type(attention).__qualname__.partition(".")[0], device
+        dispatcher=requested if request.ep > 1 else "",
+        resolution=resolution,
+        attention=_outer_class_name(attention),
+        device=device,
     )
 
 
+def _configured_dispatcher(layer: Any) -> str:
+    """Return regbot's name of the dispatcher in an MoE layer's configuration, or torchtitan's class if regbot has no
+    name for it.
+    """
+    owner = find_dispatcher(layer)
+    class_name = _outer_class_name(owner.token_dispatcher) if owner is not None else ONLY_DISPATCHER
+    return next((name for prefix, name in CLASS_PREFIXES.items() if class_name.startswith(prefix)), class_name)
+
+
+def _outer_class_name(section: Any) -> str:
+    """Return the class that a section of torchtitan's configuration belongs to: ``X`` for a section of class
+    ``X.Config``.
+    """
+    return type(section).__qualname__.partition(".")[0]
+
+
 def _resolve(requested: str, device: torch.device, ep: int) -> Resolution:
+    """Return the dispatcher that can run on this machine. ``ep`` is the number of expert-parallel ranks."""
     if requested in BUFFER_CLASSES:
-        return resolve(requested, device, torch.bfloat16, BUFFER_CLASSES[requested], ep)
+        return resolve(requested, device, torch.bfloat16, required_buffer=BUFFER_CLASSES[requested], ep=ep)
     if requested == "minimal_async_ep" and device.type != "cuda":
-        return Resolution(FALLBACK, "", f"it runs on GPUs, and this run is on the {device.type.upper()}")
+        return Resolution(FALLBACK, reason=f"it runs on GPUs, and this run is on the {device.type.upper()}")
     return Resolution(requested)
 
 
 def _set_dispatcher(layers: list[Any], width: int, name: str) -> None:
+    """Set torchtitan's dispatcher ``name`` in each MoE layer's configuration. ``width`` is the model's hidden size.
+
+    Raises ContractError.
+    """
     builders = importlib.import_module("torchtitan.models.common.config_utils")
     try:
         for layer in layers:

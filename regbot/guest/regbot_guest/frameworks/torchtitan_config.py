@@ -48,7 +48,7 @@ refuses them together with an expert all-to-all, and because replays cannot be c
 """
 
 REQUEST_KEYS = ("parallelism.expert_parallel_degree", "debug.moe_force_load_balance", "debug.seed")
-"""Keys that regbot sets to values of the request."""
+"""Keys that regbot sets to values of the request, in the order of ``_request_fields``."""
 
 MODEL_SPEC = "model_spec"
 OWNED_KEYS = {
@@ -69,9 +69,11 @@ OWNED_KEYS_OF_SHAPE = {
 
 
 def command_line(request: Request) -> list[str]:
-    """Return the arguments of ``torchtitan.train``. Raises ContractError if torchtitan lacks the recipe's module.
+    """Return the arguments of ``torchtitan.train``. Raises ContractError if torchtitan has no model that the recipe can
+    belong to.
 
-    torchtitan is not imported, because its modules read ``sys.argv`` when they are imported.
+    torchtitan is not imported here. Its modules read ``sys.argv`` when they are imported, and ``sys.argv`` does not
+    have these arguments yet.
     """
     if request.world % request.ep:
         raise ContractError(
@@ -82,7 +84,11 @@ def command_line(request: Request) -> list[str]:
 
 
 def configure(config: Any, request: Request) -> list[str]:
-    """Set the fields of ``config`` to the values of ``request``. Return warnings. Raises ContractError."""
+    """Set the fields of ``config`` to the values that the request and regbot require. The user's keys come last.
+
+    Return a warning for each of ``FORCED_KEYS`` that this torchtitan lacks. Raises ContractError if any other key is
+    missing, or if a value is not accepted.
+    """
     warnings = []
     if not request.recipe:
         pin(config, request)
@@ -108,7 +114,9 @@ def configure(config: Any, request: Request) -> list[str]:
 
 
 def explain_unknown_recipe(request: Request, error: Exception) -> ContractError:
-    """Return the refusal of a recipe that torchtitan could not load because of ``error``, with the known recipes."""
+    """Return the refusal of a recipe that torchtitan could not load. The refusal lists the recipes that torchtitan
+    has, or ``error`` if no recipe is known.
+    """
     module, recipe = PINNED_RECIPE if not request.recipe else _split_recipe(request.recipe)
     known_recipes = _list_recipes(module)
     hint = f"there are {', '.join(known_recipes)}" if known_recipes else f"{error}"
@@ -121,14 +129,15 @@ def has_key(config: Any, key: str) -> bool:
 
 
 def _suggest_keys(config: Any, key: str) -> str:
+    """Return text about keys similar to the unknown ``key``. Keys of the model are left out: nobody can set them."""
     return suggest(key, list_keys(config, left_out=(MODEL_SPEC,)))
 
 
 def set_field(config: Any, key: str, value: Scalar) -> None:
-    """Set the field at the dotted path ``key``. Raises ContractError if there is no such field or it does not accept
-    the value.
+    """Set the field at the dotted path ``key``. Raises ContractError if there is no such field, or if the type of the
+    field does not accept the value.
     """
-    owner, name = _find_owner(config, key), key.rpartition(".")[2]
+    owner, name = _find_owner(config, key), key.split(".")[-1]
     if owner is None:
         raise ContractError("config", f"torchtitan's configuration has no key {key!r}{_suggest_keys(config, key)}")
     allowed_type = _field_type(owner, name)
@@ -148,19 +157,24 @@ def _find_owner(config: Any, key: str) -> Any:
 
 
 def validate(config: Any) -> None:
-    """Repeat torchtitan's own checks, because fields were set after the first checks. Raises ContractError."""
-    for section in (*(getattr(config, field.name) for field in dataclasses.fields(config)), config):
-        post_init = getattr(section, "__post_init__", None)
+    """Repeat torchtitan's own checks, because fields were set after torchtitan had made them. Raises ContractError.
+
+    The checks are the ``__post_init__`` of each section, and then of the whole configuration.
+    """
+    sections = [getattr(config, field.name) for field in dataclasses.fields(config)]
+    for section in (*sections, config):
+        check = getattr(section, "__post_init__", None)
         try:
-            if post_init is not None and dataclasses.is_dataclass(section):
-                post_init()
+            if check is not None and dataclasses.is_dataclass(section):
+                check()
         except (ValueError, NotImplementedError) as error:
             raise ContractError("config", f"torchtitan refuses this configuration: {error}") from error
 
 
 def _list_recipes(module: str) -> list[str]:
-    """Return the names of the functions in a module's registry that create a configuration, or [] if there is no
-    registry.
+    """Return the names of the recipes of a model of torchtitan, or [] if the model has no registry of recipes.
+
+    The recipes are the functions that the registry itself defines, without the imported ones.
     """
     try:
         registry = importlib.import_module(f"{MODELS}.{module}.config_registry")
@@ -172,11 +186,13 @@ def _list_recipes(module: str) -> list[str]:
 def _split_recipe(recipe: str) -> tuple[str, str]:
     """Return the module and the name of a recipe. Raises ContractError if the module is unknown.
 
-    A recipe is written ``MODULE/NAME``, or only ``NAME`` if the name begins with the name of its module.
+    A recipe is written ``MODULE/NAME``, or only ``NAME`` if the name begins with the name of its module. For example,
+    ``qwen3_30b_a3b`` belongs to the module ``qwen3``.
     """
     module, slash, name = recipe.rpartition("/")
     if slash:
         return module, name
+    # The longest name comes first, because the name of a model can begin with the name of another one.
     known_models = sorted(_list_modules(), key=len, reverse=True)
     if not known_models:
         raise refuse_revision(
@@ -197,7 +213,7 @@ def _list_modules() -> list[str]:
     """Return the models of torchtitan that have recipes. Raises ContractError if there is no torchtitan."""
     package = importlib.util.find_spec("torchtitan")
     if package is None:
-        import_torchtitan("torchtitan")  # raises the refusal
+        import_torchtitan("torchtitan")  # raises ContractError, because the import fails
     folders = (package.submodule_search_locations if package is not None else None) or []
     return [path.parent.name for folder in folders for path in Path(folder).glob("models/*/config_registry.py")]
 
@@ -207,11 +223,11 @@ def _request_fields(request: Request) -> dict[str, Scalar]:
 
 
 def _override(config: Any, key: str, value: Scalar, is_pinned: bool) -> None:
-    owned = {**OWNED_KEYS, **(OWNED_KEYS_OF_SHAPE if is_pinned else {})}
-    if key in owned or key.startswith(MODEL_SPEC):
-        raise ContractError(
-            "config", f"{key} cannot be set here; change it with {owned.get(key, 'the shape or recipe')}"
-        )
+    """Set a key of the user. Raises ContractError if regbot owns the key. ``is_pinned``: the workload has no recipe."""
+    advice_by_key = {**OWNED_KEYS, **(OWNED_KEYS_OF_SHAPE if is_pinned else {})}
+    if key in advice_by_key or key.startswith(MODEL_SPEC):
+        advice = advice_by_key.get(key, "the shape or recipe")
+        raise ContractError("config", f"{key} cannot be set here; change it with {advice}")
     if key == CHECKPOINTING:
         set_checkpointing(config, value)
     else:
@@ -219,6 +235,7 @@ def _override(config: Any, key: str, value: Scalar, is_pinned: bool) -> None:
 
 
 def _field_type(owner: Any, name: str) -> Any:
+    """Return the declared type of a field, or Any if it is unknown."""
     try:
         return typing.get_type_hints(type(owner)).get(name, Any)
     except NameError:  # the type hint can be resolved only by a type checker
@@ -226,14 +243,17 @@ def _field_type(owner: Any, name: str) -> Any:
 
 
 def _is_allowed(value: Scalar, allowed_type: Any) -> bool:
+    """Return whether a field of ``allowed_type`` accepts the value. A bool is not accepted as a number."""
+    origin, type_arguments = typing.get_origin(allowed_type), typing.get_args(allowed_type)
     if allowed_type is Any:
         return True
-    if typing.get_origin(allowed_type) is typing.Annotated:
-        return _is_allowed(value, typing.get_args(allowed_type)[0])
-    if typing.get_origin(allowed_type) is typing.Literal:
-        return value in typing.get_args(allowed_type)
-    if args := typing.get_args(allowed_type):
-        return any(_is_allowed(value, arg) for arg in args)
+    if origin is typing.Annotated:
+        annotated_type, *_ = type_arguments
+        return _is_allowed(value, annotated_type)
+    if origin is typing.Literal:
+        return value in type_arguments
+    if type_arguments:  # a union
+        return any(_is_allowed(value, member) for member in type_arguments)
     if allowed_type is type(None):
         return value is None
     if allowed_type is float:

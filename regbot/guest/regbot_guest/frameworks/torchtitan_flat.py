@@ -13,9 +13,10 @@ EXCLUDED_FIELDS = ("hf_assets_path", "dump_folder", "tokenizer", "dataloader", "
 
 
 def flatten_config(config: Any, path: str = "") -> dict[str, Scalar]:
-    """Return all settings by dotted path.
+    """Return all settings in ``config`` by dotted path. ``path`` is the path of ``config`` itself, or ''.
 
-    Consecutive equal items of a list become one entry, such as ``layers.0-47``.
+    Consecutive equal items of a list become one item, such as ``layers.0-47``. A section that torchtitan builds an
+    object from also has its class, under the path of the section. Absolute paths of files are left out.
     """
     if config is None or isinstance(config, (bool, int, float)):
         return {path: config}
@@ -26,16 +27,16 @@ def flatten_config(config: Any, path: str = "") -> dict[str, Scalar]:
     if isinstance(config, (list, tuple)):
         return _flatten_list(list(config), path)
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        class_entry = {path: type(config).__qualname__} if path and hasattr(config, "build") else {}
-        fields = ((field.name, getattr(config, field.name, None)) for field in dataclasses.fields(config))
-        return {
-            **class_entry,
-            **_flatten_entries(path, ((name, value) for name, value in fields if name not in EXCLUDED_FIELDS)),
-        }
+        builds_object = path and hasattr(config, "build")
+        class_of_section = {path: type(config).__qualname__} if builds_object else {}
+        names = [field.name for field in dataclasses.fields(config) if field.name not in EXCLUDED_FIELDS]
+        fields = ((name, getattr(config, name, None)) for name in names)
+        return {**class_of_section, **_flatten_entries(path, fields)}
     return {path: _value_name(config)}
 
 
 def _flatten_entries(path: str, entries: Iterator[tuple[str, Any]]) -> dict[str, Scalar]:
+    """Return the settings of a section from the names and values of its fields."""
     settings: dict[str, Scalar] = {}
     for name, value in entries:
         settings |= flatten_config(value, f"{path}.{name}" if path else name)
@@ -43,17 +44,21 @@ def _flatten_entries(path: str, entries: Iterator[tuple[str, Any]]) -> dict[str,
 
 
 def _flatten_list(values: list[Any], path: str) -> dict[str, Scalar]:
+    """Return a list of scalars as one text. Any other list is cut into runs of equal items, and the settings of each
+    run are returned once.
+    """
     if all(value is None or isinstance(value, (bool, int, float, str)) for value in values):
         return {path: ",".join(map(str, values))}
-    flattened = [flatten_config(value) for value in values]
-    class_names = [getattr(type(value), "__qualname__", "") for value in values]
+    # Items are equal if they have the same settings and the same class.
+    contents = [(flatten_config(value), getattr(type(value), "__qualname__", "")) for value in values]
     settings: dict[str, Scalar] = {}
     start = 0
     for end in range(1, len(values) + 1):
-        if end < len(values) and (flattened[end], class_names[end]) == (flattened[start], class_names[start]):
+        is_same_run = end < len(values) and contents[end] == contents[start]
+        if is_same_run:
             continue
-        item_path = f"{path}.{start}" + (f"-{end - 1}" if end - start > 1 else "")
-        settings |= flatten_config(values[start], item_path)
+        numbers = f"{start}-{end - 1}" if end - start > 1 else f"{start}"
+        settings |= flatten_config(values[start], f"{path}.{numbers}")
         start = end
     return settings
 

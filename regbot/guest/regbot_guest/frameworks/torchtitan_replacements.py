@@ -1,7 +1,8 @@
 """Everything that regbot changes so that torchtitan's own ``train.py`` runs without files, a network or a GPU.
 
-The changes are the entries of ``DESCRIPTIONS``. A change is made only if its target exists. If the target has
-moved, the change is skipped, and the record names it. No change affects sharding, dispatch or FSDP's units.
+``DESCRIPTIONS`` lists the changes. A change replaces something in torchtitan or in torch. If this revision does not
+have the replaced thing, the change is skipped, and a warning in the record says so. No change affects sharding, the
+token dispatch, or the groups of parameters that FSDP gathers together.
 """
 
 import dataclasses
@@ -37,15 +38,19 @@ TEST_DATASET = "c4_test"
 ASSETS = "tests/assets"
 """Folder of torchtitan's test assets, relative to the working directory. Paths in recipes are relative too."""
 WORDS = "abcdefghijklmnopqrstuvwxyz"
+"""All words of the tokenizer, which are single letters."""
 TEXTS, WORDS_PER_TEXT = 64, 997
+"""Size of the test dataset."""
 
 
 @dataclass
 class Changes:
-    """Descriptions of the changes that were made, and warnings that name those that were skipped."""
+    """Record of the changes that regbot made to torchtitan in this process."""
 
     made: list[str] = field(default_factory=list)
+    """Descriptions of the changes that were made."""
     skipped: list[str] = field(default_factory=list)
+    """Warnings that name the changes that were skipped, with the reason."""
 
     def make(self, name: str) -> None:
         self.made.append(DESCRIPTIONS[name])
@@ -58,8 +63,8 @@ class Changes:
 def replacements(
     configure: Callable[[Any], None], refuse_recipe: Callable[[Exception], ContractError], changes: Changes
 ) -> Iterator[None]:
-    """While active, torchtitan runs in a folder with test assets, and ``configure`` changes each configuration that it
-    loads. ``refuse_recipe`` returns the refusal of a recipe that torchtitan cannot load.
+    """While active, torchtitan runs in a folder with test assets, and ``configure`` changes each configuration that
+    torchtitan loads. ``refuse_recipe(error)`` returns the refusal of a recipe that torchtitan cannot load.
 
     Raises ContractError if torchtitan cannot be imported, or if it has no function that loads a configuration.
     """
@@ -74,11 +79,13 @@ def replacements(
             )
 
         def load_config(*args: Any, **kwargs: Any) -> Any:
+            """Do what ConfigManager._load_config does, and change the configuration, which is the first result."""
             try:
                 loaded = call_unchanged(load, args, kwargs)
             except (ValueError, ImportError) as error:
                 raise refuse_recipe(error) from error
-            configure(loaded[0])
+            loaded_config = loaded[0]
+            configure(loaded_config)
             return loaded
 
         changes.make("settings")
@@ -118,7 +125,8 @@ def use_test_data(config: Any, changes: Changes) -> None:
 
 
 def _with_test_dataset(config: Any, test_dataset: Any) -> Any:
-    """Return ``config``, which is a data loader or a packing of samples, on the test dataset.
+    """Return ``config`` with the test dataset as its data. ``config`` configures a data loader, or a packing of samples
+    inside of it.
 
     A dataset is a name, or from August 2026 on a configuration.
     """
@@ -174,30 +182,41 @@ def _asset_folder() -> Iterator[None]:
 
 
 def _write_assets(folder: Path) -> None:
-    """Write a tokenizer whose words are single letters, and texts of such words, in the form of torchtitan's own test
-    assets."""
-    tokenizer, texts = folder / "tokenizer", folder / TEST_DATASET
-    special = ("<unk>", "<s>", "</s>")
-    tokens = [
-        {"id": number, "content": token, "special": True} | dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
-        | {"normalized": False}
-        for number, token in enumerate(special)
-    ]  # fmt: skip
-    vocabulary = {token: number for number, token in enumerate((*special, *WORDS))}
+    """Write a tokenizer whose words are single letters, and texts of these words. The files have the names and formats
+    of torchtitan's own test assets.
+    """
+    tokenizer, dataset = folder / "tokenizer", folder / TEST_DATASET
+    unknown, begin, end = special_tokens = ("<unk>", "<s>", "</s>")
+    added_tokens = [
+        {
+            "id": number,
+            "content": token,
+            "special": True,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+        }
+        for number, token in enumerate(special_tokens)
+    ]
+    vocabulary = {token: number for number, token in enumerate((*special_tokens, *WORDS))}
     document = {
         "version": "1.0",
-        "added_tokens": tokens,
+        "added_tokens": added_tokens,
         "pre_tokenizer": {"type": "Whitespace"},
-        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": special[0]},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": unknown},
     }
     tokenizer.mkdir(parents=True)
-    texts.mkdir()
+    dataset.mkdir()
     (tokenizer / "tokenizer.json").write_text(json.dumps(document), encoding="utf-8")
     (tokenizer / "tokenizer_config.json").write_text(
-        json.dumps({"bos_token": special[1], "eos_token": special[2]}), encoding="utf-8"
+        json.dumps({"bos_token": begin, "eos_token": end}), encoding="utf-8"
     )
-    lines = (
-        " ".join(WORDS[(number + 1) * position % len(WORDS)] for position in range(WORDS_PER_TEXT))
-        for number in range(TEXTS)
-    )
-    (texts / "data.json").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines), encoding="utf-8")
+    lines = [json.dumps({"text": _make_text(number)}) + "\n" for number in range(TEXTS)]
+    (dataset / "data.json").write_text("".join(lines), encoding="utf-8")
+
+
+def _make_text(number: int) -> str:
+    """Return the text with this number. Each text goes through the alphabet in steps of another length."""
+    stride = number + 1
+    return " ".join(WORDS[stride * position % len(WORDS)] for position in range(WORDS_PER_TEXT))

@@ -1,13 +1,13 @@
 """Sets the numbers of a shape in torchtitan's configuration, and checks that the built model has these numbers.
 
-If the model of the pinned recipe already has the numbers, its configuration is unchanged. Otherwise torchtitan's own
-builder creates layers with the numbers of the shape. The check reads the final configuration of the built model and
-counts its parameters.
+If the model of torchtitan's recipe ``PINNED_RECIPE`` already has the numbers, its configuration is unchanged. Otherwise
+torchtitan's own builder creates layers with the numbers of the shape. The check reads the final configuration of the
+built model and counts the model's parameters.
 """
 
 import dataclasses
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from regbot_guest.contract import ContractError, refuse_revision
@@ -18,18 +18,20 @@ PINNED_RECIPE = ("qwen3", "qwen3_30b_a3b")
 """Module and recipe that are changed into a pinned shape. torchtitan 0.3.0 has no Mixtral, but Qwen3's blocks without
 QK norms and with Mixtral's numbers are the same as Mixtral's blocks.
 """
-
+GLOBAL_BATCH_OF_ONE_MICRO_BATCH = -1
+"""With this global batch, torchtitan makes a step of one micro-batch on each rank, without gradient accumulation."""
 
 CHECKPOINTING = "activation_checkpoint"
 BATCH_KEYS = (
     ("seq_len", "local_batch_size", "global_batch_size"),
     ("max_context_length", "num_tokens_per_microbatch_per_dp_rank", "num_tokens_per_train_step"),
 )
-"""Names of the fields for sequence length, micro-batch and batch of one step, in torchtitan 0.3.0 and from August 2026
-on.
+"""Names of the fields for sequence length, micro-batch and global batch: first those of torchtitan 0.3.0, then those
+from August 2026 on.
 """
 COUNTS_TOKENS = {"num_tokens_per_microbatch_per_dp_rank"}
 """Fields that count tokens. The other fields count sequences."""
+MAX_LISTED_MISMATCHES = 12
 
 
 def moe_layers(model: Any) -> list[Any]:
@@ -49,11 +51,14 @@ def read_routing(config: Any) -> tuple[int, int]:
             "config", f"the model of {config.model_spec.flavor!r} has no MoE layer; choose a recipe that has one"
         )
     moe = layers[0].moe
-    sections = (getattr(moe, "router", None), moe)
-    experts, top_k = (
-        next((number for section in sections if (number := getattr(section, name, None)) is not None), None)
-        for name in ("num_experts", "top_k")
-    )
+    router = getattr(moe, "router", None)
+
+    def read_number(name: str) -> int | None:
+        """Return the number from the router or, if it has none, from the MoE layer. None if both have none."""
+        number = getattr(router, name, None)
+        return number if number is not None else getattr(moe, name, None)
+
+    experts, top_k = read_number("num_experts"), read_number("top_k")
     if experts is None or top_k is None:
         raise refuse_revision(
             "the configuration of its MoE layers has no num_experts or no top_k. Update regbot",
@@ -70,24 +75,25 @@ def find_dispatcher(layer: Any) -> Any:
 def pin(config: Any, request: Request) -> None:
     """Set the numbers of the request's shape in ``config``. Raises ContractError."""
     shape, model = request.geometry, config.model_spec.model
-    sequence, batch, whole_batch = _batch_keys(config.training)
-    setattr(config.training, sequence, shape.sequence)
-    setattr(config.training, batch, shape.micro_batch * (shape.sequence if batch in COUNTS_TOKENS else 1))
-    setattr(config.training, whole_batch, -1)
+    sequence_key, micro_batch_key, global_batch_key = _batch_keys(config.training)
+    units_per_sequence = shape.sequence if micro_batch_key in COUNTS_TOKENS else 1
+    setattr(config.training, sequence_key, shape.sequence)
+    setattr(config.training, micro_batch_key, shape.micro_batch * units_per_sequence)
+    setattr(config.training, global_batch_key, GLOBAL_BATCH_OF_ONE_MICRO_BATCH)
     config.training.mixed_precision_param = request.dtype
     set_checkpointing(config, "none")
     if _differs(model, shape):
         model = _resize(model, shape)
     config.model_spec = dataclasses.replace(config.model_spec, model=model)
-    loss = getattr(config.loss, "loss_fn", config.loss)
+    loss = getattr(config.loss, "loss_fn", config.loss)  # in some revisions, config.loss wraps the loss
     if getattr(loss, "global_vocab_size", None) is not None:
         loss.global_vocab_size = shape.vocabulary
 
 
 def _batch_keys(training: Any) -> tuple[str, str, str]:
-    """Return the names of the fields for sequence length, micro-batch and batch of one step.
+    """Return the names of the fields for sequence length, micro-batch and global batch in this revision.
 
-    Raises ContractError if the names are unknown.
+    Raises ContractError if the revision has other names.
     """
     for names in BATCH_KEYS:
         if all(hasattr(training, name) for name in names):
@@ -100,20 +106,25 @@ def _batch_keys(training: Any) -> tuple[str, str, str]:
 
 def set_checkpointing(config: Any, value: Any) -> None:
     """Set activation checkpointing to ``value``: none, full or selective. Raises ContractError."""
-    modes = {"none": "", "full": "FullAC", "selective": "SelectiveAC"}
-    if value not in modes:
+    policy_classes = {"none": None, "full": "FullAC", "selective": "SelectiveAC"}
+    if value not in policy_classes:
         raise ContractError("config", f"{CHECKPOINTING}: write none, full or selective, not {value!r}")
     if hasattr(config.activation_checkpoint, "mode"):  # until June 2026
         config.activation_checkpoint.mode = value
         return
     policies = importlib.import_module("torchtitan.distributed.activation_checkpoint")
-    config.activation_checkpoint = None if value == "none" else getattr(policies, modes[value]).Config()
+    policy_class = policy_classes[value]
+    config.activation_checkpoint = None if policy_class is None else getattr(policies, policy_class).Config()
 
 
 def _resize(model: Any, shape: Geometry) -> Any:
-    """Return the model's configuration with the numbers of ``shape``. torchtitan's builder creates the layers."""
-    qwen3 = importlib.import_module(f"{MODELS}.{PINNED_RECIPE[0]}")
-    replace, first = dataclasses.replace, model.layers[0]
+    """Return the model's configuration with the numbers of ``shape``. torchtitan's builder creates the layers.
+
+    Raises ContractError if torchtitan's configuration has not the fields of torchtitan 0.3.0.
+    """
+    module, _ = PINNED_RECIPE
+    qwen3 = importlib.import_module(f"{MODELS}.{module}")
+    replace, first_layer = dataclasses.replace, model.layers[0]
     try:
         layers = qwen3._build_qwen3_moe_layers(
             n_layers=shape.layers,
@@ -126,7 +137,7 @@ def _resize(model: Any, shape: Geometry) -> Any:
             top_k=shape.top_k,
             attn_backend="flex",
             moe_comm_backend="standard",
-            rope=_resize_rope(first.attention.rope, shape),
+            rope=_resize_rope(first_layer.attention.rope, shape),
         )
         if not shape.qk_norm:
             for layer in layers:
@@ -149,17 +160,18 @@ def _resize(model: Any, shape: Geometry) -> Any:
 
 
 def _resize_rope(rope: Any, shape: Geometry) -> Any:
-    """Return the configuration of rotary embeddings with the numbers of ``shape``. Some revisions have no field for the
-    largest length.
+    """Return the configuration of rotary embeddings with the numbers of ``shape``. A field that this revision does not
+    have is left out.
     """
     numbers = {"dim": shape.head_dim, "theta": shape.rope_theta, "max_seq_len": shape.sequence}
     return dataclasses.replace(rope, **{name: value for name, value in numbers.items() if hasattr(rope, name)})
 
 
 def check_shape(trainer: Any, request: Request) -> list[str]:
-    """Compare the built model with the shape.
+    """Compare the numbers of the built model with the shape.
 
-    For a recipe, return differences as warnings. For a pinned shape, raise ContractError if there are differences.
+    If the request names a recipe, return the differences as warnings. Otherwise the model must have the numbers of the
+    shape, and ContractError is raised if it has not.
     """
     try:
         mismatches = [
@@ -167,16 +179,17 @@ def check_shape(trainer: Any, request: Request) -> list[str]:
         ]
     except AttributeError as error:
         mismatches = [f"its numbers cannot be read as in torchtitan 0.3.0 ({error})"]
-    summary = "; ".join(mismatches[:12])
+    summary = "; ".join(mismatches[:MAX_LISTED_MISMATCHES])
     if mismatches and not request.recipe:
         raise ContractError("shape", f"torchtitan built another model than requested: {summary}")
     return [f"recipe {request.recipe} is not of this shape: {summary}"] if mismatches else []
 
 
 def _differs(model: Any, shape: Geometry) -> bool:
+    """Return whether the model's configuration has to be changed to have the numbers of ``shape``."""
     try:
         return bool(list(_model_mismatches(model, shape)))
-    except AttributeError:  # the layout differs from 0.3.0, so new layers are built, and the built model is checked
+    except AttributeError:  # The fields differ from those of 0.3.0. New layers are built, and check_shape checks them.
         return True
 
 
@@ -185,21 +198,20 @@ Mismatch = tuple[str, Any, Any]
 
 
 def _mismatches(trainer: Any, shape: Geometry) -> Iterator[Mismatch]:
+    """Yield those numbers of the built model and of its batch that differ from the numbers of the shape."""
     yield from _model_mismatches(trainer.model_config, shape)
     training = trainer.config.training
-    sequence, batch, _ = _batch_keys(training)
-    sequences = getattr(training, batch) // (getattr(training, sequence) if batch in COUNTS_TOKENS else 1)
+    sequence_key, micro_batch_key, _ = _batch_keys(training)
+    sequence = getattr(training, sequence_key)
+    units_per_sequence = sequence if micro_batch_key in COUNTS_TOKENS else 1
+    parameters = sum(parameter.numel() for part in trainer.model_parts for parameter in part.parameters())
     numbers: list[Mismatch] = [
-        ("sequence", getattr(training, sequence), shape.sequence),
-        ("micro_batch", sequences, shape.micro_batch),
+        ("sequence", sequence, shape.sequence),
+        ("micro_batch", getattr(training, micro_batch_key) // units_per_sequence, shape.micro_batch),
         ("gradient accumulation", trainer.gradient_accumulation_steps, 1),
-        (
-            "parameters",
-            sum(parameter.numel() for part in trainer.model_parts for parameter in part.parameters()),
-            count_parameters(shape),
-        ),
+        ("parameters", parameters, count_parameters(shape)),
     ]
-    yield from (number for number in numbers if number[1] != number[2])
+    yield from _keep_differing(numbers)
 
 
 def _model_mismatches(model: Any, shape: Geometry) -> Iterator[Mismatch]:
@@ -221,14 +233,22 @@ def _model_mismatches(model: Any, shape: Geometry) -> Iterator[Mismatch]:
             ("top_k", moe.router.top_k, shape.top_k),
             ("expert_width", moe.routed_experts.inner_experts.hidden_dim, shape.expert_width),
         ]
-    yield from (number for number in dict.fromkeys(numbers) if number[1] != number[2])
+    yield from _keep_differing(numbers)
+
+
+def _keep_differing(numbers: Iterable[Mismatch]) -> Iterator[Mismatch]:
+    """Yield the numbers that differ from their expected values, each only once. All layers may have the same ones."""
+    return ((name, actual, expected) for name, actual, expected in dict.fromkeys(numbers) if actual != expected)
 
 
 def count_parameters(shape: Geometry) -> int:
-    """Return the number of parameters of a model with this shape: untied embeddings, no biases, one router per
-    layer.
+    """Return the number of parameters of a model with this shape. No linear layer has a bias, and the embedding and
+    the output head do not share their weights.
     """
-    attention = shape.hidden * shape.head_dim * (2 * shape.heads + 2 * shape.kv_heads)
+    attention = shape.hidden * shape.head_dim * (2 * shape.heads + 2 * shape.kv_heads)  # Q, output; K, V
     norms = 2 * shape.hidden + (2 * shape.head_dim if shape.qk_norm else 0)
-    experts = shape.experts * (3 * shape.hidden * shape.expert_width + shape.hidden)
-    return shape.layers * (attention + norms + experts) + 2 * shape.vocabulary * shape.hidden + shape.hidden
+    experts = shape.experts * 3 * shape.hidden * shape.expert_width  # gate, up and down projection
+    router = shape.experts * shape.hidden
+    embedding_and_head = 2 * shape.vocabulary * shape.hidden
+    final_norm = shape.hidden
+    return shape.layers * (attention + norms + experts + router) + embedding_and_head + final_norm

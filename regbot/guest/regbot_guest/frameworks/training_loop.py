@@ -1,8 +1,8 @@
 """Counts one steady step of a framework that has its own training loop.
 
 The module of a framework builds a trainer and passes it as a ``TrainingLoop``. This module does the work that is the
-same for all frameworks. It runs steps until they are steady, plants collectives, counts one step, reads sequence
-numbers, and refuses steps that cannot be counted.
+same for all frameworks. It runs the steps, plants collectives before the last one, counts the last one, compares the
+count with the sequence numbers of torch's process groups, and refuses steps that cannot be counted.
 
 Phases are detected from outside of the framework. A step begins in the phase ``forward``. During torch's backward call,
 the phase is ``backward``. After this call the phase is ``optimizer`` (clipping, the optimizer and its reductions),
@@ -37,30 +37,37 @@ Scalar = str | int | float | bool | None
 
 @dataclass(frozen=True)
 class TrainingLoop:
-    """A framework's training loop, ready to run.
-
-    ``step`` runs one whole step and returns the loss, or None if the framework has not logged it. ``backends`` returns
-    the record's table of backends for the counted step. ``build_watch`` is the CompileWatch that was active while the
-    loop was built. It is needed because code that was compiled during the build is called later.
-    """
+    """A framework's training loop on real ranks, ready to run."""
 
     models: Sequence[nn.Module]
+    """Modules whose calls begin the phase forward."""
     axes: Axes
     groups: Sequence[dist.ProcessGroup]
+    """Process groups in which collectives are planted."""
     step: Callable[[], float | None]
+    """Runs one whole step and returns the loss, or None if the framework has not logged it."""
     backends: Callable[[Observer], Mapping[str, Mapping[str, str]]]
+    """Returns the record's table of backends for the counted step."""
     device: torch.device
     config: Mapping[str, Scalar]
+    """The framework's resolved configuration."""
     software: Mapping[str, str]
+    """Versions of packages."""
     patches: Sequence[str] = ()
+    """Descriptions of what regbot has replaced in the framework, for the ledger."""
     warnings: Sequence[str] = ()
     seconds: dict[str, float] = field(default_factory=dict)
+    """Durations of the phases of the run."""
     build_watch: CompileWatch | None = None
+    """The watch that was active while the loop was built. It sees when code that was compiled during the build is
+    called later. None in timed runs, where compiled code may run.
+    """
 
 
 def count_loop(request: Request, loop: TrainingLoop, steps: int) -> dict[str, Any]:
-    """Run ``steps`` steps on real ranks, count the last step, and return its part of the raw record. Raises
-    ContractError.
+    """Run ``steps`` steps on real ranks, count the last step, and return the last step's part of the raw record.
+
+    The ``loss`` of the record is [] if a loss is not finite. Raises ContractError if the count is not reliable.
     """
     compile_watch, uncounted_watch = CompileWatch(), UncountedWatch()
     losses: list[float] = []
@@ -90,7 +97,6 @@ def count_loop(request: Request, loop: TrainingLoop, steps: int) -> dict[str, An
             liveness.update(measure_sequence_advance(observer, numbers_before))
     _refuse_unreliable_count(request, loop, compile_watch, uncounted_watch, observer)
     backends = loop.backends(observer)
-    all_finite = all(math.isfinite(loss) for loss in losses)
     loss_warnings = [f"the loss of step {n + 1} is {loss}" for n, loss in enumerate(losses) if not math.isfinite(loss)]
     return {
         "ledger": {
@@ -112,7 +118,7 @@ def count_loop(request: Request, loop: TrainingLoop, steps: int) -> dict[str, An
             "patches": list(loop.patches),
             "warnings": list(loop.warnings),
         },
-        "loss": losses if all_finite else [],
+        "loss": [] if loss_warnings else losses,
         "backends": {name: dict(backend) for name, backend in backends.items()},
         "phases_s": loop.seconds,
         "peak_rss_bytes": peak_resident_bytes(),
@@ -121,7 +127,7 @@ def count_loop(request: Request, loop: TrainingLoop, steps: int) -> dict[str, An
 
 
 class _TrackedEngine:
-    """Wrapper of autograd's engine that sets the observer's phase while backward runs."""
+    """Wrapper of autograd's engine that sets the observer's phase: backward while backward runs, optimizer after it."""
 
     def __init__(self, engine: Any, observer: StepCounter) -> None:
         self._engine, self._observer = engine, observer
@@ -131,25 +137,27 @@ class _TrackedEngine:
 
     def run_backward(self, *args: Any, **kwargs: Any) -> Any:
         observer = self._observer
-        is_recomputing = observer.phase == "backward"  # a checkpoint calls backward on the part that it has recomputed
+        # Activation checkpointing recomputes a part of the model during backward, and calls backward on this part.
+        is_nested_call = observer.phase == "backward"
         observer.phase = "backward"
         try:
             return call_unchanged(self._engine.run_backward, args, kwargs)
         finally:
-            observer.phase = "backward" if is_recomputing else "optimizer"
+            observer.phase = "backward" if is_nested_call else "optimizer"
 
 
 @contextmanager
 def track_phases(models: Sequence[nn.Module], observer: StepCounter) -> Iterator[None]:
-    """While active, set the observer's phase as steps run."""
+    """While active, set the observer's phase as steps run. The module's docstring defines the phases."""
     variable: Any = torch.autograd.Variable
     engine = variable._execution_engine
 
-    def forward(*_: Any) -> None:
-        if observer.phase == "optimizer":  # the phase stays backward while backward recomputes a part
+    def begin_forward(*_: Any) -> None:
+        # In the phase backward, a forward is a recomputation and belongs to backward.
+        if observer.phase == "optimizer":
             observer.phase = "forward"
 
-    hooks = [model.register_forward_pre_hook(forward) for model in models]
+    hooks = [model.register_forward_pre_hook(begin_forward) for model in models]
     variable._execution_engine = _TrackedEngine(engine, observer)  # every call of backward looks up the engine here
     try:
         yield
@@ -166,25 +174,25 @@ def _refuse_unreliable_count(
     uncounted_watch: UncountedWatch,
     observer: Observer,
 ) -> None:
-    """Raise ContractError if the count misses a collective, if ``torch.compile`` would compile part of the step, or if
-    the step did not follow the requested routing.
+    """Raise ContractError if the count misses a collective, if ``torch.compile`` would compile a part of the step, or
+    if tokens were not routed as requested. ``observer`` has the counted step.
     """
     if uncounted_watch.collectives:
         raise ContractError(
             "liveness", f"a collective was issued where it cannot be counted ({uncounted_watch.collectives[0]})"
         )
-    if called := {
-        *compile_watch.called_names,
-        *(loop.build_watch.called_names if loop.build_watch is not None else ()),
-    }:
+    compiled_functions = set(compile_watch.called_names)
+    if loop.build_watch is not None:
+        compiled_functions |= set(loop.build_watch.called_names)
+    if compiled_functions:
         raise ContractError(
             "compiled",
-            f"{', '.join(sorted(called)[:5])} would be compiled by torch.compile. While regbot counts a "
+            f"{', '.join(sorted(compiled_functions)[:5])} would be compiled by torch.compile. While regbot counts a "
             "step, it would run eagerly, as another program. Timed runs profile compiled code, so time this workload "
             "too, or turn compilation off for it",
         )
     if request.routing == "balanced":
-        for axis, splits in observer.payload_splits:
+        for axis, splits in observer.payload_splits:  # splits: rows that an all-to-all sends to each rank
             if "ep" in axis.split("|") and len(set(splits)) > 1:
                 raise ContractError(
                     "routing",
