@@ -282,7 +282,7 @@ def is_descendant(pid: int, ancestor: int) -> bool | None:
         try:
             pid = _read_parent(pid)
         except (OSError, IndexError, ValueError):
-            # A process that exists but is hidden in /proc belongs to another user, so it is not of the run.
+            # If the process exists although /proc hides it, it belongs to another user and not to the run.
             return False if _has_process(pid) else None
     return False
 

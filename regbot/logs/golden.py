@@ -70,7 +70,10 @@ def read(log: StepLogFile) -> StepLog:
 
 
 def _read_megatron(log: StepLogFile, metrics: Mapping[str, Any]) -> StepLog:
-    """Return the run in golden values of Megatron-LM. ``steps_per_value`` is 1 if the file has every step, else None."""
+    """Return the run in golden values of Megatron-LM.
+
+    ``steps_per_value`` of the result is 1 if the file has every step, else None.
+    """
     run = extract_run(log, NAME, _megatron_rows(log, metrics), _ADVICE, values_are_means=False)
     interval = run.steps_per_value
     if interval and interval > 1:
@@ -110,6 +113,7 @@ def _read_series(log: StepLogFile, metrics: Mapping[str, Any], name: str) -> dic
 
 
 def _bridge_rows(log: StepLogFile, document: Mapping[str, Any]) -> Iterator[StepRow]:
+    """Yield the steps of Bridge's document. Its values that are not objects (``alloc``, ``max_alloc``) are no steps."""
     raw_steps: dict[int, _RawStep] = {}
     for key, entry in document.items():
         if isinstance(entry, dict):

@@ -122,6 +122,7 @@ class _CountedCollectives(NamedTuple):
 
     @classmethod
     def collect(cls, source: Source, program: Program, counts: ExecutionCounts) -> "_CountedCollectives":
+        """Return the collectives of ``program``. Raises ReadError if there are too many kinds of unknown ones."""
         collectives: list[tuple[HloCollective, int]] = []
         unknown_counts: dict[str, int] = defaultdict(int)
         single_device = unreachable = 0
@@ -222,6 +223,7 @@ def _sum_entries(
 
 
 def _list_warnings(header: Header, devices: Devices, counted: _CountedCollectives) -> Iterable[str]:
+    """Yield one sentence for everything that is not counted, and for a program that may be the wrong one."""
     if counted.unclassified:
         names = ", ".join(
             f"{unclassified.count} x {unclassified.name}" for unclassified in counted.unclassified[:MAX_NAMES]

@@ -117,6 +117,7 @@ def _read_lines(source: Source) -> Iterator[bytes]:
 
 
 def _parse_line(source: Source, number: int, text: bytes) -> LogLine:
+    """Parse one line. Raises ReadError if it is not JSON or has no header."""
     try:
         line = parse_json(text, f"line {number}")
     except RecordError as error:

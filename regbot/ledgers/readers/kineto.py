@@ -346,6 +346,7 @@ def _check_one_rank(source: Source, trace: TraceRecord, log: _CallLog) -> None:
 
 
 def _build_ledger(source: Source, trace: TraceRecord, groups: ProcessGroups, log: _CallLog) -> Ledger:
+    """Return the ledger of the calls in ``log``: per step if the steps are equal, otherwise of the whole trace."""
     phases = Phases(trace)
     # Calls are named by their index in the log. Groups of one rank exchange nothing, so their calls are left out.
     candidates = [index for index, call in enumerate(log.calls) if call.group.size != 1]

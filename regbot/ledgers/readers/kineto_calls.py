@@ -266,6 +266,7 @@ def first_dtype(args: dict[str, Any]) -> str:
 def _make_call(
     row: CallRow, kind: Kind, group: ProcessGroup, dtype: str, size_bytes: int | None, via: CollectiveBackend
 ) -> KinetoCall:
+    """Return a call with its role. ``size_bytes`` is None if the size is unknown. A barrier has no data."""
     if kind == "barrier":
         dtype, size_bytes = "none", 0
     if size_bytes is not None and size_bytes > MAX_VOLUME:

@@ -91,6 +91,9 @@ def read_trace(source: Source) -> TraceRecord:
 
 
 def _read_events(source: Source, is_ordered: bool) -> TraceRecord:
+    """Read the file once. With ``is_ordered``, the file must have Kineto's order of keys; otherwise LayoutMismatch is
+    raised.
+    """
     reader, record, values = TraceReader(source), TraceRecord(), _SharedValues()
     rows = 0
     for event in reader.events(is_ordered):

@@ -111,6 +111,7 @@ class Phases:
         """
 
     def phase_at(self, host_time: HostTime) -> Phase:
+        """Return the phase of a call that the host issued at this time."""
         thread, time_us = host_time.thread, host_time.time_us
         if thread in self._engine_threads:
             return "backward"

@@ -98,6 +98,7 @@ class _ProcessKernels:
     """Times of compute kernels, by device."""
 
     def add(self, kernel: NsysKernel) -> None:
+        """Add one kernel. Of a barrier (category 'sync') nothing is kept, and of an unknown kernel only its sum."""
         communication, seconds = kernel.communication, (kernel.end - kernel.start) / 1e9
         if communication is None:
             spans = self.compute[kernel.device]
@@ -128,6 +129,7 @@ def _make_unsized_call(kind: Kind, role: Role, via: CollectiveBackend) -> CallSu
 
 
 def _build_ledger(source: Source, export: Export) -> Ledger:
+    """Return the ledger of the process on the first device. Raises ReadError if it recorded no communication."""
     ranges = export.ranges()
     first_devices: dict[int, int] = {}
     kernels_by_process: dict[int, _ProcessKernels] = defaultdict(_ProcessKernels)
@@ -235,6 +237,7 @@ def _add_times(source: Source, entries: list[Entry], kernels: _ProcessKernels) -
 
 
 def _list_guesses(calls: list[CallSum], kernels: _ProcessKernels) -> Iterator[str]:
+    """Yield one sentence for each property of calls that is unknown, and for calls that are not counted."""
     unsized = sum(call.bytes is None for call in calls)
     if unsized:
         yield f"the bytes of {unsized:,} calls are unknown and shown as 0: the export has no payload for them"
