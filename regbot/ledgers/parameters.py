@@ -54,6 +54,7 @@ class Reduction:
 
     @property
     def group_names(self) -> frozenset[tuple[str, int]]:
+        """``groups`` as a set that can be a key."""
         return frozenset(self.groups)
 
 
@@ -152,8 +153,8 @@ def _reduces_gradients(view: View, cell: Cell) -> bool:
     a module that exchanges no activations on the same axis.
     """
     is_payload_sum = cell.signature.kind in SUMS and is_payload(cell)
-    is_free = cell.key not in view.claimed_keys
-    return is_payload_sum and cell.signature.phase != "forward" and not view.moves_activations(cell) and is_free
+    is_unclaimed = cell.key not in view.claimed_keys
+    return is_payload_sum and cell.signature.phase != "forward" and not view.moves_activations(cell) and is_unclaimed
 
 
 def _sums_statistics(view: View, cells: Sequence[Cell]) -> bool:
@@ -236,12 +237,11 @@ def _is_rewrapped(view: View, before: Reductions, after: Reductions, changes: Ma
         return False
     tolerance = REWRAP_TOLERANCE * max(changes.values())
     group_sets = {reduction.group_names for reduction in _list_reductions(before, after) if reduction.reach >= reach}
-    return all(
-        _gathers_follow_reductions(
-            view, _select_groups(before, groups, reach), _select_groups(after, groups, reach), set(changes), tolerance
-        )
-        for groups in group_sets
-    )
+    for groups in group_sets:
+        before_in_groups, after_in_groups = _select_groups(before, groups, reach), _select_groups(after, groups, reach)
+        if not _gathers_follow_reductions(view, before_in_groups, after_in_groups, set(changes), tolerance):
+            return False
+    return True
 
 
 class _GroupElements(NamedTuple):
@@ -250,6 +250,7 @@ class _GroupElements(NamedTuple):
     groups: frozenset[tuple[str, int]]
     """Axis and size of the process groups."""
     by_unit: Mapping[str, float]
+    """Number of elements by the name of the unit."""
 
 
 def _select_groups(reductions: Reductions, groups: frozenset[tuple[str, int]], reach: int) -> _GroupElements:

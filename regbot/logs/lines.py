@@ -107,7 +107,7 @@ class StepLogFile:
                 yield chunk
 
     def _open(self) -> FileIO:
-        """Open the file for reading. Raises LogError if it is not a regular file, such as a pipe, which could block."""
+        """Open the file for reading. Raises LogError if it is not a regular file. A pipe, for example, could block."""
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:

@@ -81,7 +81,7 @@ class _CallLog:
     calls: list[KinetoCall] = field(default_factory=list)
     host_times: list[HostTime | None] = field(default_factory=list)
     """When the host issued the call; None if the trace does not tell."""
-    spans: list[list["_KernelSpan"]] = field(default_factory=list)
+    spans: list[list[_KernelSpan]] = field(default_factory=list)
     """The kernels of the call."""
     unclassified: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Number and seconds of communication kernels or rows that could not be classified, by name."""
@@ -248,10 +248,10 @@ def _add_kernel_call(
     log: _CallLog,
     kernel_calls: dict[int, int],
 ) -> int | None:
-    """Add the call that a kernel's metadata record, and return its index.
+    """Add the call that the metadata of a kernel describes, and return the index of the call.
 
     One call may launch several kernels, which have the same external id. ``kernel_calls`` maps the external ids of
-    earlier kernels to their calls. Return None if the metadata record no known collective.
+    earlier kernels to the indices of their calls. Return None if the metadata describes no known collective.
     """
     external_id = kernel.row.external_id
     call = kineto_calls.from_metadata(kernel.row, groups)
@@ -297,9 +297,7 @@ def _add_unassigned_kernels(kernels: Sequence[KinetoKernel], log: _CallLog, acce
     }
     unlinked_kernels = 0
     for kernel in kernels:
-        communication = kernel.communication
-        is_nccl = communication is not None and communication.category == "nccl"
-        if is_nccl and communication is not None and kinds_without_kernels & communication.possible_kinds:
+        if kinds_without_kernels & _list_nccl_kinds(kernel):
             unlinked_kernels += 1
         else:
             log.add_unclassified(kernel.row.name, _duration_s(kernel))
@@ -308,6 +306,14 @@ def _add_unassigned_kernels(kernels: Sequence[KinetoKernel], log: _CallLog, acce
             f"{unlinked_kernels} NCCL kernels could not be linked to the call that launched them; their times are not "
             "in the exposed communication"
         )
+
+
+def _list_nccl_kinds(kernel: KinetoKernel) -> frozenset[Kind]:
+    """Return the collectives that an NCCL kernel can run. The set is empty for all other kernels."""
+    communication = kernel.communication
+    if communication is None or communication.category != "nccl":
+        return frozenset()
+    return communication.possible_kinds
 
 
 def _make_library_call(kernel: KinetoKernel, communication: Communication, groups: ProcessGroups) -> KinetoCall:

@@ -147,8 +147,8 @@ class Export:
             if event_type == _DOMAIN and name in ("NCCL", "RCCL"):
                 nccl_domains.add(domain)
             span = _parse_span(start, end)
-            is_range = event_type in (_PUSH_POP, _START_END) and span is not None
-            if is_range and span is not None and re.match(r"nccl[A-Z]", name):
+            is_nccl_range = event_type in (_PUSH_POP, _START_END) and re.match(r"nccl[A-Z]", name)
+            if is_nccl_range and span is not None:
                 payload = json_text if isinstance(json_text, str) else self.find_string(json_text_id)
                 thread = global_tid if isinstance(global_tid, int) else 0
                 ranges.append(NvtxRange(*span, thread=thread, name=name, payload=payload, domain=domain))

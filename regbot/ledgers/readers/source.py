@@ -94,7 +94,7 @@ class Source:
         return ReadError(f"{self.name}: {problem}")
 
     def _open(self) -> FileIO:
-        """Open the file for reading. Raises ReadError if it is not a regular file, such as a pipe, which could block."""
+        """Open the file for reading. Raises ReadError if it is not a regular file. A pipe, for example, could block."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
