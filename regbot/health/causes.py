@@ -24,6 +24,9 @@ HARDWARE_SLOWDOWNS: tuple[ClockReason, ...] = ("hw_thermal", "hw_power_brake", "
 the other two. It is also reported for a moment when clocks change."""
 
 SLOWDOWN_REASONS: tuple[ClockReason, ...] = (*HARDWARE_SLOWDOWNS, "sw_thermal")
+"""Reasons that show a fault if a GPU has a low clock during the whole run."""
+CLOCK_SETTINGS: tuple[ClockReason, ...] = ("application_clocks", "sw_power_cap")
+"""Reasons that are settings of an operator: a fixed clock and a power limit."""
 
 APPLICATION_XIDS = frozenset({8, 11, 13, 31, 32, 37, 43, 45, 68, 69, 109})
 """XID errors that NVIDIA's catalogue attributes to the application first. Examples are a bad address, an illegal
@@ -53,16 +56,13 @@ NODE_ADVICE = "take the node out of service until it has been inspected"
 def find_causes(before: NodeSnapshot, during: NodeUsage) -> list[Cause]:
     """Return the causes that the health data of a run show. Causes from outside of the run come first."""
     gpus_before = {snapshot.index: snapshot for snapshot in before.gpus}
-    causes = [
-        cause
-        for gpu in during.gpus
-        for cause in (
-            *_find_errors(gpu),
-            *_find_other_processes(gpu, gpus_before.get(gpu.index)),
-            *_find_earlier_slowdown(gpu, gpus_before.get(gpu.index)),
-            *_find_low_clock(gpu, during.gpus),
-        )
-    ]
+    causes: list[Cause] = []
+    for gpu in during.gpus:
+        gpu_before = gpus_before.get(gpu.index)
+        causes += _find_errors(gpu)
+        causes += _find_other_processes(gpu, gpu_before)
+        causes += _find_earlier_slowdown(gpu, gpu_before)
+        causes += _find_low_clock(gpu, during.gpus)
     return sorted(causes, key=lambda cause: not cause.outside)
 
 
@@ -72,62 +72,74 @@ def driver_not_answering() -> Cause:
 
 
 def _find_errors(gpu: GpuUsage) -> Iterator[Cause]:
+    """Yield causes for errors that the driver reported. XIDs of the application may come from the code of the run."""
     if gpu.lost:
         yield _cause("lost", gpu, f"stopped answering; {NODE_ADVICE}")
     if gpu.uncorrected_ecc:
         number = f"{count(gpu.uncorrected_ecc, 'uncorrected memory error')} (ECC)"
         yield _cause("uncorrected_ecc", gpu, f"{number} during the run; {NODE_ADVICE}")
     xids = sorted(set(gpu.xids) - FOLLOW_UP_XIDS)
-    if fatal := [xid for xid in xids if xid not in APPLICATION_XIDS]:
-        yield _cause("xid", gpu, f"the driver reported XID {_join(fatal)} during the run; {NODE_ADVICE}")
-    if application := [xid for xid in xids if xid in APPLICATION_XIDS]:
+    if node_xids := [xid for xid in xids if xid not in APPLICATION_XIDS]:
+        yield _cause("xid", gpu, f"the driver reported XID {_join(node_xids)} during the run; {NODE_ADVICE}")
+    if application_xids := [xid for xid in xids if xid in APPLICATION_XIDS]:
         explanation = "usually an error of the code that runs"
-        yield _cause(
-            "xid", gpu, f"the driver reported XID {_join(application)} during the run, {explanation}", outside=False
-        )
+        text = f"the driver reported XID {_join(application_xids)} during the run, {explanation}"
+        yield _cause("xid", gpu, text, outside=False)
 
 
 def _find_other_processes(gpu: GpuUsage, before: GpuSnapshot | None) -> Iterator[Cause]:
+    """Yield at most one cause, for processes that are not part of the run.
+
+    ``before`` is the state before the run; None if it is unknown. Processes on the GPU at that time, and memory in use
+    at that time, cannot be the run's own.
+    """
     fix = "give the run GPUs of its own"
     if gpu.others:
         yield _cause("other_process", gpu, f"{_name_processes(gpu.others)} used it during the run; {fix}")
     elif before is not None and before.processes:
         yield _cause("other_process", gpu, f"{_name_processes(before.processes)} was on it before the run began; {fix}")
-    elif before is not None and (before.used_bytes or 0) > OTHER_PROCESS_BYTES:
-        used = f"{(before.used_bytes or 0) / 2**30:.1f} GiB of its memory were in use before the run began"
+    elif before is not None and before.used_bytes is not None and before.used_bytes > OTHER_PROCESS_BYTES:
+        used = f"{before.used_bytes / 2**30:.1f} GiB of its memory were in use before the run began"
         yield _cause("other_process", gpu, f"{used}, by processes that cannot be seen from here; {fix}")
 
 
 def _find_earlier_slowdown(gpu: GpuUsage, before: GpuSnapshot | None) -> Iterator[Cause]:
-    if before is not None and (reasons := [reason for reason in HARDWARE_SLOWDOWNS if reason in before.reasons]):
+    """Yield a cause if the hardware slowed the GPU down before the run, which the run cannot have caused."""
+    if before is None:
+        return
+    if reasons := [reason for reason in HARDWARE_SLOWDOWNS if reason in before.reasons]:
         fault = f"its hardware slowed it down ({_join(reasons)}) before the run began"
         heat = f", at {before.temperature_c} C" if before.temperature_c is not None else ""
         yield _cause("hardware_slowdown", gpu, f"{fault}{heat}; look at its cooling and its power supply")
 
 
 def _find_low_clock(gpu: GpuUsage, all_gpus: list[GpuUsage]) -> Iterator[Cause]:
-    """Yield a cause if the clock was far below the highest clock during the whole run.
+    """Yield a cause if the clock was far below the GPU's highest clock during the whole run.
 
-    The cause is a setting if one explains the clock, and otherwise a fault.
+    A slowdown reason, or a much faster GPU of the same model in the run, shows a fault. Otherwise a reported setting or
+    locked clocks may explain the low clock. A GPU that was idle for most of the run gives no cause.
     """
-    if gpu.sm_mhz is None or not gpu.sm_max_mhz or gpu.reasons.get("idle", 0.0) >= WHOLE_RUN_SHARE:
+    is_idle = gpu.reasons.get("idle", 0.0) >= WHOLE_RUN_SHARE
+    if gpu.sm_mhz is None or not gpu.sm_max_mhz or is_idle:
         return
-    share = gpu.sm_mhz.high / gpu.sm_max_mhz
-    if share >= LOW_CLOCK_SHARE:
+    highest_mhz = gpu.sm_mhz.high
+    clock_share = highest_mhz / gpu.sm_max_mhz
+    if clock_share >= LOW_CLOCK_SHARE:
         return
-    observation = f"never ran above {gpu.sm_mhz.high:.0f} of {gpu.sm_max_mhz:.0f} MHz"
+    observation = f"never ran above {highest_mhz:.0f} of {gpu.sm_max_mhz:.0f} MHz"
     if gpu.temperature_max_c is not None:
         observation += f" at up to {gpu.temperature_max_c} C"
-    slowed = [reason for reason in SLOWDOWN_REASONS if gpu.reasons.get(reason, 0.0) >= WHOLE_RUN_SHARE]
-    settings = [
-        reason for reason in ("application_clocks", "sw_power_cap") if gpu.reasons.get(reason, 0.0) >= WHOLE_RUN_SHARE
-    ]
-    fastest = max((other.sm_mhz.high for other in all_gpus if other.sm_mhz and other.name == gpu.name), default=0.0)
-    if slowed:
-        yield _cause("low_clock", gpu, f"{observation} ({_join(slowed)}); {NODE_ADVICE}")
-    elif fastest > PEER_CLOCK_RATIO * gpu.sm_mhz.high:
-        yield _cause("low_clock", gpu, f"{observation}, and another GPU of the run at {fastest:.0f} MHz; {NODE_ADVICE}")
-    elif settings or share >= MIN_LOCKED_CLOCK_SHARE:
+    lasting_reasons = {reason for reason, share in gpu.reasons.items() if share >= WHOLE_RUN_SHARE}
+    slowdowns = [reason for reason in SLOWDOWN_REASONS if reason in lasting_reasons]
+    settings = [reason for reason in CLOCK_SETTINGS if reason in lasting_reasons]
+    same_model_mhz = [other.sm_mhz.high for other in all_gpus if other.sm_mhz and other.name == gpu.name]
+    fastest_mhz = max(same_model_mhz, default=0.0)
+    if slowdowns:
+        yield _cause("low_clock", gpu, f"{observation} ({_join(slowdowns)}); {NODE_ADVICE}")
+    elif fastest_mhz > PEER_CLOCK_RATIO * highest_mhz:
+        text = f"{observation}, and another GPU of the run at {fastest_mhz:.0f} MHz; {NODE_ADVICE}"
+        yield _cause("low_clock", gpu, text)
+    elif settings or clock_share >= MIN_LOCKED_CLOCK_SHARE:
         explanation = _join(settings) or "no reason is reported: its clocks are probably locked"
         yield _cause("low_clock", gpu, f"{observation} ({explanation})", outside=False)
     else:
@@ -135,6 +147,7 @@ def _find_low_clock(gpu: GpuUsage, all_gpus: list[GpuUsage]) -> Iterator[Cause]:
 
 
 def _cause(kind: CauseKind, gpu: GpuUsage, text: str, outside: bool = True) -> Cause:
+    """Return a cause on one GPU. ``outside`` says whether the code of the run cannot have caused it."""
     return Cause(kind=kind, text=f"GPU {gpu.index}: {text}", outside=outside, gpu=gpu.index)
 
 

@@ -9,6 +9,7 @@ This works only for runs that this process starts, one at a time. It does not wo
 systems other than Linux only the load is known.
 """
 
+import math
 import os
 import re
 import resource
@@ -31,6 +32,7 @@ class Ticks:
     """CPU seconds since the machine started, summed over some cores."""
 
     cores: int
+    """Number of these cores."""
     busy_s: float
     """User and kernel time. Time in interrupts is not included, because it belongs to no process."""
     steal_s: float
@@ -42,24 +44,29 @@ def parse_ticks(stat: str, cores: frozenset[int], per_second: int) -> Ticks | No
 
     ``per_second`` is the number of clock ticks per second.
     """
-    ticks: list[tuple[int, int]] = []
+    core_count = busy_ticks = steal_ticks = 0
     for line in stat.splitlines():
         name, *numbers = line.split()
-        if name[:3] == "cpu" and name[3:].isdecimal() and int(name[3:]) in cores and len(numbers) >= 8:
-            user, nice, system, _, _, _, _, steal = map(int, numbers[:8])
-            ticks.append((user + nice + system, steal))
-    if not ticks:
+        core = name.removeprefix("cpu")
+        is_core_line = name.startswith("cpu") and core.isdecimal()  # the line 'cpu' sums all cores of the machine
+        if is_core_line and int(core) in cores and len(numbers) >= 8:
+            user, nice, system, _idle, _iowait, _irq, _softirq, steal = map(int, numbers[:8])
+            core_count += 1
+            busy_ticks += user + nice + system
+            steal_ticks += steal
+    if not core_count:
         return None
-    busy_sum, steal_sum = (sum(values) for values in zip(*ticks, strict=True))
-    return Ticks(len(ticks), busy_sum / per_second, steal_sum / per_second)
+    return Ticks(cores=core_count, busy_s=busy_ticks / per_second, steal_s=steal_ticks / per_second)
 
 
 def load_shares(
     first: Ticks | None, last: Ticks | None, own_s: float, wall_s: float
 ) -> tuple[float | None, float | None]:
-    """Return two shares of the cores' time: the share that other processes took, and the share that was stolen.
+    """Return two shares of the cores' time: the share that other processes took, and the share that the hypervisor gave
+    to other virtual machines.
 
-    ``own_s`` is the CPU time of the run. Both shares are None if they are unknown.
+    ``first`` and ``last`` are the CPU times before and after the run. ``own_s`` is the CPU time of the run, and
+    ``wall_s`` is its duration. Both shares are None if they are unknown.
     """
     if first is None or last is None or wall_s <= 0:
         return None, None
@@ -76,10 +83,15 @@ class CpuWatch:
 
     def __init__(self) -> None:
         self.cores = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
-        self._clock_cores = sorted(self.cores)[:: -(-len(self.cores) // MAX_CLOCKS) or 1]
+        every_nth = max(1, math.ceil(len(self.cores) / MAX_CLOCKS))
+        self._clock_cores = sorted(self.cores)[::every_nth]
+        """Cores whose clock is read: at most ``MAX_CLOCKS``, spread evenly."""
         self._mhz: list[float] = []
+        """Highest clock in each sample."""
         self._loads: list[float] = []
-        self._free: list[int] = []
+        """Load average in each sample."""
+        self._free_bytes: list[int] = []
+        """Free memory in each sample."""
 
     def snapshot(self) -> CpuSnapshot:
         """Return the current load and the free memory."""
@@ -87,31 +99,34 @@ class CpuWatch:
 
     def begin(self) -> None:
         """Read the CPU times. Call this just before the run starts."""
-        self._begun, self._first_own_s, self._first_ticks = time.monotonic(), _cpu_seconds(), self._ticks()
+        self._begun_at, self._own_s_before, self._first_ticks = time.monotonic(), _cpu_seconds(), self._ticks()
 
     def sample(self) -> None:
         """Take a sample of values that the kernel does not add up: clocks, load and free memory."""
-        for values, value in ((self._mhz, self._highest_clock()), (self._loads, _load()), (self._free, _free_bytes())):
-            if value is not None:
-                values.append(value)  # type: ignore[arg-type]
+        if (mhz := self._highest_clock()) is not None:
+            self._mhz.append(mhz)
+        if (load := _load()) is not None:
+            self._loads.append(load)
+        if (free_bytes := _free_bytes()) is not None:
+            self._free_bytes.append(free_bytes)
 
     def end(self) -> None:
         """Read the CPU times again. Call this after the run has ended and this process has waited for it."""
-        self._wall_s, self._own_s = time.monotonic() - self._begun, max(0.0, _cpu_seconds() - self._first_own_s)
+        self._wall_s = time.monotonic() - self._begun_at
+        self._own_s = max(0.0, _cpu_seconds() - self._own_s_before)
         self._last_ticks = self._ticks()
 
     def summary(self) -> CpuUsage:
         """Return how the processors were used between ``begin`` and ``end``."""
-        own_s = self._own_s
-        other, steal = load_shares(self._first_ticks, self._last_ticks, own_s, self._wall_s)
+        other_share, steal_share = load_shares(self._first_ticks, self._last_ticks, self._own_s, self._wall_s)
         return CpuUsage(
             cores=max(1, len(self.cores)),
-            own_s=own_s,
-            other_share=other,
-            steal_share=steal,
+            own_s=self._own_s,
+            other_share=other_share,
+            steal_share=steal_share,
             load_high=max(self._loads, default=None),
             mhz=sample_range(self._mhz),
-            free_low_bytes=min(self._free, default=None),
+            free_low_bytes=min(self._free_bytes, default=None),
         )
 
     def _ticks(self) -> Ticks | None:
@@ -122,7 +137,9 @@ class CpuWatch:
         return parse_ticks(text, self.cores, os.sysconf("SC_CLK_TCK"))
 
     def _highest_clock(self) -> float | None:
-        """Return the highest clock of the sampled cores. Idle cores have low clocks, so only the highest is useful."""
+        """Return the highest clock of the sampled cores in MHz, or None if the machine does not tell. Idle cores have
+        low clocks, so only the highest is useful.
+        """
         clocks: list[float] = []
         try:
             for core in self._clock_cores:
@@ -147,13 +164,16 @@ def _cpu_seconds() -> float:
 
 
 def _load() -> float | None:
+    """Return the load average of the last minute, or None if it is unknown."""
     try:
-        return os.getloadavg()[0]
+        last_minute, _, _ = os.getloadavg()
     except OSError:
         return None
+    return last_minute
 
 
 def _free_bytes() -> int | None:
+    """Return the memory that is available without swapping, or None if it is unknown."""
     try:
         match = re.search(r"^MemAvailable:\s*(\d+) kB$", (_PROC / "meminfo").read_text(), re.MULTILINE)
     except OSError:

@@ -16,6 +16,7 @@ from regbot.text.words import count
 
 QUERY_TIMEOUT_S = 30.0
 NO_DRIVER = "none"
+"""Stands in place of the driver's version on a machine without GPUs."""
 CONTAINER = "REGBOT_CONTAINER"
 """Environment variable that names the container image. The value ends with the image's digest, ``sha256:...``."""
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}(?![0-9a-f])")
@@ -23,20 +24,19 @@ DIGEST = re.compile(r"sha256:[0-9a-f]{64}(?![0-9a-f])")
 
 @cache
 def this_node() -> Node:
-    """Return this machine as a node. Its class names the GPUs, or without GPUs the processor and its number of cores.
-
-    These determine the machine's speed.
+    """Return this machine as a node. The node class names its GPUs, such as '8 x NVIDIA H100'. A machine without GPUs
+    is named after its processor and its number of cores.
     """
-    gpus, driver = _gpus()
+    gpus, driver = _query_gpus()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if gpus:
         counts = {name: gpus.count(name) for name in dict.fromkeys(gpus)}
-        description = " + ".join(f"{number} x {name}" for name, number in counts.items())
+        node_class = " + ".join(f"{number} x {name}" for name, number in counts.items())
     else:
-        description = _processor_class(cores)
+        node_class = _processor_class(cores)
     return Node(
         name=clip_label(printable(socket.gethostname())),
-        node_class=clip_label(description),
+        node_class=clip_label(node_class),
         cores=cores,
         gpus=gpus,
         driver=driver,
@@ -63,8 +63,11 @@ def image_digest(image: str) -> str | None:
     return match.group() if match else None
 
 
-def _gpus() -> tuple[list[str], str]:
-    """Return the names of the GPUs and the version of the driver from nvidia-smi; [] and 'none' if there is no GPU."""
+def _query_gpus() -> tuple[list[str], str]:
+    """Return the names of the GPUs and the version of the driver from nvidia-smi.
+
+    Return [] and ``NO_DRIVER`` if there is no GPU or nvidia-smi does not answer.
+    """
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return [], NO_DRIVER
@@ -78,9 +81,14 @@ def _gpus() -> tuple[list[str], str]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return [], NO_DRIVER
-    lines = [printable(line).rpartition(",") for line in result.stdout.splitlines() if line and result.returncode == 0]
-    drivers = dict.fromkeys(driver.strip() for _, _, driver in lines)
-    return [clip_label(name.strip()) for name, _, _ in lines], clip_label(", ".join(drivers)) or NO_DRIVER
+    names: list[str] = []
+    drivers: list[str] = []
+    output = result.stdout if result.returncode == 0 else ""
+    for line in filter(None, output.splitlines()):
+        name, _, driver = printable(line).rpartition(",")
+        names.append(clip_label(name.strip()))
+        drivers.append(driver.strip())
+    return names, clip_label(", ".join(dict.fromkeys(drivers))) or NO_DRIVER
 
 
 def _processor_class(cores: int) -> str:
@@ -88,6 +96,7 @@ def _processor_class(cores: int) -> str:
 
 
 def _processor() -> str:
+    """Return the model name of the processor."""
     try:
         match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
     except OSError:

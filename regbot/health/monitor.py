@@ -59,10 +59,10 @@ class StepMarks:
 class Monitor:
     """Context manager that monitors one run. ``health`` is available after it exits.
 
-    ``gpus`` has the entries of the run's CUDA_VISIBLE_DEVICES; None for all GPUs. The run uses the first ``first`` of
-    these GPUs; None for all. ``expected`` says whether this node has GPUs. If it has, unknown GPU health causes a
-    warning. Otherwise no GPU is queried. ``steps`` marks the steps whose clocks, power and temperature describe the
-    run; None for the whole run.
+    ``gpus`` has the entries of the run's CUDA_VISIBLE_DEVICES; None for all GPUs. ``first`` is the number of these GPUs
+    that the run uses, from the first one on; None for all. ``expected`` says whether this node has GPUs. If it has,
+    unknown GPU health causes a warning. Otherwise no GPU is queried. ``steps`` marks the steps whose clocks, power and
+    temperature describe the run; None for the whole run.
     """
 
     def __init__(
@@ -75,15 +75,18 @@ class Monitor:
         steps: StepMarks | None = None,
     ) -> None:
         self.warnings: list[str] = []
-        self._cpu, self._interval_s = CpuWatch(), interval_s
-        self._gpus = _GpuThread(
-            lambda: GpuWatch(NvmlSession(nvml(), gpus, first), steps=steps), self._cpu.sample, interval_s, expected
+        self._cpu = CpuWatch()
+        self._gpu_thread = _GpuThread(
+            connect=lambda: GpuWatch(NvmlSession(nvml(), gpus, first), steps=steps),
+            on_sample=self._cpu.sample,
+            interval_s=interval_s,
+            has_gpus=expected,
         )
         self._health: Health | None = None
 
     def __enter__(self) -> Self:
-        self._gpus.open()
-        self._before, self._begun = self._cpu.snapshot(), time.monotonic()
+        self._gpu_thread.open()
+        self._cpu_before, self._begun_at = self._cpu.snapshot(), time.monotonic()
         self._cpu.begin()
         return self
 
@@ -91,14 +94,13 @@ class Monitor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._cpu.end()
-        seconds, after = time.monotonic() - self._begun, self._cpu.snapshot()
-        result = self._gpus.close()
-        before = NodeSnapshot(cpu=self._before, gpus=result.before)
+        seconds, cpu_after = time.monotonic() - self._begun_at, self._cpu.snapshot()
+        result = self._gpu_thread.close()
+        before = NodeSnapshot(cpu=self._cpu_before, gpus=result.before)
         during = NodeUsage(seconds=seconds, samples=result.samples, cpu=self._cpu.summary(), gpus=result.during)
+        after = NodeSnapshot(cpu=cpu_after, gpus=result.after)
         causes = find_causes(before, during) if result.answered else [driver_not_answering()]
-        self._health = Health(
-            before=before, during=during, after=NodeSnapshot(cpu=after, gpus=result.after), causes=causes
-        )
+        self._health = Health(before=before, during=during, after=after, causes=causes)
         self.warnings = [clip(printable(result.fault), 1000)] if result.fault else []
 
     @property
@@ -116,15 +118,18 @@ def visible_devices(environment: Mapping[str, str]) -> list[str] | None:
 
 
 class _GpuResult:
-    """What the GPU thread has found. ``fault`` says why GPU health is unknown; '' if it is known."""
+    """The state of the GPUs before, during and after a run, as far as the GPU thread could query it."""
 
     def __init__(self) -> None:
         self.before: list[GpuSnapshot] = []
         self.during: list[GpuUsage] = []
         self.after: list[GpuSnapshot] = []
         self.samples = 0
+        """Number of samples during the run."""
         self.fault = ""
+        """Why GPU health is unknown; '' if it is known."""
         self.answered = True
+        """False if a query did not return in time."""
 
 
 class _GpuThread:
@@ -133,26 +138,32 @@ class _GpuThread:
     def __init__(
         self, connect: Callable[[], "GpuWatch"], on_sample: Callable[[], None], interval_s: float, has_gpus: bool
     ) -> None:
+        """``connect`` opens NVML, and ``on_sample`` is called before each sample. The thread calls both. Without
+        ``has_gpus``, the thread makes no GPU query and calls only ``on_sample``.
+        """
         self._connect, self._on_sample, self._interval_s, self._has_gpus = connect, on_sample, interval_s, has_gpus
         self._ready, self._stop = threading.Event(), threading.Event()
         self._result = _GpuResult()
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
 
     def open(self) -> None:
+        """Start the thread. Wait until NVML is open and the state before the run is known, but at most OPEN_S."""
         self._thread.start()
-        self._opened = self._ready.wait(OPEN_S)
+        self._opened_in_time = self._ready.wait(OPEN_S)
 
     def close(self) -> _GpuResult:
+        """Stop the thread and return its result. If it does not end within CLOSE_S, the driver did not answer."""
         self._stop.set()
         self._thread.join(CLOSE_S)
-        if self._opened and not self._thread.is_alive():
+        if self._opened_in_time and not self._thread.is_alive():
             return self._result
         no_answer = _GpuResult()  # self._result is not used, because the thread may still change it
         no_answer.answered, no_answer.fault = False, "GPU health is not known: the driver does not answer"
         return no_answer
 
     def _run(self) -> None:
-        watch = self._begin() if self._has_gpus else None
+        """Make all queries of a run. After the first query that fails, no further GPU query is made."""
+        watch = self._query_before() if self._has_gpus else None
         self._ready.set()
         while not self._stop.wait(self._interval_s):
             self._result.samples += 1
@@ -160,19 +171,22 @@ class _GpuThread:
             if watch is not None and not self._result.fault:
                 self._run_query(watch.sample)
         if watch is not None and not self._result.fault:
-            self._run_query(lambda: self._end(watch))
+            self._run_query(lambda: self._query_after(watch))
 
-    def _begin(self) -> "GpuWatch | None":
-        opened: list[GpuWatch] = []
+    def _query_before(self) -> "GpuWatch | None":
+        """Open NVML and store the state before the run. Return None if NVML cannot be opened."""
+        watch: GpuWatch | None = None
 
-        def begin() -> None:
-            opened.append(self._connect())
-            self._result.before = opened[0].before()
+        def connect_and_query() -> None:
+            nonlocal watch
+            watch = self._connect()
+            self._result.before = watch.before()
 
-        self._run_query(begin)
-        return opened[0] if opened else None
+        self._run_query(connect_and_query)
+        return watch
 
-    def _end(self, watch: "GpuWatch") -> None:
+    def _query_after(self, watch: "GpuWatch") -> None:
+        """Store the usage during the run and the state after it."""
         self._result.during, self._result.after = watch.end()
 
     def _run_query(self, query: Callable[[], None]) -> None:
@@ -194,8 +208,12 @@ class GpuWatch:
         is_own: Callable[[int, int], bool | None] = is_descendant,
         steps: StepMarks | None = None,
     ) -> None:
-        self._gpus, self._is_own, self._steps = gpus, is_own, steps
-        self._by_index = {gpu.index: _GpuSamples(gpu) for gpu in gpus.gpus}
+        """``is_own(pid, ancestor)`` says whether a process on a GPU descends from ``ancestor``, here this process; None
+        if that is unknown. ``steps`` is as in ``Monitor``.
+        """
+        self._session, self._is_own, self._steps = gpus, is_own, steps
+        self._samples_by_index = {gpu.index: _GpuSamples(gpu) for gpu in gpus.gpus}
+        """Samples by the index of the GPU."""
         self._sample_count = 0
         self._can_attribute = has_host_pids()
         """Whether processes on a GPU can be attributed to the run or to others.
@@ -209,24 +227,24 @@ class GpuWatch:
         run."""
         deadline = time.monotonic() + SETTLE_S
         while True:
-            snapshots = [self._gpus.snapshot(gpu) for gpu in self._gpus.gpus]
-            is_unsettled = any(gpu.processes or set(gpu.reasons) & {"hw_thermal", "hw_slowdown"} for gpu in snapshots)
-            if not is_unsettled or time.monotonic() > deadline:
+            snapshots = [self._session.snapshot(gpu) for gpu in self._session.gpus]
+            if all(_is_settled(snapshot) for snapshot in snapshots) or time.monotonic() > deadline:
                 break
             time.sleep(SETTLE_STEP_S)
-        for samples in self._by_index.values():
-            samples.ecc = self._gpus.uncorrected_ecc(samples.gpu)
-        self._gpus.new_xids()  # discard errors that were reported before the run
+        for samples in self._samples_by_index.values():
+            samples.ecc_before = self._session.uncorrected_ecc(samples.gpu)
+        self._session.new_xids()  # discard errors that were reported before the run
         return snapshots
 
     def sample(self) -> None:
-        """Take a sample of every GPU. Its clock, power and temperature count only if steps were running when the sample
-        began and when it ended."""
+        """Take a sample of every GPU. The clock, power and temperature of a GPU count only if steps were running when
+        its sample began and when it ended.
+        """
         with_processes = self._sample_count % PROCESSES_EVERY == PROCESSES_EVERY - 1
         self._sample_count += 1
-        for samples in self._by_index.values():
+        for samples in self._samples_by_index.values():
             began_in_steps = self._are_steps_running()
-            snapshot = self._gpus.snapshot(samples.gpu, with_processes)
+            snapshot = self._session.snapshot(samples.gpu, with_processes)
             if began_in_steps and self._are_steps_running():
                 samples.add(snapshot)
             for process in snapshot.processes:
@@ -236,20 +254,21 @@ class GpuWatch:
     def end(self) -> tuple[list[GpuUsage], list[GpuSnapshot]]:
         """Close NVML. Return the usage of each GPU during the run, and the state of the GPUs after it."""
         self._note_xids()
-        after = [self._gpus.snapshot(gpu) for gpu in self._gpus.gpus]
-        usage = [
-            samples.summary(
-                self._gpus.uncorrected_ecc(samples.gpu), self._can_attribute, samples.gpu.index in self._gpus.lost
-            )
-            for samples in self._by_index.values()
-        ]
-        self._gpus.close()
+        after = [self._session.snapshot(gpu) for gpu in self._session.gpus]
+        usage = []
+        for samples in self._samples_by_index.values():
+            ecc_after = self._session.uncorrected_ecc(samples.gpu)  # this query also notices a lost GPU
+            is_lost = samples.gpu.index in self._session.lost
+            usage.append(samples.summary(ecc_after, self._can_attribute, is_lost))
+        self._session.close()
         return usage, after
 
     def _are_steps_running(self) -> bool:
+        """Whether the steps that count are running. Without marks, the whole run counts."""
         return self._steps is None or self._steps.are_running()
 
     def _attribute(self, samples: "_GpuSamples", process: GpuProcess) -> None:
+        """Note a process on a GPU, if it is not or may not be part of the run."""
         is_own = self._is_own(process.pid, os.getpid())
         if is_own:
             self._can_attribute = True
@@ -259,9 +278,15 @@ class GpuWatch:
             samples.others[process.pid] = process
 
     def _note_xids(self) -> None:
-        for index, xid in self._gpus.new_xids():
-            if index in self._by_index:
-                self._by_index[index].xids.append(xid)
+        """Store the errors that the driver reported since the last call, for the GPUs of the run."""
+        for index, xid in self._session.new_xids():
+            if index in self._samples_by_index:
+                self._samples_by_index[index].xids.append(xid)
+
+
+def _is_settled(snapshot: GpuSnapshot) -> bool:
+    """Whether a GPU shows no effect of an earlier run: no process, and no slowdown from heat."""
+    return not snapshot.processes and not set(snapshot.reasons) & {"hw_thermal", "hw_slowdown"}
 
 
 class _GpuSamples:
@@ -269,30 +294,43 @@ class _GpuSamples:
 
     def __init__(self, gpu: GpuDevice) -> None:
         self.gpu = gpu
-        self.ecc: int | None = None
+        self.ecc_before: int | None = None
+        """Number of uncorrected memory errors before the run; None if it is unknown."""
         self.samples = 0
+        """Number of samples that count."""
         self.reasons: Counter[ClockReason] = Counter()
+        """Number of samples that show each reason."""
         self.mhz: list[float] = []
-        self.power: list[float] = []
-        self.temperature: int | None = None
+        self.power_w: list[float] = []
+        self.temperature_max_c: int | None = None
         self.xids: list[int] = []
         self.others: dict[int, GpuProcess] = {}
+        """Processes that are not part of the run, by process id."""
         self.unplaced: set[int] = set()
+        """Ids of processes of which it is unknown whether they are part of the run."""
 
     def add(self, snapshot: GpuSnapshot) -> None:
+        """Add the clock, reasons, power and temperature of one sample."""
         self.samples += 1
         self.reasons.update(snapshot.reasons)
         if snapshot.sm_mhz is not None:
             self.mhz.append(snapshot.sm_mhz)
         if snapshot.power_w is not None:
-            self.power.append(snapshot.power_w)
+            self.power_w.append(snapshot.power_w)
         if snapshot.temperature_c is not None:
-            self.temperature = max(snapshot.temperature_c, self.temperature or snapshot.temperature_c)
+            self.temperature_max_c = max(snapshot.temperature_c, self.temperature_max_c or snapshot.temperature_c)
 
-    def summary(self, ecc: int | None, can_attribute: bool, is_lost: bool) -> GpuUsage:
-        """Summarize the samples. ``can_attribute`` says whether process ids could be attributed to the run or to
-        others."""
+    def summary(self, ecc_after: int | None, can_attribute: bool, is_lost: bool) -> GpuUsage:
+        """Summarize the samples.
+
+        ``ecc_after`` is the number of uncorrected memory errors after the run; None if it is unknown. ``can_attribute``
+        says whether process ids could be attributed to the run or to others. If they could not, the processes of others
+        count as unplaced.
+        """
         gpu = self.gpu
+        new_ecc_errors = None
+        if ecc_after is not None and self.ecc_before is not None:
+            new_ecc_errors = max(0, ecc_after - self.ecc_before)
         return GpuUsage(
             index=gpu.index,
             name=gpu.name,
@@ -301,10 +339,10 @@ class _GpuSamples:
             sm_max_mhz=gpu.sm_max_mhz,
             samples=self.samples,
             reasons={reason: count / self.samples for reason, count in self.reasons.items()},
-            temperature_max_c=self.temperature,
-            power_w=sample_range(self.power),
+            temperature_max_c=self.temperature_max_c,
+            power_w=sample_range(self.power_w),
             power_limit_w=gpu.power_limit_w,
-            uncorrected_ecc=max(0, ecc - self.ecc) if ecc is not None and self.ecc is not None else None,
+            uncorrected_ecc=new_ecc_errors,
             xids=sorted(set(self.xids))[:MAX_XIDS],
             others=list(self.others.values()) if can_attribute else [],
             unplaced=len(self.unplaced) + (0 if can_attribute else len(self.others)),

@@ -17,10 +17,13 @@ from regbot.text.clip import clip, clip_label
 from regbot.text.printable import printable
 
 CLOCK_SM, TEMPERATURE_GPU, UNCORRECTED, VOLATILE = 1, 0, 1, 0
+"""Values of NVML's enums that the queries take as arguments."""
 XID_EVENT = 0x8
+"""Bit of the events that report an XID error."""
 MEMORY_V2 = 0x02000028
 """Number of version 2 of the memory query. Only this version reports memory that the driver reserves separately."""
 GPU_IS_LOST, RESET_REQUIRED = 15, 16
+"""NVML's error codes for a GPU that no longer answers."""
 REASONS: dict[int, ClockReason] = {
     0x001: "idle",
     0x002: "application_clocks",
@@ -39,6 +42,8 @@ REASONS: dict[int, ClockReason] = {
 SERVICES = ("nvidia-cuda-mps", "nv-hostengine", "dcgm")
 """Name prefixes of processes that serve or monitor a GPU and do not compute on it."""
 
+MAX_GENERATIONS = 64
+"""Largest number of ancestors of a process that are followed."""
 _FIRST_NAMESPACE = "pid:[4026531836]"
 """Name of the initial process id namespace of a machine (PROC_PID_INIT_INO in the kernel)."""
 
@@ -93,10 +98,13 @@ class GpuDevice:
 
     index: int
     handle: Any
+    """NVML's own object for the GPU."""
     name: str
     uuid: str
     sm_max_mhz: int | None
+    """The highest clock that can be set; None if it is unknown."""
     power_limit_w: float | None
+    """None if it is unknown."""
 
 
 class NvmlSession:
@@ -105,21 +113,23 @@ class NvmlSession:
     def __init__(self, nvml: Nvml, entries: Sequence[str] | None, first: int | None = None) -> None:
         """``entries`` are the entries of CUDA_VISIBLE_DEVICES; None means that all GPUs are visible.
 
-        The run uses the first ``first`` of the visible GPUs; None for all. If fewer than ``first`` are visible, the run
-        uses the CPU, and no GPU is queried.
+        ``first`` is the number of visible GPUs that the run uses, from the first one on; None for all. If fewer are
+        visible, the run uses the CPU, and no GPU is queried.
         """
         self._nvml = nvml
         self.lost: set[int] = set()
+        """Indices of the GPUs that stopped answering."""
         try:
             nvml.nvmlInit()
         except nvml.NVMLError as error:
             raise NoNvmlError(f"NVML does not work: {error}") from error
-        opened = [self._open(index) for index in range(min(self._count(), MAX_GPUS))]
-        selected = select_visible([gpu for gpu in opened if gpu is not None], entries)
-        if first is not None:
-            selected = selected[:first] if len(selected) >= first else []
-        self.gpus = selected
-        self._events = self._watch_errors()
+        devices = [self._open(index) for index in range(min(self._count(), MAX_GPUS))]
+        visible = select_visible([gpu for gpu in devices if gpu is not None], entries)
+        if first is None:
+            self.gpus = visible
+        else:
+            self.gpus = visible[:first] if len(visible) >= first else []
+        self._events = self._register_errors()
 
     def close(self) -> None:
         """Close the session."""
@@ -162,6 +172,7 @@ class NvmlSession:
         return int(self._query(None, self._nvml.nvmlDeviceGetCount) or 0)
 
     def _open(self, index: int) -> GpuDevice | None:
+        """Return the GPU with this index, or None if NVML cannot open it."""
         query, nvml = self._query, self._nvml
         handle = query(None, nvml.nvmlDeviceGetHandleByIndex, index)
         if handle is None:
@@ -170,21 +181,24 @@ class NvmlSession:
         return GpuDevice(
             index=index,
             handle=handle,
-            name=_text(query(None, nvml.nvmlDeviceGetName, handle)),
-            uuid=_text(query(None, nvml.nvmlDeviceGetUUID, handle)),
+            name=_clean_text(query(None, nvml.nvmlDeviceGetName, handle)),
+            uuid=_clean_text(query(None, nvml.nvmlDeviceGetUUID, handle)),
             sm_max_mhz=query(None, nvml.nvmlDeviceGetMaxClockInfo, handle, CLOCK_SM),
             power_limit_w=None if limit is None else limit / 1000,
         )
 
-    def _watch_errors(self) -> Any | None:
+    def _register_errors(self) -> Any | None:
+        """Ask NVML to report XID errors of the GPUs. Return its set of events, or None if NVML cannot report them."""
         events = self._query(None, self._nvml.nvmlEventSetCreate)
         for gpu in self.gpus if events is not None else []:
             self._query(None, self._nvml.nvmlDeviceRegisterEvents, gpu.handle, XID_EVENT, events)
         return events
 
     def _reasons(self, gpu: GpuDevice) -> list[ClockReason]:
-        """Return the clock reasons. Drivers before 535 have only the older query, which new versions of pynvml may
-        lack."""
+        """Return why the GPU does not run at its highest clock; [] if no reason applies or the reasons are unknown.
+
+        Drivers before 535 have only the older query, which new versions of pynvml may lack.
+        """
         for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
             function = getattr(self._nvml, name, None)
             bits = None if function is None else self._query(gpu, function, gpu.handle)
@@ -193,6 +207,7 @@ class NvmlSession:
         return []
 
     def _used_bytes(self, gpu: GpuDevice) -> int | None:
+        """Return the memory in use on a GPU, or None if it is unknown."""
         query = self._query
         memory = query(gpu, self._nvml.nvmlDeviceGetMemoryInfo, gpu.handle, MEMORY_V2)
         if memory is None:  # the driver supports only version 1
@@ -200,12 +215,15 @@ class NvmlSession:
         return None if memory is None else int(memory.used)
 
     def _processes(self, gpu: GpuDevice) -> list[GpuProcess]:
+        """Return the processes that compute on a GPU, without services of the node."""
         entries = self._query(gpu, self._nvml.nvmlDeviceGetComputeRunningProcesses, gpu.handle) or []
         processes = (GpuProcess(pid=int(entry.pid), name=_process_name(int(entry.pid))) for entry in entries)
         return [process for process in processes if not process.name.startswith(SERVICES)][:MAX_PROCESSES]
 
     def _query(self, gpu: GpuDevice | None, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call ``function`` and return its result; None if it fails. Note the GPU in ``lost`` if it is lost."""
+        """Call ``function`` and return its result; None if it fails. Add ``gpu`` to ``lost`` if the error says that it
+        is lost. ``gpu`` is None for calls that are not about one GPU.
+        """
         try:
             return function(*arguments)
         except self._nvml.NVMLError as error:
@@ -235,15 +253,18 @@ def select_visible(gpus: Sequence[GpuDevice], entries: Sequence[str] | None) -> 
     for entry in entries:
         if entry.startswith("MIG"):
             return list(gpus)
-        matches = [
-            gpu
-            for gpu in gpus
-            if (entry.isdecimal() and gpu.index == int(entry)) or (entry[:4] == "GPU-" and gpu.uuid.startswith(entry))
-        ]
+        matches = [gpu for gpu in gpus if _is_named_by(gpu, entry)]
         if len(matches) != 1:
             break
         selected += matches
     return selected
+
+
+def _is_named_by(gpu: GpuDevice, entry: str) -> bool:
+    """Whether ``entry`` is the index of the GPU, or the start of its UUID with the prefix 'GPU-'."""
+    if entry.isdecimal():
+        return gpu.index == int(entry)
+    return entry.startswith("GPU-") and gpu.uuid.startswith(entry)
 
 
 def is_descendant(pid: int, ancestor: int) -> bool | None:
@@ -251,7 +272,7 @@ def is_descendant(pid: int, ancestor: int) -> bool | None:
 
     None means unknown: the process has ended, or its id belongs to another namespace.
     """
-    for _ in range(64):
+    for _ in range(MAX_GENERATIONS):
         if pid == ancestor:
             return True
         if pid == 1:
@@ -259,10 +280,19 @@ def is_descendant(pid: int, ancestor: int) -> bool | None:
         if pid <= 0:  # the process has no id in this process's namespace
             return None
         try:
-            pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+            pid = _read_parent(pid)
         except (OSError, IndexError, ValueError):
+            # If the process exists although /proc hides it, it belongs to another user and not to the run.
             return False if _has_process(pid) else None
     return False
+
+
+def _read_parent(pid: int) -> int:
+    """Return the parent of a process from /proc. Raises OSError, IndexError or ValueError."""
+    stat = Path(f"/proc/{pid}/stat").read_bytes()
+    _, _, fields_after_name = stat.rpartition(b")")  # the name is in parentheses, and can contain anything
+    _state, parent = fields_after_name.split()[:2]
+    return int(parent)
 
 
 def has_host_pids() -> bool:
@@ -285,11 +315,14 @@ def _has_process(pid: int) -> bool:
 
 
 def _process_name(pid: int) -> str:
+    """Return the name of a process, or '' if /proc does not show it."""
     try:
         return clip(printable(Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()), 100)
     except OSError:
         return ""
 
 
-def _text(value: str | bytes | None) -> str:
-    return clip_label(printable(value.decode(errors="replace") if isinstance(value, bytes) else value or ""))
+def _clean_text(value: str | bytes | None) -> str:
+    """Return a text of NVML as a printable label; '' if NVML gave none."""
+    text = value.decode(errors="replace") if isinstance(value, bytes) else value or ""
+    return clip_label(printable(text))

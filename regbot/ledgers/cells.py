@@ -8,8 +8,9 @@ A cell is open if two things hold: the total of its signature changed in its uni
 yet. Open cells that no pattern claims become generic findings. So a module that was renamed inside its layer is not a
 finding, but a reduction that moved to another layer is one. All renamed units together are compared as one unit.
 
-A ``View`` shows the table in one direction. Detectors are written for "before -> after" and run on the views of both
-directions. So if base and head are swapped, the findings are exactly the inverse patterns.
+A ``View`` shows the table in one direction. In the direction from base to head, "before" is base and "after" is head.
+Detectors are written for "before -> after" and run on the views of both directions. So if base and head are swapped,
+the findings are exactly the inverse patterns.
 """
 
 from collections import defaultdict
@@ -51,19 +52,20 @@ class Signature(NamedTuple):
 
 
 CellKey = tuple[str, Signature]
+"""Place and signature of a cell."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One signature at one place, with its volume on each side. ``issuers_before`` and ``issuers_after`` are the module
-    paths in the ledgers.
-    """
+    """One signature at one place, with its calls and bytes before and after."""
 
     place: str
+    """The module path, or a layer or '' (the whole model) where modules were renamed."""
     signature: Signature
     before: Volume
     after: Volume
     issuers_before: frozenset[str]
+    """Module paths that issue these collectives in the ledger that ``before`` comes from."""
     issuers_after: frozenset[str]
 
     @property
@@ -88,6 +90,7 @@ class Cell:
         return self.changed and not self.grows
 
     def flip(self) -> "Cell":
+        """Return the cell with before and after swapped."""
         return replace(
             self,
             before=self.after,
@@ -99,34 +102,41 @@ class Cell:
 
 @dataclass(frozen=True)
 class Claim:
-    """Cells that one pattern explains. Claims with the same ``pattern`` and ``group`` become one finding.
-
-    ``changed_modules`` are the modules that changed. ``population`` are all modules that could have changed in this
-    way. ``detail`` is inserted into the finding's text.
+    """Cells that one pattern explains, usually of one unit. Claims with the same ``pattern`` and ``merge_key`` become
+    one finding.
     """
 
     pattern: str
-    group: tuple[str, ...]
+    merge_key: tuple[str, ...]
+    """Properties by which the pattern has several findings, such as the axis. It is () if there is only one finding."""
     axes: frozenset[str]
+    """Mesh axes that the finding names."""
     cells: tuple[Cell, ...]
     changed_modules: frozenset[str]
+    """The modules in which the pattern occurs."""
     population: frozenset[str] = frozenset()
+    """All modules in which the pattern could occur, for texts such as '1 of 48 MoE layers'. It is empty if they are not
+    known.
+    """
     detail: str = ""
+    """Words that the finding's text inserts, such as the axes of the replacement."""
     noun: str = "MoE layer"
     """What the finding's text calls the items of ``changed_modules`` and ``population`` when it counts them."""
 
 
 class View:
-    """The table of cells in one direction. The views of both directions share ``open_keys`` and ``claimed``.
+    """The table of cells in one direction.
 
-    ``is_compiled`` says whether the ledgers are of compiled programs.
+    ``open_keys`` has the keys of the open cells, and ``claimed_keys`` those of the cells that a pattern has claimed.
+    The views of both directions share these two sets. ``is_compiled`` says whether the ledgers are of compiled
+    programs.
     """
 
     def __init__(
-        self, cells: Iterable[Cell], open_keys: set[CellKey], claimed: set[CellKey], is_compiled: bool = False
+        self, cells: Iterable[Cell], open_keys: set[CellKey], claimed_keys: set[CellKey], is_compiled: bool = False
     ) -> None:
         self.cells = sorted(cells, key=lambda cell: cell.key)
-        self.open_keys, self.claimed, self.is_compiled = open_keys, claimed, is_compiled
+        self.open_keys, self.claimed_keys, self.is_compiled = open_keys, claimed_keys, is_compiled
         self.units: dict[str, list[Cell]] = defaultdict(list)
         for cell in self.cells:
             self.units[find_unit(cell.place)].append(cell)
@@ -134,28 +144,31 @@ class View:
     @cached_property
     def reverse(self) -> "View":
         """The same table in the other direction: before and after are swapped."""
-        reversed_view = View((cell.flip() for cell in self.cells), self.open_keys, self.claimed, self.is_compiled)
-        reversed_view.__dict__["reverse"] = self
+        flipped_cells = (cell.flip() for cell in self.cells)
+        reversed_view = View(flipped_cells, self.open_keys, self.claimed_keys, self.is_compiled)
+        reversed_view.__dict__["reverse"] = self  # fills the cache of its property ``reverse``
         return reversed_view
 
     @cached_property
     def expert_axes(self) -> frozenset[str]:
         """Axes that carry tokens to experts.
 
-        These are the axes that are named after the expert axis, and the axes with an all-to-all of payload in one of
-        the ledgers, except sequence axes.
+        There are two kinds: axes whose label contains 'ep', and axes with an all-to-all of payload in one of the
+        ledgers. Sequence axes are never of the second kind.
         """
         axes = {cell.signature.axis for cell in self.cells}
-        exchanging_axes = {
+        all_to_all_axes = {
             cell.signature.axis for cell in self.cells if cell.signature.kind == "all_to_all" and is_payload(cell)
         }
-        return frozenset(
-            axis for axis in axes if _is_expert_axis(axis) or (axis in exchanging_axes and not _is_sequence_axis(axis))
-        )
+        named_axes = {axis for axis in axes if _is_expert_axis(axis)}
+        return frozenset(named_axes | {axis for axis in all_to_all_axes if not _is_sequence_axis(axis)})
 
     @cached_property
     def _activation_places(self) -> frozenset[tuple[str, str]]:
-        return frozenset((cell.signature.axis, template(cell.place)) for cell in self.cells if _sums_activations(cell))
+        """Pairs of an axis and a place template, in which a collective certainly carries activations."""
+        return frozenset(
+            (cell.signature.axis, template(cell.place)) for cell in self.cells if _carries_activations(cell)
+        )
 
     def is_open(self, cell: Cell) -> bool:
         return cell.key in self.open_keys
@@ -167,33 +180,34 @@ class View:
     def moves_activations(self, cell: Cell) -> bool:
         """Whether the module that issues ``cell`` exchanges activations on the cell's axis.
 
-        If it does, the module's sums in backward are not sums of gradients, and its gathers are not gathers of
-        parameters.
+        If it does, the module's reductions in backward do not reduce gradients, and its all-gathers do not gather
+        parameters. Such a module dispatches tokens, or is parallel over sequences.
         """
         return (cell.signature.axis, template(cell.place)) in self._activation_places
 
     def claim(self, claims: Iterable[Claim]) -> None:
+        """Mark the cells of ``claims`` as claimed, so that no later detector explains them again."""
         for claim in claims:
             keys = {cell.key for cell in claim.cells}
             self.open_keys -= keys
-            self.claimed |= keys
+            self.claimed_keys |= keys
 
 
 def build_view(base: Ledger, head: Ledger) -> View:
     """Return the table of both ledgers in the direction from base to head."""
     find_place, find_axis = _align_places(base, head), _align_axes(base, head)
-    groups: dict[CellKey, tuple[list[Entry], list[Entry]]] = defaultdict(lambda: ([], []))
-    for side, ledger in enumerate((base, head)):
+    entries_by_key: dict[CellKey, tuple[list[Entry], list[Entry]]] = defaultdict(lambda: ([], []))
+    for side, ledger in enumerate((base, head)):  # index 0 has the entries of base, index 1 those of head
         for entry in ledger.entries:
             signature = Signature(
-                entry.kind,
-                find_axis(entry.axis, entry.group_size),
-                entry.group_size,
-                entry.dtype,
-                entry.phase,
-                entry.role,
+                kind=entry.kind,
+                axis=find_axis(entry.axis, entry.group_size),
+                group_size=entry.group_size,
+                dtype=entry.dtype,
+                phase=entry.phase,
+                role=entry.role,
             )
-            groups[find_place(entry.where), signature][side].append(entry)
+            entries_by_key[find_place(entry.where), signature][side].append(entry)
     cells = [
         Cell(
             place=place,
@@ -203,16 +217,10 @@ def build_view(base: Ledger, head: Ledger) -> View:
             issuers_before=frozenset(entry.where for entry in base_entries),
             issuers_after=frozenset(entry.where for entry in head_entries),
         )
-        for (place, signature), (base_entries, head_entries) in groups.items()
+        for (place, signature), (base_entries, head_entries) in entries_by_key.items()
     ]
-    is_compiled = any(entry.via == "xla" for ledger in (base, head) for entry in ledger.entries)
-    changed_signatures = _find_changed_signatures(cells, (lambda _: "") if is_compiled else find_unit)
-    open_keys = {
-        cell.key
-        for cell in cells
-        if cell.changed and ("" if is_compiled else find_unit(cell.place), cell.signature) in changed_signatures
-    }
-    return View(cells, open_keys, set(), is_compiled)
+    is_compiled = any(entry.via == "xla" for entry in (*base.entries, *head.entries))
+    return View(cells, _find_open_keys(cells, is_compiled), claimed_keys=set(), is_compiled=is_compiled)
 
 
 def is_payload(cell: Cell) -> bool:
@@ -222,38 +230,48 @@ def is_payload(cell: Cell) -> bool:
 def sum_volumes(cells: Iterable[Cell]) -> tuple[Volume, Volume]:
     """Return the total volume of ``cells`` before and after."""
     cell_list = list(cells)
+    before = [cell.before for cell in cell_list]
+    after = [cell.after for cell in cell_list]
     return (
-        Volume(count=sum(cell.before.count for cell in cell_list), bytes=sum(cell.before.bytes for cell in cell_list)),
-        Volume(count=sum(cell.after.count for cell in cell_list), bytes=sum(cell.after.bytes for cell in cell_list)),
+        Volume(count=sum(volume.count for volume in before), bytes=sum(volume.bytes for volume in before)),
+        Volume(count=sum(volume.count for volume in after), bytes=sum(volume.bytes for volume in after)),
     )
+
+
+def has_equal_totals(cells: Iterable[Cell]) -> bool:
+    """Whether the total calls and the total bytes of ``cells`` are the same before and after."""
+    before, after = sum_volumes(cells)
+    return before == after
 
 
 def moves_tokens(entry: Entry) -> bool:
     """Whether ``entry`` by itself proves that tokens travel to experts.
 
-    The entry must be payload, and one of these must hold: its axis has the name of the expert axis, or it exchanges
-    activations on an axis that is not a sequence axis. FSDP traffic of expert parameters meets neither condition.
+    This is payload on an axis whose label contains 'ep', and payload that carries activations on any axis except a
+    sequence axis. FSDP traffic of expert parameters is neither.
     """
     if entry.role != "payload":
         return False
-    exchanges_activations = _exchanges_activations(entry.kind, entry.phase, entry.bytes / entry.count)
-    return _is_expert_axis(entry.axis) or (exchanges_activations and not _is_sequence_axis(entry.axis))
+    is_activation = _is_activation_collective(entry.kind, entry.phase, entry.bytes / entry.count)
+    return _is_expert_axis(entry.axis) or (is_activation and not _is_sequence_axis(entry.axis))
 
 
-def _sums_activations(cell: Cell) -> bool:
+def _carries_activations(cell: Cell) -> bool:
     call_bytes = max(volume.bytes / max(volume.count, 1) for volume in (cell.before, cell.after))
-    return is_payload(cell) and _exchanges_activations(cell.signature.kind, cell.signature.phase, call_bytes)
+    return is_payload(cell) and _is_activation_collective(cell.signature.kind, cell.signature.phase, call_bytes)
 
 
-def _exchanges_activations(kind: Kind, phase: Phase, call_bytes: float) -> bool:
-    """Whether a collective carries activations.
+def _is_activation_collective(kind: Kind, phase: Phase, call_bytes: float) -> bool:
+    """Whether a payload collective of this kind, phase and size per call certainly carries activations.
 
-    Parameters and gradients never use an all-to-all, or a sum in forward. So these collectives carry activations,
-    except small all-reduces in forward, which are losses and counters.
+    Parameters and gradients never use an all-to-all, and they are never reduced in forward. So an all-to-all and a
+    reduction in forward carry activations. Small all-reduces in forward are losses and counters instead.
     """
-    if kind == "all_to_all" or (kind == "reduce_scatter" and phase == "forward"):
+    if kind == "all_to_all":
         return True
-    return kind == "all_reduce" and phase == "forward" and call_bytes >= ACTIVATION_BYTES
+    if phase != "forward":
+        return False
+    return kind == "reduce_scatter" or (kind == "all_reduce" and call_bytes >= ACTIVATION_BYTES)
 
 
 def _is_expert_axis(axis: str) -> bool:
@@ -261,6 +279,7 @@ def _is_expert_axis(axis: str) -> bool:
 
 
 def _is_sequence_axis(axis: str) -> bool:
+    """Whether every axis that the label names is a sequence axis. For example, 'cp+tp' is one, and 'tp|ep' is not."""
     return _split_axis_label(axis) <= _SEQUENCE_AXES
 
 
@@ -269,16 +288,21 @@ def _split_axis_label(label: str) -> set[str]:
     return set(label.replace("+", "|").split("|"))
 
 
-def _find_changed_signatures(cells: Iterable[Cell], find_unit: Callable[[str], str]) -> set[tuple[str, Signature]]:
-    """Return each pair of unit and signature whose total volume differs between before and after.
+def _find_open_keys(cells: Iterable[Cell], is_compiled: bool) -> set[CellKey]:
+    """Return the keys of the changed cells whose signature has another total in their unit.
 
-    For a compiled program, the caller treats the whole program as one unit. The reason is that a combiner merges the
-    collectives of many ops into one, and names the result after any one of these ops.
+    In a compiled program, the whole program is one unit. The reason is that a combiner merges the collectives of many
+    ops into one, and names the result after any one of these ops.
     """
-    cells_by_key: dict[tuple[str, Signature], list[Cell]] = defaultdict(list)
+    cells_by_unit: dict[tuple[str, Signature], list[Cell]] = defaultdict(list)
     for cell in cells:
-        cells_by_key[find_unit(cell.place), cell.signature].append(cell)
-    return {key for key, unit_cells in cells_by_key.items() if len(set(sum_volumes(unit_cells))) > 1}
+        unit = "" if is_compiled else find_unit(cell.place)
+        cells_by_unit[unit, cell.signature].append(cell)
+    open_keys: set[CellKey] = set()
+    for unit_cells in cells_by_unit.values():
+        if not has_equal_totals(unit_cells):
+            open_keys |= {cell.key for cell in unit_cells if cell.changed}
+    return open_keys
 
 
 def _align_places(base: Ledger, head: Ledger) -> Callable[[str], str]:
@@ -288,18 +312,18 @@ def _align_places(base: Ledger, head: Ledger) -> Callable[[str], str]:
     as the whole model if the layers were renamed too. If only one ledger has extra modules, no module was renamed.
     """
     base_modules, head_modules = ({entry.where for entry in ledger.entries} for ledger in (base, head))
-    base_units, head_units = (
-        {find_unit(module_path) for module_path in base_modules},
-        {find_unit(module_path) for module_path in head_modules},
-    )
+    base_units = {find_unit(module) for module in base_modules}
+    head_units = {find_unit(module) for module in head_modules}
     modules_renamed = bool(base_modules - head_modules and head_modules - base_modules)
     units_renamed = bool(base_units - head_units and head_units - base_units)
 
     def find_place(module: str) -> str:
-        if not modules_renamed or (module in base_modules and module in head_modules):
+        if not modules_renamed or module in base_modules & head_modules:
             return module
-        layer = find_unit(module)
-        return layer if not units_renamed or (layer in base_units and layer in head_units) else ""
+        unit = find_unit(module)
+        if not units_renamed or unit in base_units & head_units:
+            return unit
+        return ""
 
     return find_place
 
@@ -312,10 +336,8 @@ def _align_axes(base: Ledger, head: Ledger) -> Callable[[str, int], str]:
     alone is never reported as a move.
     """
     base_groups, head_groups = ({(entry.axis, entry.group_size) for entry in ledger.entries} for ledger in (base, head))
-    joint_labels = {
-        (part, size): axis
-        for axis, size in sorted(base_groups ^ head_groups)
-        if "|" in axis
-        for part in axis.split("|")
-    }
+    joint_labels: dict[tuple[str, int], str] = {}
+    for label, size in sorted(base_groups ^ head_groups):  # groups that only one of the ledgers has
+        if "|" in label:
+            joint_labels |= {(axis, size): label for axis in label.split("|")}
     return lambda axis, size: joint_labels.get((axis, size), axis)

@@ -15,10 +15,11 @@ from regbot.ledgers.expert import SUMS, find_lost_exchanges
 
 
 def detect_exchange_replaced(view: View) -> Iterator[Claim]:
-    """Detect lost all-to-alls if the gathered bytes and the summed bytes each rise by more than the all-to-alls sent.
+    """Detect lost all-to-alls if gathers and sums replaced them.
 
-    The bytes are totals of the whole program, because the ops that now gather and sum are not the ops that exchanged
-    tokens before.
+    The gathered bytes and the summed bytes must each rise by more than the bytes that the lost all-to-alls sent. The
+    rises are totals of the whole program, because the ops that now gather and sum are not the ops that exchanged tokens
+    before.
     """
     lost_exchanges = find_lost_exchanges(view) if view.is_compiled else []
     if not lost_exchanges:
@@ -27,20 +28,19 @@ def detect_exchange_replaced(view: View) -> Iterator[Claim]:
     rising = [cell for cell in view.cells if view.is_open(cell) and is_payload(cell) and cell.grows]
     gathers = [cell for cell in rising if cell.signature.kind == "all_gather"]
     sums = [cell for cell in rising if cell.signature.kind in SUMS]
-    sent_bytes = sum_volumes(exchange_cells)[0].bytes
-    if min(_sum_byte_rise(gathers), _sum_byte_rise(sums)) > sent_bytes:
+    exchanged_before, _ = sum_volumes(exchange_cells)
+    if min(_sum_byte_rise(gathers), _sum_byte_rise(sums)) > exchanged_before.bytes:
         lost_axes = frozenset().union(*(exchange.axes for exchange in lost_exchanges))
-        axes = ", ".join(sorted({cell.signature.axis for cell in (*gathers, *sums)}))
+        replacement_axes = ", ".join(sorted({cell.signature.axis for cell in (*gathers, *sums)}))
         changed_modules = frozenset().union(*(exchange.modules for exchange in lost_exchanges))
-        cells = (*exchange_cells, *gathers, *sums)
         yield Claim(
-            ALL_TO_ALL_REPLACED,
-            tuple(sorted(lost_axes)),
-            lost_axes,
-            cells,
-            changed_modules,
-            changed_modules,
-            axes,
+            pattern=ALL_TO_ALL_REPLACED,
+            merge_key=tuple(sorted(lost_axes)),
+            axes=lost_axes,
+            cells=(*exchange_cells, *gathers, *sums),
+            changed_modules=changed_modules,
+            population=changed_modules,
+            detail=replacement_axes,
             noun="op",
         )
 

@@ -15,6 +15,7 @@ _BYTES_BY_NAME = {
     "pred": 1,
 }
 _BITS = re.compile(r"^[a-z]+(\d+)")
+"""The number of bits in a name such as ``bfloat16`` or ``s32``."""
 
 
 def width(dtype: str) -> int | None:
@@ -25,7 +26,8 @@ def width(dtype: str) -> int | None:
     name = dtype.lower().removeprefix("torch.").removeprefix("c10::")
     if name in _BYTES_BY_NAME:
         return _BYTES_BY_NAME[name]
-    bits = _BITS.match(name)
-    if not bits or int(bits[1]) % 8 or not 8 <= int(bits[1]) <= 128:
+    bits_match = _BITS.match(name)
+    bits = int(bits_match[1]) if bits_match else 0
+    if bits % 8 != 0 or not 8 <= bits <= 128:
         return None
-    return int(bits[1]) // 8
+    return bits // 8

@@ -1,8 +1,8 @@
 """Patterns of the expert axis: how tokens travel to their experts, how often, and exchanges of token counts or
 indices.
 
-Most detectors here find a change in only one direction. ``patterns`` runs these detectors from base to head and from
-head to base.
+``regbot.ledgers.cells`` explains cells, units, open cells and claims. Most detectors here find a change in only one
+direction. ``patterns`` runs these detectors from base to head and from head to base.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,6 +23,7 @@ from regbot.records.ledger import Kind, Phase
 from regbot.records.verdict import Volume
 
 SUMS: frozenset[Kind] = frozenset({"reduce_scatter", "all_reduce"})
+"""Kinds of collectives that sum tensors over ranks."""
 GATHERS_AND_SUMS = SUMS | {"all_gather"}
 
 
@@ -35,12 +36,16 @@ class DispatcherChange:
 
     pattern: str
     requested: str
+    """Name of the dispatcher that both arms requested."""
     base_executed: str
     head_executed: str
 
 
 class LostExchange(NamedTuple):
-    """One unit that has lost all its payload all-to-alls on the expert axes. ``cells`` are the lost all-to-alls."""
+    """One unit that has lost all its payload all-to-alls on the expert axes.
+
+    ``axes`` and ``cells`` are the axes and the cells of the lost all-to-alls.
+    """
 
     unit: str
     axes: frozenset[str]
@@ -48,17 +53,23 @@ class LostExchange(NamedTuple):
 
     @property
     def modules(self) -> frozenset[str]:
+        """The modules that issued the lost all-to-alls."""
         return frozenset().union(*(cell.issuers_before for cell in self.cells))
 
     def contains(self, modules: Iterable[str]) -> bool:
-        """Whether each of ``modules`` issued the lost all-to-all or lies inside a module that issued it. Layer numbers
+        """Whether each of ``modules`` issued a lost all-to-all or lies inside a module that issued one. Layer numbers
         are ignored.
+
+        For example, ``layers.3.moe.experts`` lies inside ``layers.*.moe``. Every module lies inside the model itself,
+        whose path is ''.
         """
         issuer_templates = {template(module) for module in self.modules}
-        return all(
-            any(f"{template(path)}.".startswith(f"{issuer}.") or not issuer for issuer in issuer_templates)
-            for path in modules
-        )
+
+        def lies_inside_issuer(module: str) -> bool:
+            path = f"{template(module)}."
+            return any(issuer == "" or path.startswith(f"{issuer}.") for issuer in issuer_templates)
+
+        return all(lies_inside_issuer(module) for module in modules)
 
     @property
     def ranks(self) -> int:
@@ -67,7 +78,7 @@ class LostExchange(NamedTuple):
 
 
 def find_lost_exchanges(view: View) -> list[LostExchange]:
-    """Return the units whose payload all-to-alls are all gone.
+    """Return the units whose payload all-to-alls on the expert axes are all gone.
 
     An all-to-all that only moved to another expert axis is not lost. In a compiled program, a combiner may merge the
     all-to-alls of several ops. So in such a program, all-to-alls count as lost only if more than half of the exchanged
@@ -78,13 +89,11 @@ def find_lost_exchanges(view: View) -> list[LostExchange]:
     lost_exchanges = []
     for unit, cells in view.units.items():
         exchanges = [cell for cell in cells if _is_token_exchange(view, cell)]
-        lost_cells = tuple(cell for cell in exchanges if cell.before.count)
-        if (
-            lost_cells
-            and not any(cell.after.count for cell in exchanges)
-            and all(view.is_open(cell) for cell in lost_cells)
-        ):
-            lost_exchanges.append(LostExchange(unit, frozenset(cell.signature.axis for cell in lost_cells), lost_cells))
+        cells_before = tuple(cell for cell in exchanges if cell.before.count)
+        has_exchange_after = any(cell.after.count for cell in exchanges)
+        if cells_before and not has_exchange_after and all(view.is_open(cell) for cell in cells_before):
+            axes = frozenset(cell.signature.axis for cell in cells_before)
+            lost_exchanges.append(LostExchange(unit, axes, cells_before))
     return lost_exchanges
 
 
@@ -96,20 +105,18 @@ def _is_mostly_gone(view: View) -> bool:
 
 def detect_exchange_replaced(view: View) -> Iterator[Claim]:
     """Detect an all-to-all that was replaced by a gather of all tokens and a sum of the results, on any axis."""
-    population = _list_exchanging_modules(view)
+    exchanging_modules = _list_exchanging_modules(view)
     for lost_exchange in find_lost_exchanges(view):
         replacement = _find_replacement(view, lost_exchange)
         if replacement:
-            axes = ", ".join(sorted({cell.signature.axis for cell in replacement}))
-            cells = (*_list_exchange_cells(view, lost_exchange), *replacement)
             yield Claim(
-                ALL_TO_ALL_REPLACED,
-                tuple(sorted(lost_exchange.axes)),
-                lost_exchange.axes,
-                _drop_duplicates(cells),
-                lost_exchange.modules,
-                population,
-                axes,
+                pattern=ALL_TO_ALL_REPLACED,
+                merge_key=tuple(sorted(lost_exchange.axes)),
+                axes=lost_exchange.axes,
+                cells=_drop_duplicates((*_list_exchange_cells(view, lost_exchange), *replacement)),
+                changed_modules=lost_exchange.modules,
+                population=exchanging_modules,
+                detail=", ".join(sorted({cell.signature.axis for cell in replacement})),
             )
 
 
@@ -119,31 +126,30 @@ def detect_axis_lost(view: View) -> Iterator[Claim]:
     Experts that are now replicated or sharded differently also change the traffic of their parameters and gradients.
     This traffic changes for the same reason, so the claim includes it.
     """
-    population = _list_exchanging_modules(view)
+    exchanging_modules = _list_exchanging_modules(view)
     for lost_exchange in find_lost_exchanges(view):
-        followers = [
+        parameter_cells = [
             cell
             for cell in view.open_cells(lost_exchange.unit)
             if is_payload(cell) and cell.signature.kind in GATHERS_AND_SUMS and lost_exchange.contains(cell.issuers)
         ]
-        cells = _drop_duplicates((*_list_exchange_cells(view, lost_exchange), *followers))
-        follower_axes = ", ".join(sorted({cell.signature.axis for cell in followers}))
         yield Claim(
-            AXIS_LOST,
-            tuple(sorted(lost_exchange.axes)),
-            lost_exchange.axes,
-            cells,
-            lost_exchange.modules,
-            population,
-            follower_axes,
+            pattern=AXIS_LOST,
+            merge_key=tuple(sorted(lost_exchange.axes)),
+            axes=lost_exchange.axes,
+            cells=_drop_duplicates((*_list_exchange_cells(view, lost_exchange), *parameter_cells)),
+            changed_modules=lost_exchange.modules,
+            population=exchanging_modules,
+            detail=", ".join(sorted({cell.signature.axis for cell in parameter_cells})),
         )
 
 
 def detect_dispatcher_off(view: View) -> Iterator[Claim]:
-    """Claim all changed cells of the token exchange, in both directions of the table.
+    """Claim all open cells that belong to the token exchange, whichever arm they belong to.
 
-    The evidence that the dispatcher was replaced comes from the runs. So a changed cell is claimed as soon as it
-    belongs to the token exchange.
+    The runs already prove that one arm replaced the dispatcher. So the detector asks for no further evidence. The claim
+    also includes everything that ``detect_exchange_replaced`` and ``detect_axis_lost`` would claim, from base to head
+    and from head to base.
     """
     cells = [
         cell
@@ -154,17 +160,18 @@ def detect_dispatcher_off(view: View) -> Iterator[Claim]:
     ]
     for direction in (view, view.reverse):
         for claim in (*detect_exchange_replaced(direction), *detect_axis_lost(direction)):
-            keys = {cell.key for cell in claim.cells}
-            cells += [cell for cell in view.cells if cell.key in keys]
-    changed_cells = _drop_duplicates(cells)
-    axes = (
-        frozenset(cell.signature.axis for cell in changed_cells if cell.signature.axis in view.expert_axes)
-        or view.expert_axes
+            claimed_keys = {cell.key for cell in claim.cells}
+            cells += [cell for cell in view.cells if cell.key in claimed_keys]
+    exchange_cells = _drop_duplicates(cells)
+    changed_axes = frozenset(cell.signature.axis for cell in exchange_cells) & view.expert_axes
+    changed_modules: frozenset[str] = frozenset().union(*(cell.issuers for cell in exchange_cells))
+    yield Claim(
+        pattern=DISPATCHER_OFF,
+        merge_key=(),
+        axes=changed_axes or view.expert_axes,
+        cells=exchange_cells,
+        changed_modules=changed_modules,
     )
-    changed_modules = (
-        frozenset().union(*(cell.issuers for cell in changed_cells)) if changed_cells else frozenset[str]()
-    )
-    yield Claim(DISPATCHER_OFF, (), axes, changed_cells, changed_modules)
 
 
 def detect_recompute(view: View) -> Iterator[Claim]:
@@ -173,75 +180,99 @@ def detect_recompute(view: View) -> Iterator[Claim]:
     The payload of backward must grow by exactly the calls and bytes of the payload of forward. The claim includes the
     exchanges of token counts in backward, if these grew by exactly those of forward. If a profile labels only the
     backward phase, everything else is taken as forward. If a profile has no phases, the all-to-alls of forward and
-    backward cannot be separated, and their sum must grow by half.
+    backward cannot be separated, and their total must grow by half.
     """
-    population = _list_exchanging_modules(view)
+    exchanging_modules = _list_exchanging_modules(view)
     for cells in view.units.values():
         for axis in sorted(view.expert_axes):
-            axis_cells = [cell for cell in cells if cell.signature.axis == axis and view.moves_activations(cell)]
-            if {cell.signature.phase for cell in axis_cells} == {"unknown"}:
-                claimed = _find_growth_by_half(view, axis_cells)
+            exchange_cells = [cell for cell in cells if cell.signature.axis == axis and view.moves_activations(cell)]
+            if {cell.signature.phase for cell in exchange_cells} == {"unknown"}:
+                repeated_cells = _find_growth_by_half(view, exchange_cells)
             else:
-                claimed = _find_repeats_in_backward(view, axis_cells)
-            if claimed:
-                changed_modules = frozenset().union(*(cell.issuers_after for cell in claimed))
-                yield Claim(RECOMPUTES, (axis,), frozenset({axis}), tuple(claimed), changed_modules, population)
+                repeated_cells = _find_repeats_in_backward(view, exchange_cells)
+            if repeated_cells:
+                yield Claim(
+                    pattern=RECOMPUTES,
+                    merge_key=(axis,),
+                    axes=frozenset({axis}),
+                    cells=tuple(repeated_cells),
+                    changed_modules=frozenset().union(*(cell.issuers_after for cell in repeated_cells)),
+                    population=exchanging_modules,
+                )
 
 
-def _find_repeats_in_backward(view: View, axis_cells: list[Cell]) -> list[Cell]:
-    forward_label: Phase = "forward" if any(cell.signature.phase == "forward" for cell in axis_cells) else "unknown"
-    payload = [cell for cell in axis_cells if is_payload(cell)]
+def _find_repeats_in_backward(view: View, exchange_cells: list[Cell]) -> list[Cell]:
+    """Return the open cells in which backward repeats the exchange of forward, or [] if it does not repeat it.
+
+    ``exchange_cells`` are the cells of one unit and axis. The payload of forward must not change. If no cell has the
+    phase forward, the cells of unknown phase are taken as forward.
+    """
+    has_forward = any(cell.signature.phase == "forward" for cell in exchange_cells)
+    forward_label: Phase = "forward" if has_forward else "unknown"
+    payload = [cell for cell in exchange_cells if is_payload(cell)]
     forward, backward = _group_by_form(payload, forward_label), _group_by_form(payload, "backward")
-    if not forward or any(cell.changed for cell in payload if cell.signature.phase == forward_label):
+    if not forward or any(cell.changed for cells in forward.values() for cell in cells):
         return []
-    if any(
-        _sum_growth(backward.get(form, [])) != sum_volumes(forward_cells)[1] for form, forward_cells in forward.items()
-    ):
+    if not all(_grows_by(backward.get(form, []), forward_cells) for form, forward_cells in forward.items()):
         return []
-    claimed = [cell for form in forward for cell in backward[form] if view.is_open(cell)]
-    exchanged_gradients = any(cell.before.count for cells_of_form in backward.values() for cell in cells_of_form)
+    repeated_cells = [cell for form in forward for cell in backward[form] if view.is_open(cell)]
+    exchanged_gradients = any(cell.before.count for cells in backward.values() for cell in cells)
     # If backward exchanged nothing before, the new exchange carries gradients and repeats nothing.
-    if not claimed or not exchanged_gradients:
+    if not repeated_cells or not exchanged_gradients:
         return []
-    counts = [cell for cell in axis_cells if not is_payload(cell)]
+    counts = [cell for cell in exchange_cells if not is_payload(cell)]
     forward_counts, backward_counts = _group_by_form(counts, forward_label), _group_by_form(counts, "backward")
     for form, forward_cells in forward_counts.items():
-        repeated = backward_counts.get(form, [])
-        if _sum_growth(repeated) == sum_volumes(forward_cells)[1]:
-            claimed += [cell for cell in repeated if view.is_open(cell)]
-    return claimed
+        backward_cells = backward_counts.get(form, [])
+        if _grows_by(backward_cells, forward_cells):
+            repeated_cells += [cell for cell in backward_cells if view.is_open(cell)]
+    return repeated_cells
 
 
-def _find_growth_by_half(view: View, axis_cells: list[Cell]) -> list[Cell]:
-    """Return the cells of an exchange that grew by half, or [] if it did not.
+def _grows_by(backward_cells: list[Cell], forward_cells: list[Cell]) -> bool:
+    """Whether ``backward_cells`` grow by exactly the calls and bytes that ``forward_cells`` have after the change."""
+    _, forward_after = sum_volumes(forward_cells)
+    return _sum_growth(backward_cells) == forward_after
 
-    The exchange contains forward and backward, which send equal bytes. So a repeated forward adds half of the sum.
+
+def _find_growth_by_half(view: View, exchange_cells: list[Cell]) -> list[Cell]:
+    """Return the open cells of an exchange whose payload grew by half, or [] if it did not.
+
+    The exchange contains forward and backward, which send equal bytes. A repeated forward adds as much as forward, so
+    the total grows by half. Token counts have no gradients, so their exchanges run in forward only and must double.
     """
-    payload = [cell for cell in axis_cells if is_payload(cell) and cell.signature.kind == "all_to_all"]
-    before, growth = sum_volumes(payload)[0], _sum_growth(payload)
+    payload = [cell for cell in exchange_cells if is_payload(cell) and cell.signature.kind == "all_to_all"]
+    (before, _), growth = sum_volumes(payload), _sum_growth(payload)
     if not growth.count or (2 * growth.count, 2 * growth.bytes) != (before.count, before.bytes):
         return []
-    counts = [cell for cell in axis_cells if not is_payload(cell) and _sum_growth([cell]) == cell.before]
-    return [cell for cell in (*payload, *counts) if view.is_open(cell)]
+    doubled_counts = [cell for cell in exchange_cells if not is_payload(cell) and _sum_growth([cell]) == cell.before]
+    return [cell for cell in (*payload, *doubled_counts) if view.is_open(cell)]
 
 
 def detect_count_exchanges(view: View) -> Iterator[Claim]:
     """Detect units with more or fewer control exchanges on the expert axis. This detector handles both directions.
 
-    ``regbot.ledgers.cells`` explains units, cells and open cells. A claim says how many modules of its population
-    changed. Here the population is all modules that exchange tokens.
+    A control exchange sends token counts or indices. The population of a claim is all modules that exchange tokens in
+    one of the arms.
     """
-    population = _list_exchanging_modules(view) | _list_exchanging_modules(view.reverse)
+    exchanging_modules = _list_exchanging_modules(view) | _list_exchanging_modules(view.reverse)
     for unit in view.units:
-        cells = [cell for cell in view.open_cells(unit) if not is_payload(cell) and cell.signature.kind != "barrier"]
-        for axis in sorted({cell.signature.axis for cell in cells} & view.expert_axes):
-            axis_cells = tuple(cell for cell in cells if cell.signature.axis == axis)
+        control_cells = [
+            cell for cell in view.open_cells(unit) if not is_payload(cell) and cell.signature.kind != "barrier"
+        ]
+        for axis in sorted({cell.signature.axis for cell in control_cells} & view.expert_axes):
+            axis_cells = tuple(cell for cell in control_cells if cell.signature.axis == axis)
             before, after = sum_volumes(axis_cells)
             if before.count == after.count:
                 continue
-            pattern = COUNTS_ADDED if after.count > before.count else COUNTS_REMOVED
-            changed_modules = frozenset().union(*(cell.issuers for cell in axis_cells))
-            yield Claim(pattern, (axis,), frozenset({axis}), axis_cells, changed_modules, population)
+            yield Claim(
+                pattern=COUNTS_ADDED if after.count > before.count else COUNTS_REMOVED,
+                merge_key=(axis,),
+                axes=frozenset({axis}),
+                cells=axis_cells,
+                changed_modules=frozenset().union(*(cell.issuers for cell in axis_cells)),
+                population=exchanging_modules,
+            )
 
 
 def _is_token_exchange(view: View, cell: Cell) -> bool:
@@ -249,15 +280,13 @@ def _is_token_exchange(view: View, cell: Cell) -> bool:
 
 
 def _list_exchanging_modules(view: View) -> frozenset[str]:
-    """Return the modules that exchanged tokens in the arm that ``view`` compares from: by an all-to-all, or by gathers
-    and sums, on an expert axis."""
-    return frozenset().union(
-        *(
-            cell.issuers_before
-            for cell in view.cells
-            if is_payload(cell) and cell.signature.axis in view.expert_axes and view.moves_activations(cell)
-        )
-    )
+    """Return the modules that exchanged tokens on an expert axis before, by an all-to-all or by gathers and sums."""
+    exchange_cells = [
+        cell
+        for cell in view.cells
+        if is_payload(cell) and cell.signature.axis in view.expert_axes and view.moves_activations(cell)
+    ]
+    return frozenset().union(*(cell.issuers_before for cell in exchange_cells))
 
 
 def _find_replacement(view: View, lost_exchange: LostExchange) -> list[Cell]:
@@ -265,44 +294,54 @@ def _find_replacement(view: View, lost_exchange: LostExchange) -> list[Cell]:
     missing.
 
     The gather and the sum must be in forward. FSDP gathers parameters in forward but sums gradients only in backward,
-    so FSDP of experts is not taken for a replacement. If the ledger has no phases, any sum counts.
+    so FSDP of experts is not taken for a replacement. If the ledger has no phases, any sum counts. The result also has
+    the growing gathers and sums of other phases, if they run at the same places and on the same axes.
     """
-    phase = "forward" if any(cell.signature.phase == "forward" for cell in lost_exchange.cells) else None
-    open_cells = view.open_cells(lost_exchange.unit)
-    rising = [cell for cell in open_cells if cell.grows and cell.signature.kind in GATHERS_AND_SUMS]
-    phase_cells = [cell for cell in rising if is_payload(cell) and phase in (None, cell.signature.phase)]
-    sums = [
-        cell for cell in phase_cells if cell.signature.kind in SUMS and (phase is None or view.moves_activations(cell))
+    has_phases = any(cell.signature.phase == "forward" for cell in lost_exchange.cells)
+    rising = [
+        cell for cell in view.open_cells(lost_exchange.unit) if cell.grows and cell.signature.kind in GATHERS_AND_SUMS
     ]
-    if not sums or not any(cell.signature.kind == "all_gather" for cell in phase_cells):
+    payload = [cell for cell in rising if is_payload(cell)]
+    if has_phases:
+        candidates = [cell for cell in payload if cell.signature.phase == "forward"]
+        sums = [cell for cell in candidates if cell.signature.kind in SUMS and view.moves_activations(cell)]
+    else:
+        candidates = payload
+        sums = [cell for cell in candidates if cell.signature.kind in SUMS]
+    gathers = [cell for cell in candidates if cell.signature.kind == "all_gather"]
+    if not sums or not gathers:
         return []
-    issuing_groups = {(cell.place, cell.signature.axis) for cell in phase_cells}
-    return [cell for cell in rising if (cell.place, cell.signature.axis) in issuing_groups]
+    places_and_axes = {(cell.place, cell.signature.axis) for cell in candidates}
+    return [cell for cell in rising if (cell.place, cell.signature.axis) in places_and_axes]
 
 
 def _list_exchange_cells(view: View, lost_exchange: LostExchange) -> list[Cell]:
-    """Return the cells of the lost all-to-all and of the changed control exchanges on its axes."""
-    counts = [
+    """Return the cells of the lost all-to-all, and the open cells of control exchanges on the same axes."""
+    control_cells = [
         cell
         for cell in view.open_cells(lost_exchange.unit)
         if not is_payload(cell) and cell.signature.axis in lost_exchange.axes
     ]
-    return [*lost_exchange.cells, *counts]
+    return [*lost_exchange.cells, *control_cells]
 
 
 def _group_by_form(cells: Iterable[Cell], phase: str) -> dict[tuple[str, int, str], list[Cell]]:
-    """Return the cells of one phase by kind, group size and dtype."""
-    forms: dict[tuple[str, int, str], list[Cell]] = {}
+    """Return the cells of one phase by their form: kind, group size and dtype."""
+    cells_by_form: dict[tuple[str, int, str], list[Cell]] = {}
     for cell in cells:
-        if cell.signature.phase == phase:
-            forms.setdefault((cell.signature.kind, cell.signature.group_size, cell.signature.dtype), []).append(cell)
-    return forms
+        signature = cell.signature
+        if signature.phase == phase:
+            form = (signature.kind, signature.group_size, signature.dtype)
+            cells_by_form.setdefault(form, []).append(cell)
+    return cells_by_form
 
 
 def _sum_growth(cells: Iterable[Cell]) -> Volume:
+    """Return the total after minus the total before. Both numbers can be negative."""
     before, after = sum_volumes(cells)
     return Volume(count=after.count - before.count, bytes=after.bytes - before.bytes)
 
 
 def _drop_duplicates(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+    """Return ``cells`` with each cell once. Cells with equal keys are the same cell."""
     return tuple({cell.key: cell for cell in cells}.values())

@@ -19,13 +19,15 @@ from regbot.records.ledger import Ledger
 from regbot.records.verdict import Finding, Status
 
 MAX_MODULES = 5
+"""Largest number of module templates that the finding names."""
 
 
 def find_host_read_changes(base: Ledger, head: Ledger, exchange_patterns: Sequence[str] = ()) -> list[Finding]:
     """Return at most one finding, which says that the host reads more values or fewer values.
 
-    ``exchange_patterns`` are the patterns of findings on the token exchange. A changed exchange also changes the host
-    reads. So if there are such findings, the status of this finding is PASS, and the findings on the exchange decide.
+    The list is empty if the total is the same, or if one ledger does not know its host reads. ``exchange_patterns`` are
+    the patterns of findings on the token exchange. A changed token exchange also changes the host reads. So if
+    ``exchange_patterns`` is not empty, the status of this finding is PASS, and the findings on the exchange decide.
     """
     if base.host_reads is None or head.host_reads is None:
         return []
@@ -34,9 +36,9 @@ def find_host_read_changes(base: Ledger, head: Ledger, exchange_patterns: Sequen
         return []
     added, removed = after - before, before - after
     reads_rise = after.total() > before.total()
-    pattern, changed = (HOST_READS_ADDED, added) if reads_rise else (HOST_READS_REMOVED, removed)
+    pattern, changed_reads = (HOST_READS_ADDED, added) if reads_rise else (HOST_READS_REMOVED, removed)
     status: Status = "REVIEW" if reads_rise and not exchange_patterns else "PASS"
-    modules = [name or "the model itself" for name, _ in changed.most_common(MAX_MODULES)]
+    modules = [name or "the model itself" for name, _ in changed_reads.most_common(MAX_MODULES)]
     text = (
         f"The host now reads from the device {after.total()} times per step, {before.total()} times before, in "
         f"{', '.join(modules)}. A read (.item(), .tolist() or a branch on a tensor) stops the host until the device "
@@ -52,12 +54,13 @@ def find_host_read_changes(base: Ledger, head: Ledger, exchange_patterns: Sequen
             base={},
             head={},
             text=text,
-            modules=list(changed)[:MAX_MODULES],
+            modules=list(changed_reads)[:MAX_MODULES],
         )
     ]
 
 
 def _count_by_template(reads: dict[str, int]) -> Counter[str]:
+    """Return the reads per module template. All layers count together as ``layers.*``."""
     counts: Counter[str] = Counter()
     for where, count in reads.items():
         counts[template(where)] += count

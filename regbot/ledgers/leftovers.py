@@ -1,12 +1,13 @@
 """Patterns of single collectives that changed their dtype, axis or layer, and the generic findings for all remaining
 cells.
 
-Each detector here handles both directions in one pass, so no cell is claimed twice.
+``regbot.ledgers.cells`` explains cells, units, open cells and claims. Each detector here handles both directions in one
+pass, so no cell is claimed twice.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeVar
 
 from regbot.ledgers.catalogue import (
     BYTES_DOWN,
@@ -19,7 +20,7 @@ from regbot.ledgers.catalogue import (
     OTHER_LAYER,
     WIDENED,
 )
-from regbot.ledgers.cells import Cell, Claim, Signature, View, is_payload, sum_volumes
+from regbot.ledgers.cells import Cell, Claim, Signature, View, has_equal_totals, is_payload, sum_volumes
 from regbot.ledgers.dtypes import width
 
 MOVE_TOLERANCE = 0.001
@@ -30,8 +31,14 @@ Padding depends on the number of ranks, so the bytes can differ slightly.
 GroupName = TypeVar("GroupName")
 AxisGroup = tuple[str, int]
 """Name of a mesh axis and the size of its groups."""
-VolumeChange = tuple[int, float, list[Cell]]
-"""Absolute change in calls, absolute change in volume (bytes or elements), and the cells that both are summed over."""
+
+
+class VolumeChange(NamedTuple):
+    """Change of the totals of a group of cells. Both numbers are absolute values."""
+
+    calls: int
+    size: float
+    """Change in bytes or in elements."""
 
 
 def detect_other_dtype(view: View) -> Iterator[Claim]:
@@ -40,65 +47,66 @@ def detect_other_dtype(view: View) -> Iterator[Claim]:
     Only collectives of one layer, kind, axis, group size and phase are compared with each other.
     """
     for unit in view.units:
-        forms: dict[tuple[str, str, int, str], dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
+        # Cells by dtype, for each form: kind, axis, group size and phase.
+        cells_by_form: dict[tuple[str, str, int, str], dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
+        widths: dict[str, int] = {}
         for cell in view.open_cells(unit):
-            if is_payload(cell) and width(cell.signature.dtype):
-                form = (cell.signature.kind, cell.signature.axis, cell.signature.group_size, cell.signature.phase)
-                forms[form][cell.signature.dtype].append(cell)
-        for (kind, axis, _, _), dtypes in forms.items():
-            decreases, increases = _split_by_direction(
-                {dtype: (cells, width(dtype) or 1) for dtype, cells in dtypes.items()}
-            )
-            for base_dtype, head_dtype in _match_changes(decreases, increases, 0):
-                base_width, head_width = width(base_dtype) or 1, width(head_dtype) or 1
-                if base_width == head_width:
+            signature = cell.signature
+            element_bytes = width(signature.dtype)
+            if is_payload(cell) and element_bytes:
+                widths[signature.dtype] = element_bytes
+                form = (signature.kind, signature.axis, signature.group_size, signature.phase)
+                cells_by_form[form][signature.dtype].append(cell)
+        for (kind, axis, _, _), cells_by_dtype in cells_by_form.items():
+            decreases, increases = _split_by_direction(cells_by_dtype, widths)
+            for base_dtype, head_dtype in _match_changes(decreases, increases, tolerance=0):
+                if widths[base_dtype] == widths[head_dtype]:
                     continue
-                cells = (*dtypes[base_dtype], *dtypes[head_dtype])
-                pattern, detail = (WIDENED if head_width > base_width else NARROWED), f"{base_dtype} to {head_dtype}"
+                cells = (*cells_by_dtype[base_dtype], *cells_by_dtype[head_dtype])
                 yield Claim(
-                    pattern,
-                    (kind, axis, base_dtype, head_dtype),
-                    frozenset({axis}),
-                    cells,
-                    _collect_issuers(cells),
-                    detail=detail,
+                    pattern=WIDENED if widths[head_dtype] > widths[base_dtype] else NARROWED,
+                    merge_key=(kind, axis, base_dtype, head_dtype),
+                    axes=frozenset({axis}),
+                    cells=cells,
+                    changed_modules=_collect_issuers(cells),
+                    detail=f"{base_dtype} to {head_dtype}",
                 )
 
 
 def detect_moved(view: View) -> Iterator[Claim]:
     """Detect collectives that moved to another axis or to groups of another size, with equal calls and bytes.
 
-    Only collectives of one layer, kind, dtype and phase are compared with each other. The claim includes control
-    exchanges that moved between the same two groups as payload. If only control exchanges moved, the generic findings
-    report them.
+    Only collectives of one layer, kind, dtype and phase are compared with each other. Control exchanges that moved
+    between the same two groups as payload belong to the same finding. If only control exchanges moved, the generic
+    findings report them.
     """
     for unit in view.units:
         payload_moves: set[tuple[AxisGroup, AxisGroup]] = set()
         for role in ("payload", "control"):
-            forms: dict[tuple[str, str, str], dict[AxisGroup, list[Cell]]] = defaultdict(lambda: defaultdict(list))
+            # Cells by process group, for each form: kind, dtype and phase.
+            cells_by_form: dict[tuple[str, str, str], dict[AxisGroup, list[Cell]]]
+            cells_by_form = defaultdict(lambda: defaultdict(list))
             for cell in view.open_cells(unit):
-                if cell.signature.role == role:
-                    forms[cell.signature.kind, cell.signature.dtype, cell.signature.phase][
-                        cell.signature.axis, cell.signature.group_size
-                    ].append(cell)
-            for groups in forms.values():
-                decreases, increases = _split_by_direction({group: (cells, 1) for group, cells in groups.items()})
+                signature = cell.signature
+                if signature.role == role:
+                    form = (signature.kind, signature.dtype, signature.phase)
+                    cells_by_form[form][signature.group].append(cell)
+            for cells_by_group in cells_by_form.values():
+                decreases, increases = _split_by_direction(cells_by_group)
                 for base_group, head_group in _match_changes(decreases, increases, MOVE_TOLERANCE):
-                    if role == "control" and (base_group, head_group) not in payload_moves:
+                    if role == "payload":
+                        payload_moves.add((base_group, head_group))
+                    elif (base_group, head_group) not in payload_moves:
                         continue
-                    payload_moves.add((base_group, head_group))
-                    cells = (*groups[base_group], *groups[head_group])
-                    detail = (
-                        f"{base_group[0]} (groups of {base_group[1]}) to {head_group[0]} (groups of {head_group[1]})"
-                    )
-                    axes = frozenset({base_group[0], head_group[0]})
+                    cells = (*cells_by_group[base_group], *cells_by_group[head_group])
+                    (base_axis, base_size), (head_axis, head_size) = base_group, head_group
                     yield Claim(
-                        MOVED,
-                        (*map(str, base_group + head_group),),
-                        axes,
-                        cells,
-                        _collect_issuers(cells),
-                        detail=detail,
+                        pattern=MOVED,
+                        merge_key=(base_axis, str(base_size), head_axis, str(head_size)),
+                        axes=frozenset({base_axis, head_axis}),
+                        cells=cells,
+                        changed_modules=_collect_issuers(cells),
+                        detail=f"{base_axis} (groups of {base_size}) to {head_axis} (groups of {head_size})",
                     )
 
 
@@ -109,37 +117,45 @@ def detect_other_layer(view: View) -> Iterator[Claim]:
     reductions, because a reduction in another layer does not replace a lost one.
     """
     for signature, cells in _group_open_cells(view).items():
-        if len(set(sum_volumes(cells))) == 1:
+        if has_equal_totals(cells):
             yield Claim(
-                OTHER_LAYER, (signature.axis,), frozenset({signature.axis}), tuple(cells), _collect_issuers(cells)
+                pattern=OTHER_LAYER,
+                merge_key=(signature.axis,),
+                axes=frozenset({signature.axis}),
+                cells=tuple(cells),
+                changed_modules=_collect_issuers(cells),
             )
 
 
 def claim_unexplained(view: View) -> Iterator[Claim]:
     """Claim every open cell. Payload gets one claim per kind, axis and group size; control exchanges get one per axis.
 
-    If the total bytes and calls of a group did not change, each signature of the group gets a claim of its own.
+    If the total bytes and calls of such a claim would be the same before and after, each of its signatures gets a claim
+    of its own.
     """
     # This detector runs a second time, because other detectors have claimed cells since it ran first.
     yield from detect_other_layer(view)
     groups: dict[tuple[str, ...], dict[Signature, list[Cell]]] = defaultdict(dict)
     for signature, cells in _group_open_cells(view).items():
-        if len(set(sum_volumes(cells))) > 1:
-            kind = signature.kind if signature.role == "payload" else ""
-            groups[signature.role, kind, signature.axis, str(signature.group_size) if kind else ""][signature] = cells
-    for (role, *group), cells_by_signature in groups.items():
+        if has_equal_totals(cells):  # the claims of detect_other_layer, which are not marked in the view yet
+            continue
+        is_of_payload = signature.role == "payload"
+        kind, group_size = (signature.kind, str(signature.group_size)) if is_of_payload else ("", "")
+        groups[signature.role, kind, signature.axis, group_size][signature] = cells
+    for (role, *merge_key), cells_by_signature in groups.items():
         group_cells = [cell for cells in cells_by_signature.values() for cell in cells]
         if role == "control":
-            yield _make_generic_claim(CONTROL_CHANGED, tuple(group), group_cells)
+            yield _make_generic_claim(CONTROL_CHANGED, tuple(merge_key), group_cells)
         elif pattern := _choose_pattern(group_cells):
-            yield _make_generic_claim(pattern, tuple(group), group_cells)
+            yield _make_generic_claim(pattern, tuple(merge_key), group_cells)
         else:  # the totals are equal, but the dtype (of the same width) or the phase changed
             for signature, cells in cells_by_signature.items():
                 detail = f"{signature.dtype}, {signature.phase}"
-                yield _make_generic_claim(_choose_pattern(cells) or COUNT_UP, (*group, detail), cells, detail)
+                yield _make_generic_claim(_choose_pattern(cells) or COUNT_UP, (*merge_key, detail), cells, detail)
 
 
 def _group_open_cells(view: View) -> dict[Signature, list[Cell]]:
+    """Return the open cells of all units by signature."""
     cells_by_signature: dict[Signature, list[Cell]] = defaultdict(list)
     for cell in view.cells:
         if view.is_open(cell):
@@ -148,6 +164,9 @@ def _group_open_cells(view: View) -> dict[Signature, list[Cell]]:
 
 
 def _choose_pattern(cells: Iterable[Cell]) -> str | None:
+    """Return the generic pattern for a change of the totals, or None if the totals did not change. Bytes come before
+    calls.
+    """
     before, after = sum_volumes(cells)
     if before.bytes != after.bytes:
         return BYTES_UP if after.bytes > before.bytes else BYTES_DOWN
@@ -156,29 +175,34 @@ def _choose_pattern(cells: Iterable[Cell]) -> str | None:
     return None
 
 
-def _make_generic_claim(pattern: str, group: tuple[str, ...], cells: list[Cell], detail: str = "") -> Claim:
-    axes = frozenset(cell.signature.axis for cell in cells)
-    changed_modules = _collect_issuers(cell for cell in cells if cell.changed)
-    return Claim(pattern, group, axes, tuple(cells), changed_modules, detail=detail)
+def _make_generic_claim(pattern: str, merge_key: tuple[str, ...], cells: list[Cell], detail: str = "") -> Claim:
+    return Claim(
+        pattern=pattern,
+        merge_key=merge_key,
+        axes=frozenset(cell.signature.axis for cell in cells),
+        cells=tuple(cells),
+        changed_modules=_collect_issuers(cell for cell in cells if cell.changed),
+        detail=detail,
+    )
 
 
 def _split_by_direction(
-    groups: dict[GroupName, tuple[list[Cell], int]],
+    groups: Mapping[GroupName, list[Cell]], element_widths: Mapping[GroupName, int] | None = None
 ) -> tuple[dict[GroupName, VolumeChange], dict[GroupName, VolumeChange]]:
     """Return the groups whose calls and volume both fall, and the groups whose calls and volume both rise.
 
-    ``groups`` maps a group's name to its cells and to a divisor for their bytes. The divisor is the element width to
-    compare elements, or 1 to compare bytes.
+    The volume is bytes. With ``element_widths``, the bytes per element of each group, it is elements.
     """
     decreases: dict[GroupName, VolumeChange] = {}
     increases: dict[GroupName, VolumeChange] = {}
-    for name, (cells, divisor) in groups.items():
+    for name, cells in groups.items():
         before, after = sum_volumes(cells)
+        divisor = 1 if element_widths is None else element_widths[name]
         calls, size = after.count - before.count, (after.bytes - before.bytes) / divisor
         if calls < 0 and size <= 0:
-            decreases[name] = (-calls, -size, cells)
+            decreases[name] = VolumeChange(-calls, -size)
         elif calls > 0 and size >= 0:
-            increases[name] = (calls, size, cells)
+            increases[name] = VolumeChange(calls, size)
     return decreases, increases
 
 
@@ -187,22 +211,22 @@ def _match_changes(
 ) -> Iterator[tuple[GroupName, GroupName]]:
     """Yield pairs of a decreasing and an increasing group with equal calls and with volumes equal up to ``tolerance``.
 
-    Each group is in at most one pair. Swapping the arguments ``decreases`` and ``increases`` swaps the names in each
-    pair.
+    The groups with equal calls are paired in ascending order of volume, so each group is in at most one pair. The
+    result is symmetric: swapping ``decreases`` and ``increases`` swaps the names in each pair.
     """
-    for calls in sorted({change[0] for change in decreases.values()}):
-        decreasing, increasing = (
-            sorted(
-                (name for name, change in side.items() if change[0] == calls), key=lambda key: (side[key][1], str(key))
-            )
-            for side in (decreases, increases)
-        )
-        for before_name, after_name in zip(decreasing, increasing, strict=False):
-            if abs(decreases[before_name][1] - increases[after_name][1]) <= tolerance * max(
-                decreases[before_name][1], increases[after_name][1]
-            ):
-                yield before_name, after_name
+
+    def sort_by_size(changes: dict[GroupName, VolumeChange], calls: int) -> list[GroupName]:
+        names = [name for name, change in changes.items() if change.calls == calls]
+        return sorted(names, key=lambda name: (changes[name].size, str(name)))
+
+    for calls in sorted({change.calls for change in decreases.values()}):
+        decreasing_names, increasing_names = sort_by_size(decreases, calls), sort_by_size(increases, calls)
+        for decreasing_name, increasing_name in zip(decreasing_names, increasing_names, strict=False):
+            decrease, increase = decreases[decreasing_name].size, increases[increasing_name].size
+            if abs(decrease - increase) <= tolerance * max(decrease, increase):
+                yield decreasing_name, increasing_name
 
 
 def _collect_issuers(cells: Iterable[Cell]) -> frozenset[str]:
+    """Return the modules that issue ``cells``, before or after."""
     return frozenset().union(*(cell.issuers for cell in cells))

@@ -42,24 +42,28 @@ def union(starts: ArrayLike, ends: ArrayLike) -> Intervals:
     if not begin.size:
         return Intervals(begin, end)
     order = np.argsort(begin, kind="stable")
-    begin, reach = begin[order], np.maximum.accumulate(end[order])
-    is_first = np.concatenate(([True], begin[1:] > reach[:-1]))
-    is_last = np.concatenate((is_first[1:], [True]))
-    return Intervals(begin[is_first], reach[is_last])
+    begin, latest_end = begin[order], np.maximum.accumulate(end[order])
+    # A merged interval starts wherever an input interval begins after the end of all earlier ones.
+    starts_merged = np.concatenate(([True], begin[1:] > latest_end[:-1]))
+    ends_merged = np.concatenate((starts_merged[1:], [True]))
+    return Intervals(begin[starts_merged], latest_end[ends_merged])
 
 
 def overlap(communication: Intervals, compute: Intervals) -> Overlap:
     """Return how much of ``communication`` is exposed and how much is hidden by ``compute``."""
-    hidden = float((_length_before(compute, communication.ends) - _length_before(compute, communication.starts)).sum())
-    return Overlap(max(communication.length - hidden, 0.0), hidden)
+    compute_during = _length_before(compute, communication.ends) - _length_before(compute, communication.starts)
+    hidden = float(compute_during.sum())
+    return Overlap(exposed=max(communication.length - hidden, 0.0), hidden=hidden)
 
 
 def _length_before(intervals: Intervals, moments: Times) -> Times:
     """Return, for each of ``moments``, the total length of the parts of ``intervals`` that lie before it."""
     if not intervals.starts.size:
         return np.zeros_like(moments)
-    total = np.concatenate(([0.0], np.cumsum(intervals.ends - intervals.starts)))
-    index = np.searchsorted(intervals.starts, moments, side="right")
-    tail = np.where(index > 0, np.clip(intervals.ends[index - 1] - moments, 0.0, None), 0.0)
-    length: Times = total[index] - tail
+    cumulative_length = np.concatenate(([0.0], np.cumsum(intervals.ends - intervals.starts)))
+    started_count = np.searchsorted(intervals.starts, moments, side="right")
+    # The last interval that started may end after the moment. The part after the moment does not count.
+    last_ends = intervals.ends[started_count - 1]
+    after_moment = np.where(started_count > 0, np.clip(last_ends - moments, 0.0, None), 0.0)
+    length: Times = cumulative_length[started_count] - after_moment
     return length

@@ -9,14 +9,18 @@ distinct groups that reduce the same elements one after the other. Examples:
 
 So a change of dtype, of kind or of the sequence of collectives is not a loss. A smaller group is a loss, even if it
 sends the same bytes.
+
+``regbot.ledgers.cells`` explains cells, units, open cells and claims. The detectors here run from base to head and from
+head to base, so "before" means the arm that the view compares from.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from regbot.ledgers.catalogue import GRADIENT_LOST, OPTIMIZER_SUM_REMOVED, RESHARDS
-from regbot.ledgers.cells import Cell, Claim, View, is_payload, sum_volumes
+from regbot.ledgers.cells import Cell, Claim, View, is_payload
 from regbot.ledgers.dtypes import width
 from regbot.ledgers.expert import SUMS, LostExchange, find_lost_exchanges
 from regbot.ledgers.rows import find_unit
@@ -35,20 +39,22 @@ ASSUMED_WIDTH = 4
 
 @dataclass
 class Reduction:
-    """``elements`` gradient elements that are reduced over ``reach`` ranks.
-
-    ``groups`` are the axis and size of the process groups that reduce them. Each rank keeps ``remaining`` elements
-    after the last reduction.
-    """
+    """Gradient elements that one or more collectives reduce, one after the other."""
 
     elements: float
+    """Number of elements on each rank before the first collective."""
     reach: int
+    """Number of ranks over which the elements are reduced in the end."""
     remaining: float
+    """Number of elements that each rank keeps after the last collective."""
     groups: set[tuple[str, int]]
+    """Axis and size of the process group of each collective."""
     modules: frozenset[str]
+    """The modules that issue the collectives."""
 
     @property
     def group_names(self) -> frozenset[tuple[str, int]]:
+        """``groups`` as a set that can be a key."""
         return frozenset(self.groups)
 
 
@@ -57,36 +63,51 @@ Reductions = Mapping[str, list[Reduction]]
 
 
 def detect_gradient_lost(view: View) -> Iterator[Claim]:
-    """Detect units that reduce fewer gradient elements than before, unless other units now own their parameters.
+    """Detect units that reduce fewer gradient elements than before. It is no loss if the parameters of a unit only
+    moved to other units.
 
-    ``regbot.ledgers.cells`` explains units and cells. The population of a claim is all modules that reduced gradients
-    before. A claim contains the unit's changed reductions, and the parameter gathers that changed in the same place and
-    on the same axis. All-reduces of the optimizer step that do not have the size of known gradients get a pattern of
-    their own.
+    The population of a claim is all modules that reduced gradients before. A claim contains the unit's changed
+    reductions, and the parameter gathers that changed in the same place and on the same axis. All-reduces of the
+    optimizer step that do not have the size of known gradients get a pattern of their own.
     """
     losing_units, gaining_units = _find_losing_units(view), _find_losing_units(view.reverse)
-    population = frozenset().union(*(cell.issuers_before for cell in view.cells if _reduces_gradients(view, cell)))
+    reducing_modules = frozenset().union(
+        *(cell.issuers_before for cell in view.cells if _reduces_gradients(view, cell))
+    )
     for unit in losing_units:
-        gradient_reductions = [cell for cell in view.open_cells(unit) if _reduces_gradients(view, cell)]
+        reductions = [cell for cell in view.open_cells(unit) if _reduces_gradients(view, cell)]
         if unit in gaining_units:  # the unit has losses and gains; claim only the losses in this direction
-            gradient_reductions = [cell for cell in gradient_reductions if cell.shrinks]
-        if not gradient_reductions:
+            reductions = [cell for cell in reductions if cell.shrinks]
+        if not reductions:
             continue
-        shrinking_groups = {(cell.place, cell.signature.axis) for cell in gradient_reductions if cell.shrinks}
-        growing_groups = {(cell.place, cell.signature.axis) for cell in gradient_reductions if cell.grows}
-        gathers = [
-            cell
-            for cell in view.open_cells(unit)
-            if _gathers_parameters(view, cell)
-            and (cell.place, cell.signature.axis) in (shrinking_groups if cell.shrinks else growing_groups)
-        ]
-        lossy_cells = [cell for cell in gradient_reductions if cell.shrinks] or gradient_reductions
-        changed_modules = frozenset().union(*(cell.issuers_before for cell in lossy_cells)) or frozenset().union(
-            *(cell.issuers for cell in gradient_reductions)
+        gathers = _find_gathers_of_reductions(view, unit, reductions)
+        # The reductions that shrink show the loss. If none shrinks, all changed reductions are named.
+        lossy_cells = [cell for cell in reductions if cell.shrinks] or reductions
+        modules_before: frozenset[str] = frozenset().union(*(cell.issuers_before for cell in lossy_cells))
+        all_issuers: frozenset[str] = frozenset().union(*(cell.issuers for cell in reductions))
+        cells = (*reductions, *gathers)
+        yield Claim(
+            pattern=OPTIMIZER_SUM_REMOVED if _sums_statistics(view, cells) else GRADIENT_LOST,
+            merge_key=(),
+            axes=frozenset(cell.signature.axis for cell in lossy_cells),
+            cells=cells,
+            changed_modules=modules_before or all_issuers,
+            population=reducing_modules,
         )
-        axes = frozenset(cell.signature.axis for cell in lossy_cells)
-        pattern = OPTIMIZER_SUM_REMOVED if _sums_statistics(view, [*gradient_reductions, *gathers]) else GRADIENT_LOST
-        yield Claim(pattern, (), axes, (*gradient_reductions, *gathers), changed_modules, population)
+
+
+def _find_gathers_of_reductions(view: View, unit: str, reductions: list[Cell]) -> list[Cell]:
+    """Return the open parameter gathers of ``unit`` that shrink or grow together with one of ``reductions``, in the
+    same place and on the same axis.
+    """
+    shrinking = {(cell.place, cell.signature.axis) for cell in reductions if cell.shrinks}
+    growing = {(cell.place, cell.signature.axis) for cell in reductions if cell.grows}
+
+    def follows_a_reduction(gather: Cell) -> bool:
+        return (gather.place, gather.signature.axis) in (shrinking if gather.shrinks else growing)
+
+    gathers = [cell for cell in view.open_cells(unit) if _gathers_parameters(view, cell)]
+    return [gather for gather in gathers if follows_a_reduction(gather)]
 
 
 def detect_reshards(view: View) -> Iterator[Claim]:
@@ -95,151 +116,182 @@ def detect_reshards(view: View) -> Iterator[Claim]:
     The same module must also reduce gradients on the same axis. A gather without such a reduction carries activations
     (sequence parallelism). If gradients are lost too, ``detect_gradient_lost`` has already claimed the gather.
     """
-    population = frozenset().union(
+    gathering_modules = frozenset().union(
         *(cell.issuers for cell in view.cells if cell.signature.phase == "forward" and _gathers_parameters(view, cell))
     )
-    for cells in view.units.values():
-        for cell in cells:
+    for unit_cells in view.units.values():
+        for cell in unit_cells:
             if cell.signature.phase != "backward" or not view.is_open(cell) or not _gathers_parameters(view, cell):
                 continue
             peers = [
-                peer for peer in cells if peer.place == cell.place and peer.signature.group == cell.signature.group
+                peer for peer in unit_cells if peer.place == cell.place and peer.signature.group == cell.signature.group
             ]
-            forward_gathers = [peer for peer in peers if peer.signature == cell.signature._replace(phase="forward")]
-            gradient_reductions = [peer for peer in peers if _reduces_gradients(view, peer)]
-            is_second_gather = (
-                not cell.before.count
-                and bool(forward_gathers)
-                and not forward_gathers[0].changed
-                and cell.after == forward_gathers[0].after
+            forward_signature = cell.signature._replace(phase="forward")
+            forward_gather = next((peer for peer in peers if peer.signature == forward_signature), None)
+            is_new = not cell.before.count
+            repeats_forward = (
+                forward_gather is not None and not forward_gather.changed and cell.after == forward_gather.after
             )
-            if is_second_gather and gradient_reductions:
-                yield Claim(RESHARDS, (), frozenset({cell.signature.axis}), (cell,), cell.issuers_after, population)
+            if is_new and repeats_forward and any(_reduces_gradients(view, peer) for peer in peers):
+                yield Claim(
+                    pattern=RESHARDS,
+                    merge_key=(),
+                    axes=frozenset({cell.signature.axis}),
+                    cells=(cell,),
+                    changed_modules=cell.issuers_after,
+                    population=gathering_modules,
+                )
 
 
 def _gathers_parameters(view: View, cell: Cell) -> bool:
+    """Whether ``cell`` is an all-gather of parameters, as FSDP issues it, and not of activations."""
     return cell.signature.kind == "all_gather" and is_payload(cell) and not view.moves_activations(cell)
 
 
 def _reduces_gradients(view: View, cell: Cell) -> bool:
-    return (
-        cell.signature.kind in SUMS
-        and is_payload(cell)
-        and cell.signature.phase != "forward"
-        and not view.moves_activations(cell)
-        and cell.key not in view.claimed
-    )
+    """Whether ``cell`` reduces gradients: a payload reduction outside of forward that no other pattern has claimed, in
+    a module that exchanges no activations on the same axis.
+    """
+    is_payload_sum = cell.signature.kind in SUMS and is_payload(cell)
+    is_unclaimed = cell.key not in view.claimed_keys
+    return is_payload_sum and cell.signature.phase != "forward" and not view.moves_activations(cell) and is_unclaimed
 
 
-def _sums_statistics(view: View, cells: list[Cell]) -> bool:
-    """Return whether ``cells`` sum statistics, and not gradients: they are all-reduces of the optimizer step, and their
-    sizes are not those of known gradients.
+def _sums_statistics(view: View, cells: Sequence[Cell]) -> bool:
+    """Whether ``cells`` sum statistics, and not gradients.
 
+    This is so if all of them are all-reduces of the optimizer step, and no call has the size of known gradients.
     torchtitan, for example, sums the number of tokens of every expert in the optimizer step. Known gradients are those
-    that both arms reduce in backward. If no gradients are known, or all known gradients are smaller than one of
-    ``cells``, that cell may sum the gradients themselves, and the result is False.
+    that both arms reduce in backward. A call that is larger than all known gradients may sum the gradients themselves.
+    The result is then False. It is also False if no gradients are known.
     """
     if any((cell.signature.kind, cell.signature.phase) != ("all_reduce", "optimizer") for cell in cells):
         return False
-    sizes = _list_gradient_sizes(view)
-    sides = [side for cell in cells for side in (cell, cell.flip()) if side.before.count]
-    sums = [_count_elements([side]) / side.before.count for side in sides]
-    return all(
-        size < max(sizes, default=0) and not any(abs(size - known) <= PADDING_TOLERANCE * known for known in sizes)
-        for size in sums
-    )
+    gradient_sizes = _list_gradient_sizes(view)
+    largest_gradient = max(gradient_sizes, default=0)
+
+    def is_gradient_size(size: float) -> bool:
+        return any(abs(size - gradient) <= PADDING_TOLERANCE * gradient for gradient in gradient_sizes)
+
+    both_directions = [*cells, *(cell.flip() for cell in cells)]  # so that the elements before and after are counted
+    call_sizes = [_count_elements([cell]) / cell.before.count for cell in both_directions if cell.before.count]
+    return all(size < largest_gradient and not is_gradient_size(size) for size in call_sizes)
 
 
 def _list_gradient_sizes(view: View) -> list[float]:
     """Return the numbers of elements of the gradient reductions in backward that did not change.
 
-    Each reduction contributes the elements of one call and of all calls. For a reduce-scatter, it contributes both
-    numbers before and after the reduction.
+    A sum in the optimizer step may cover the gradients of one call or of all calls, before or after a reduce-scatter.
+    So each reduction contributes these four numbers, or two if it is no reduce-scatter.
     """
     sizes = []
     for cell in view.cells:
         if cell.changed or cell.signature.phase != "backward" or not _reduces_gradients(view, cell):
             continue
-        elements = _count_elements([cell])
+        elements_of_all_calls = _count_elements([cell])
+        elements_per_call = elements_of_all_calls / cell.before.count
         kept_share = 1 / cell.signature.group_size if cell.signature.kind == "reduce_scatter" else 1
-        sizes += [size * share for size in (elements, elements / cell.before.count) for share in (1, kept_share)]
+        for elements in (elements_of_all_calls, elements_per_call):
+            sizes += [elements, elements * kept_share]
     return sizes
 
 
 def _find_losing_units(view: View) -> set[str]:
-    """Return the units that, for at least one reach, now reduce fewer elements over at least this reach than before.
+    """Return the units that, for some reach r, now reduce fewer elements over at least r ranks than before.
 
     Differences from padding are ignored, and so are parameters that only moved to other FSDP units.
     """
     gained_exchanges = {exchange.unit: exchange for exchange in find_lost_exchanges(view.reverse)}
     before = {unit: _scale_to_experts(_chain_reductions(view, unit), gained_exchanges.get(unit)) for unit in view.units}
     after = {unit: _chain_reductions(view.reverse, unit) for unit in view.units}
-    reaches = {reduction.reach for reductions in (*before.values(), *after.values()) for reduction in reductions}
+    reaches = {reduction.reach for reduction in _list_reductions(before, after)}
     losing_units: set[str] = set()
     for reach in reaches:
-        totals = {
-            unit: (_sum_elements_over(before[unit], reach), _sum_elements_over(after[unit], reach))
-            for unit in view.units
-        }
-        change = {
-            unit: after_elements - before_elements
-            for unit, (before_elements, after_elements) in totals.items()
-            if abs(after_elements - before_elements) > PADDING_TOLERANCE * max(after_elements, before_elements)
-        }
-        losing_at_reach = {unit for unit, size in change.items() if size < 0}
-        if losing_at_reach and not _is_rewrapped(view, before, after, change, reach):
+        changes: dict[str, float] = {}
+        for unit in view.units:
+            elements_before = _sum_elements_over(before[unit], reach)
+            elements_after = _sum_elements_over(after[unit], reach)
+            padding = PADDING_TOLERANCE * max(elements_after, elements_before)
+            if abs(elements_after - elements_before) > padding:
+                changes[unit] = elements_after - elements_before
+        losing_at_reach = {unit for unit, change in changes.items() if change < 0}
+        if losing_at_reach and not _is_rewrapped(view, before, after, changes, reach):
             losing_units |= losing_at_reach
     return losing_units
 
 
-def _is_rewrapped(view: View, before: Reductions, after: Reductions, change: Mapping[str, float], reach: int) -> bool:
+def _list_reductions(before: Reductions, after: Reductions) -> list[Reduction]:
+    """Return the reductions of all units, before and after."""
+    return [reduction for reductions in (*before.values(), *after.values()) for reduction in reductions]
+
+
+def _is_rewrapped(view: View, before: Reductions, after: Reductions, changes: Mapping[str, float], reach: int) -> bool:
     """Whether parameters only moved to other FSDP units, so that no elements are missing in total.
 
-    If parameters moved, the gathered elements of each unit over the same ranks change in proportion to its reduced
+    ``changes`` maps each changed unit to the change of its elements that are reduced over at least ``reach`` ranks. If
+    parameters moved, the gathered elements of each unit over the same ranks change in proportion to its reduced
     elements. If a reduction merely runs in the wrong layer, the gathers do not change.
     """
-    if abs(sum(change.values())) > REWRAP_TOLERANCE * sum(size for size in change.values() if size > 0):
+    gained_elements = sum(change for change in changes.values() if change > 0)
+    if abs(sum(changes.values())) > REWRAP_TOLERANCE * gained_elements:
         return False
-    tolerance = REWRAP_TOLERANCE * max(change.values())
-    for groups in {
-        reduction.group_names
-        for reductions in (*before.values(), *after.values())
-        for reduction in reductions
-        if reduction.reach >= reach
-    }:
-        before_elements, after_elements = (
-            {
-                unit: _sum_elements_over(
-                    [reduction for reduction in by_unit[unit] if reduction.group_names == groups], reach
-                )
-                for unit in view.units
-            }
-            for by_unit in (before, after)
-        )
-        reduced_growth = {unit: after_elements[unit] - before_elements[unit] for unit in change}
-        gathers = [cell for cell in view.cells if cell.signature.group in groups and _gathers_parameters(view, cell)]
-        forward_gathers = [cell for cell in gathers if cell.signature.phase == "forward"]
-        gathered_growth = {
-            unit: _sum_growth([cell for cell in forward_gathers or gathers if find_unit(cell.place) == unit])
-            for unit in change
-        }
-        if forward_gathers:  # the ratio in the whole step: 1, or the number of micro-batches
-            gathers_per_element = _count_elements(forward_gathers) / max(sum(before_elements.values()), 1)
-        else:  # without phases, the gathers include those of backward, and some layers have none in backward
-            gathers_per_element = sum(map(abs, gathered_growth.values())) / max(
-                sum(map(abs, reduced_growth.values())), 1
-            )
-        if any(
-            abs(gathered_growth[unit] - gathers_per_element * reduced_growth[unit]) > gathers_per_element * tolerance
-            for unit in change
-        ):
-            return False
-        if not gathers_per_element and any(abs(size) > tolerance for size in reduced_growth.values()):
+    tolerance = REWRAP_TOLERANCE * max(changes.values())
+    group_sets = {reduction.group_names for reduction in _list_reductions(before, after) if reduction.reach >= reach}
+    for groups in group_sets:
+        before_in_groups, after_in_groups = _select_groups(before, groups, reach), _select_groups(after, groups, reach)
+        if not _gathers_follow_reductions(view, before_in_groups, after_in_groups, set(changes), tolerance):
             return False
     return True
 
 
-def _sum_growth(cells: list[Cell]) -> float:
+class _GroupElements(NamedTuple):
+    """Elements that each unit reduces over the same process groups."""
+
+    groups: frozenset[tuple[str, int]]
+    """Axis and size of the process groups."""
+    by_unit: Mapping[str, float]
+    """Number of elements by the name of the unit."""
+
+
+def _select_groups(reductions: Reductions, groups: frozenset[tuple[str, int]], reach: int) -> _GroupElements:
+    """Return the elements per unit that exactly ``groups`` reduce over at least ``reach`` ranks."""
+    by_unit = {
+        unit: _sum_elements_over([reduction for reduction in unit_reductions if reduction.group_names == groups], reach)
+        for unit, unit_reductions in reductions.items()
+    }
+    return _GroupElements(groups, by_unit)
+
+
+def _gathers_follow_reductions(
+    view: View, before: _GroupElements, after: _GroupElements, units: set[str], tolerance: float
+) -> bool:
+    """Whether the gathered elements of each of ``units`` change in proportion to its reduced elements.
+
+    ``before`` and ``after`` are of the same process groups, and only the gathers of these groups count. ``tolerance``
+    is in reduced elements.
+    """
+    reduced_growth = {unit: after.by_unit[unit] - before.by_unit[unit] for unit in units}
+    gathers = [cell for cell in view.cells if cell.signature.group in before.groups and _gathers_parameters(view, cell)]
+    forward_gathers = [cell for cell in gathers if cell.signature.phase == "forward"]
+    gathered_growth = {
+        unit: _sum_growth([cell for cell in forward_gathers or gathers if find_unit(cell.place) == unit])
+        for unit in units
+    }
+    if forward_gathers:  # the ratio in the whole step: 1, or the number of micro-batches
+        gathers_per_element = _count_elements(forward_gathers) / max(sum(before.by_unit.values()), 1)
+    else:  # without phases, the gathers include those of backward, and some layers have none in backward
+        total_gathered = sum(abs(growth) for growth in gathered_growth.values())
+        total_reduced = sum(abs(growth) for growth in reduced_growth.values())
+        gathers_per_element = total_gathered / max(total_reduced, 1)
+    if not gathers_per_element:
+        return all(abs(growth) <= tolerance for growth in reduced_growth.values()) and not any(gathered_growth.values())
+    return all(
+        abs(gathered_growth[unit] - gathers_per_element * reduced_growth[unit]) <= gathers_per_element * tolerance
+        for unit in units
+    )
+
+
+def _sum_growth(cells: Sequence[Cell]) -> float:
     """Return the number of elements after minus the number of elements before."""
     return _count_elements([cell.flip() for cell in cells]) - _count_elements(cells)
 
@@ -250,64 +302,84 @@ def _sum_elements_over(reductions: list[Reduction], reach: int) -> float:
 
 
 def _scale_to_experts(reductions: list[Reduction], gained_exchange: LostExchange | None) -> list[Reduction]:
-    """Return the reductions expected of a unit that gained an expert axis of n ranks. Without ``gained_exchange``,
-    return ``reductions``.
+    """Return the reductions that a unit must make after it gained an expert axis of n ranks.
 
-    With an expert axis, a rank holds 1/n of the experts, and only 1/n as many ranks have the same experts. So elements
-    and reach of the experts' reductions are divided by n. If the reach falls to 1, there is nothing to reduce.
+    ``reductions`` are those before. ``gained_exchange`` is the all-to-all on the new expert axis, or None if the unit
+    gained no axis. With an expert axis, a rank holds 1/n of the experts, and only 1/n as many ranks have the same
+    experts. So elements and reach of the experts' reductions are divided by n. If the reach falls to 1, there is
+    nothing to reduce.
     """
     if gained_exchange is None:
         return reductions
+    expert_ranks = gained_exchange.ranks
     expected = []
     for reduction in reductions:
-        if not gained_exchange.contains(reduction.modules):
+        is_of_experts = gained_exchange.contains(reduction.modules)
+        if not is_of_experts:
             expected.append(reduction)
-        elif reduction.reach > gained_exchange.ranks:
+        elif reduction.reach > expert_ranks:
             expected.append(
                 Reduction(
-                    reduction.elements / gained_exchange.ranks,
-                    reduction.reach // gained_exchange.ranks,
-                    0,
-                    reduction.groups,
-                    reduction.modules,
+                    elements=reduction.elements / expert_ranks,
+                    reach=reduction.reach // expert_ranks,
+                    remaining=0,  # the chain is complete, so nothing continues it
+                    groups=reduction.groups,
+                    modules=reduction.modules,
                 )
             )
     return expected
 
 
 def _chain_reductions(view: View, unit: str) -> list[Reduction]:
-    """Return the gradient reductions that one unit makes on the "before" side.
+    """Return the gradient reductions that one unit made before.
 
-    Successive collectives on the same elements form one ``Reduction``, a chain.
+    Successive collectives on the same elements form one ``Reduction``, a chain. A collective continues a chain if it
+    reduces as many elements as each rank keeps after the chain.
     """
-    steps_by_place: dict[str, dict[tuple[bool, str, int], list[Cell]]] = defaultdict(lambda: defaultdict(list))
+    stages_by_place: dict[str, dict[_Stage, list[Cell]]] = defaultdict(lambda: defaultdict(list))
     for cell in view.units[unit]:
         if cell.before.bytes and _reduces_gradients(view, cell):
-            steps_by_place[cell.place][
-                cell.signature.kind == "all_reduce", cell.signature.axis, cell.signature.group_size
-            ].append(cell)
+            stage = _Stage(cell.signature.kind == "all_reduce", cell.signature.axis, cell.signature.group_size)
+            stages_by_place[cell.place][stage].append(cell)
     reductions: list[Reduction] = []
-    for steps in steps_by_place.values():
+    for cells_by_stage in stages_by_place.values():
+        elements_by_stage = {stage: _count_elements(cells) for stage, cells in cells_by_stage.items()}
         # Reduce-scatters come first, in descending order of elements. The all-reduce of HSDP reduces only the elements
         # that each rank keeps after the reduce-scatters.
-        ordered = sorted(steps.items(), key=lambda step: (step[0][0], -_count_elements(step[1]), step[0]))
+        ordered_stages = sorted(
+            cells_by_stage, key=lambda stage: (stage.is_all_reduce, -elements_by_stage[stage], stage)
+        )
         chains: list[Reduction] = []
-        for (keeps_all, axis, ranks), cells in ordered:
-            elements, modules = _count_elements(cells), frozenset().union(*(cell.issuers_before for cell in cells))
-            chain = next((candidate for candidate in chains if _can_continue(candidate, elements, (axis, ranks))), None)
+        for stage in ordered_stages:
+            elements, group = elements_by_stage[stage], (stage.axis, stage.ranks)
+            chain = next((candidate for candidate in chains if _can_continue(candidate, elements, group)), None)
             if chain is None:
-                chain = Reduction(elements, 1, elements, set(), modules)
+                modules = frozenset().union(*(cell.issuers_before for cell in cells_by_stage[stage]))
+                chain = Reduction(elements, reach=1, remaining=elements, groups=set(), modules=modules)
                 chains.append(chain)
-            chain.reach *= ranks
-            chain.groups.add((axis, ranks))
-            chain.remaining /= 1 if keeps_all else ranks
+            chain.reach *= stage.ranks
+            chain.groups.add(group)
+            if not stage.is_all_reduce:  # after a reduce-scatter, each rank keeps its share of the elements
+                chain.remaining /= stage.ranks
         reductions += chains
     return reductions
 
 
+class _Stage(NamedTuple):
+    """One step of a chain of reductions: an all-reduce or a reduce-scatter in a process group."""
+
+    is_all_reduce: bool
+    axis: str
+    ranks: int
+
+
 def _can_continue(chain: Reduction, elements: float, group: tuple[str, int]) -> bool:
+    """Whether a collective in ``group`` on ``elements`` elements reduces the elements that ``chain`` leaves on each
+    rank.
+    """
     return group not in chain.groups and abs(chain.remaining - elements) <= PADDING_TOLERANCE * elements
 
 
-def _count_elements(cells: list[Cell]) -> float:
-    return sum(sum_volumes([cell])[0].bytes / (width(cell.signature.dtype) or ASSUMED_WIDTH) for cell in cells)
+def _count_elements(cells: Iterable[Cell]) -> float:
+    """Return the number of elements of ``cells`` before: bytes divided by the width of the dtype."""
+    return sum(cell.before.bytes / (width(cell.signature.dtype) or ASSUMED_WIDTH) for cell in cells)

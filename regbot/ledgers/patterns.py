@@ -1,8 +1,10 @@
 """Findings between two ledgers. Every difference belongs to exactly one named finding.
 
-Detectors run in a fixed order. The detectors that need the most specific evidence run first. Each detector claims the
-cells that it explains, so that one cause gives one finding. Cells that no detector claims become generic findings. The
-order matters only where two patterns could claim the same cell. The same order is used in both directions.
+The two ledgers become a table of *cells* (``regbot.ledgers.cells``): the volume of one signature at one place, before
+and after. A detector searches the table for one pattern. Detectors run in a fixed order. The detectors that need the
+most specific evidence run first. Each detector claims the cells that it explains, so that one cause gives one finding.
+Cells that no detector claims become generic findings. The order matters only where two patterns could claim the same
+cell. The same order is used in both directions.
 """
 
 from collections import defaultdict
@@ -25,7 +27,7 @@ from regbot.ledgers.catalogue import (
     RECOMPUTES_NOT,
     RESTORED,
 )
-from regbot.ledgers.cells import Cell, Claim, View, build_view, is_payload, sum_volumes
+from regbot.ledgers.cells import Cell, Claim, Signature, View, build_view, is_payload, sum_volumes
 from regbot.ledgers.expert import DispatcherChange
 from regbot.ledgers.exposure import find_overlap_changes
 from regbot.ledgers.host_reads import find_host_read_changes
@@ -39,6 +41,7 @@ from regbot.text.clip import clip_label
 __all__ = ["EXPLANATIONS", "INVERSE", "DispatcherChange", "compare_ledgers"]
 
 MAX_MODULES = 5
+"""Largest number of module templates in a finding."""
 
 EXCHANGE_PATTERNS = {
     ALL_TO_ALL_REPLACED,
@@ -61,12 +64,13 @@ Detector = Callable[[View], Iterable[Claim]]
 def _run_both_ways(detect: Detector) -> Detector:
     """Return a detector that runs ``detect`` from base to head and from head to base.
 
-    A claim from head to base gets the name of the inverse pattern.
+    A claim from head to base gets the name of the inverse pattern. For example, an all-to-all that is lost from head to
+    base was restored from base to head.
     """
 
     def detect_both(view: View) -> list[Claim]:
-        inverse = [_rename_claim(_flip_claim(claim), INVERSE[claim.pattern]) for claim in detect(view.reverse)]
-        return [*detect(view), *inverse]
+        inverse_claims = [_rename_claim(_flip_claim(claim), INVERSE[claim.pattern]) for claim in detect(view.reverse)]
+        return [*detect(view), *inverse_claims]
 
     return detect_both
 
@@ -98,27 +102,29 @@ def compare_ledgers(
 ) -> list[Finding]:
     """Return the findings between two comparable ledgers, the most severe first.
 
-    The list is empty if and only if three conditions hold. There is no ``dispatcher`` evidence. Neither overlap times
-    nor host reads differ. Each unit has equal totals for every (kind, axis, group size, dtype, phase, role). A unit is
-    a layer, or a module outside of the layers. All renamed units together count as one unit.
+    The list is empty if and only if three conditions hold. ``dispatcher`` is None. Neither overlap times nor host reads
+    differ. Each unit has equal totals for every (kind, axis, group size, dtype, phase, role). A unit is a layer, or a
+    module outside of the layers. All renamed units together count as one unit.
     """
     view = build_view(base, head)
-    span = "Per step and rank" if base.scope == "step" else "In all"
+    scope_text = "Per step and rank" if base.scope == "step" else "In all"
     claims = list(_collect_claims(view, dispatcher))
     gradient_lost = any(claim.pattern in REDUCTIONS_LOST for claim in claims)
     step_wire = WireTime(base_s=wire_s(base, wire), head_s=wire_s(head, wire))
-    models = WireModel(wire, base.axes), WireModel(wire, head.axes)
-    base_volumes = sum_by_kind(base, lambda entry: entry.role == "payload")
-    rise_by_kind = _sum_byte_rise_pct(claims, {kind: volume.bytes for kind, volume in base_volumes.items()})
+    base_model, head_model = WireModel(wire, base.axes), WireModel(wire, head.axes)
+    base_payload = sum_by_kind(base, lambda entry: entry.role == "payload")
+    rise_pct_by_kind = _unexplained_rise_pct(claims, {kind: volume.bytes for kind, volume in base_payload.items()})
 
     findings = []
     for claim in _merge_claims(claims):
-        claim_wire = _model_wire(claim.cells, *models)
-        bytes_rise_pct = max((rise_by_kind.get(cell.signature.kind, 0.0) for cell in claim.cells), default=0.0)
+        claim_wire = _model_wire(claim.cells, base_model, head_model)
+        claim_kinds = {cell.signature.kind for cell in claim.cells}
+        bytes_rise_pct = max((rise_pct_by_kind.get(kind, 0.0) for kind in claim_kinds), default=0.0)
         circumstances = Circumstances(claim_wire, step_wire, bytes_rise_pct=bytes_rise_pct, gradient_lost=gradient_lost)
         status = decide_status(claim.pattern, circumstances, thresholds)
         before, after = _sum_by_kind(claim.cells)
         evidence = wording.describe_dispatcher(dispatcher) if claim.pattern in (DISPATCHER_OFF, DISPATCHER_ON) else None
+        passed = status == "PASS"
         findings.append(
             Finding(
                 pattern=claim.pattern,
@@ -126,17 +132,20 @@ def compare_ledgers(
                 axis=clip_label(wording.format_axis(claim)),
                 base=before,
                 head=after,
-                text=wording.write_text(claim, before, after, claim_wire, status == "PASS", span, evidence=evidence),
+                text=wording.write_text(claim, before, after, claim_wire, passed, scope_text, evidence=evidence),
                 modules=sorted({template(module) for module in claim.changed_modules})[:MAX_MODULES],
             )
         )
     exchange_patterns = sorted({finding.pattern for finding in findings} & EXCHANGE_PATTERNS)
     findings += [*find_overlap_changes(base, head), *find_host_read_changes(base, head, exchange_patterns)]
-    order = list(EXPLANATIONS)
-    severity = ("FAIL", "REVIEW", "PASS")
-    return sorted(
-        findings, key=lambda item: (severity.index(item.status), order.index(item.pattern), item.axis, item.text)
-    )
+    statuses_by_severity = ("FAIL", "REVIEW", "PASS")
+    pattern_order = list(EXPLANATIONS)
+
+    def sort_key(finding: Finding) -> tuple[int, int, str, str]:
+        severity = statuses_by_severity.index(finding.status)
+        return severity, pattern_order.index(finding.pattern), finding.axis, finding.text
+
+    return sorted(findings, key=sort_key)
 
 
 def _collect_claims(view: View, dispatcher: DispatcherChange | None) -> Iterator[Claim]:
@@ -144,16 +153,13 @@ def _collect_claims(view: View, dispatcher: DispatcherChange | None) -> Iterator
     claimed.
     """
     if dispatcher is not None:
-        yield from _apply_claims(
-            view, [_rename_claim(claim, dispatcher.pattern) for claim in expert.detect_dispatcher_off(view)]
-        )
+        dispatcher_claims = [_rename_claim(claim, dispatcher.pattern) for claim in expert.detect_dispatcher_off(view)]
+        view.claim(dispatcher_claims)
+        yield from dispatcher_claims
     for detect in DETECTORS:
-        yield from _apply_claims(view, list(detect(view)))
-
-
-def _apply_claims(view: View, claims: list[Claim]) -> list[Claim]:
-    view.claim(claims)
-    return claims
+        claims = list(detect(view))
+        view.claim(claims)
+        yield from claims
 
 
 def _rename_claim(claim: Claim, pattern: str) -> Claim:
@@ -168,14 +174,16 @@ def _flip_claim(claim: Claim) -> Claim:
 
 
 def _merge_claims(claims: Iterable[Claim]) -> list[Claim]:
-    """Merge the claims of the individual units into one claim per pattern and group."""
+    """Merge the claims of the individual units into one claim per pattern and merge key. Each merged claim becomes one
+    finding.
+    """
     groups: dict[tuple[str, tuple[str, ...]], list[Claim]] = defaultdict(list)
     for claim in claims:
-        groups[claim.pattern, claim.group].append(claim)
+        groups[claim.pattern, claim.merge_key].append(claim)
     return [
         Claim(
             pattern=pattern,
-            group=group,
+            merge_key=merge_key,
             axes=frozenset().union(*(claim.axes for claim in group_claims)),
             cells=tuple(cell for claim in group_claims for cell in claim.cells),
             changed_modules=frozenset().union(*(claim.changed_modules for claim in group_claims)),
@@ -183,13 +191,15 @@ def _merge_claims(claims: Iterable[Claim]) -> list[Claim]:
             detail=", ".join(dict.fromkeys(claim.detail for claim in group_claims if claim.detail)),
             noun=group_claims[0].noun,
         )
-        for (pattern, group), group_claims in groups.items()
+        for (pattern, merge_key), group_claims in groups.items()
     ]
 
 
-def _sum_byte_rise_pct(claims: Iterable[Claim], base_bytes: Mapping[Kind, int]) -> dict[Kind, float]:
-    """Return how much the payload bytes of each kind rise without a known pattern, in percent of base's payload of that
-    kind.
+def _unexplained_rise_pct(claims: Iterable[Claim], base_bytes: Mapping[Kind, int]) -> dict[Kind, float]:
+    """Return how much the payload bytes of each kind rise without a named pattern, in percent of base's payload bytes
+    of that kind.
+
+    The rise is infinite if base has no payload of the kind.
     """
     rise: dict[Kind, int] = defaultdict(int)
     for claim in claims:
@@ -199,17 +209,16 @@ def _sum_byte_rise_pct(claims: Iterable[Claim], base_bytes: Mapping[Kind, int]) 
     return {kind: 100 * rise[kind] / base_bytes[kind] if base_bytes.get(kind) else float("inf") for kind in rise}
 
 
-def _model_wire(cells: Iterable[Cell], base: WireModel, head: WireModel) -> WireTime:
-    payload = [(cell.signature, cell) for cell in cells if is_payload(cell)]
+def _model_wire(cells: Iterable[Cell], base_model: WireModel, head_model: WireModel) -> WireTime:
+    """Return the modelled wire time of the payload in ``cells``, before and after."""
+
+    def model_seconds(model: WireModel, signature: Signature, payload_bytes: int) -> float:
+        return model.seconds(signature.kind, signature.axis, signature.group_size, payload_bytes)
+
+    payload = [cell for cell in cells if is_payload(cell)]
     return WireTime(
-        base_s=sum(
-            base.seconds(signature.kind, signature.axis, signature.group_size, cell.before.bytes)
-            for signature, cell in payload
-        ),
-        head_s=sum(
-            head.seconds(signature.kind, signature.axis, signature.group_size, cell.after.bytes)
-            for signature, cell in payload
-        ),
+        base_s=sum(model_seconds(base_model, cell.signature, cell.before.bytes) for cell in payload),
+        head_s=sum(model_seconds(head_model, cell.signature, cell.after.bytes) for cell in payload),
     )
 
 
@@ -219,11 +228,12 @@ def _sum_by_kind(cells: tuple[Cell, ...]) -> tuple[dict[Kind, Volume], dict[Kind
     The volumes sum the payload cells. If there are no payload cells, they sum all cells, which are then control
     exchanges.
     """
-    relevant = [cell for cell in cells if is_payload(cell)] or list(cells)
-    kinds: dict[Kind, list[Cell]] = defaultdict(list)
-    for cell in relevant:
-        kinds[cell.signature.kind].append(cell)
-    volumes_by_kind = {kind: sum_volumes(kinds[kind]) for kind in sorted(kinds)}
-    return {kind: pair[0] for kind, pair in volumes_by_kind.items()}, {
-        kind: pair[1] for kind, pair in volumes_by_kind.items()
-    }
+    summed_cells = [cell for cell in cells if is_payload(cell)] or list(cells)
+    cells_by_kind: dict[Kind, list[Cell]] = defaultdict(list)
+    for cell in summed_cells:
+        cells_by_kind[cell.signature.kind].append(cell)
+    before_by_kind: dict[Kind, Volume] = {}
+    after_by_kind: dict[Kind, Volume] = {}
+    for kind, cells_of_kind in sorted(cells_by_kind.items()):
+        before_by_kind[kind], after_by_kind[kind] = sum_volumes(cells_of_kind)
+    return before_by_kind, after_by_kind

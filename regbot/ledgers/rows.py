@@ -8,11 +8,13 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from regbot.records.ledger import Entry, Kind, Ledger, Phase, Role
 from regbot.records.verdict import Volume
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
+"""A component of a module path that is a number, such as ``3`` in ``layers.3.moe``."""
 
 
 @dataclass(frozen=True)
@@ -33,16 +35,30 @@ class Row:
     """The module that issues the collectives. If several modules do, it is their template."""
     layers: int
     base: Volume
+    """Calls and bytes in base."""
     head: Volume
     static_count: int = 0
     """Number of lines in head's compiled program, or 0 if the source is not a compiled program."""
     exposed_s: float = 0.0
+    """Seconds of these collectives in head during which no compute ran. It is 0 if the source has no times."""
     hidden_s: float = 0.0
-    """``exposed_s`` and ``hidden_s`` are the times in head. Both are 0 if the source has no times."""
+    """Seconds of these collectives in head during which compute ran. It is 0 if the source has no times."""
 
     @property
     def changed(self) -> bool:
         return self.base != self.head
+
+
+class _RowKey(NamedTuple):
+    """Properties that are equal for all ledger entries of a row."""
+
+    kind: Kind
+    axis: str
+    group_size: int
+    dtype: str
+    phase: Phase
+    role: Role
+    template: str
 
 
 def template(module: str) -> str:
@@ -61,29 +77,36 @@ def find_unit(module: str) -> str:
 
 def sum_entries(entries: Iterable[Entry]) -> Volume:
     """Return the total calls and bytes of ``entries``."""
-    count = size = 0
+    total_count = total_bytes = 0
     for entry in entries:
-        count, size = count + entry.count, size + entry.bytes
-    return Volume(count=count, bytes=size)
+        total_count += entry.count
+        total_bytes += entry.bytes
+    return Volume(count=total_count, bytes=total_bytes)
 
 
 def build_rows(base: Ledger, head: Ledger) -> list[Row]:
     """Return all rows of both ledgers. Payload comes before control. Within each role, rows with the most bytes come
     first.
     """
-    groups: dict[tuple[Kind, str, int, str, Phase, Role, str], tuple[list[Entry], list[Entry]]]
-    groups = defaultdict(lambda: ([], []))
-    for side, ledger in enumerate((base, head)):
+    entries_by_key: dict[_RowKey, tuple[list[Entry], list[Entry]]] = defaultdict(lambda: ([], []))
+    for side, ledger in enumerate((base, head)):  # index 0 has the entries of base, index 1 those of head
         for entry in ledger.entries:
-            groups[
-                entry.kind, entry.axis, entry.group_size, entry.dtype, entry.phase, entry.role, template(entry.where)
-            ][side].append(entry)
+            key = _RowKey(
+                kind=entry.kind,
+                axis=entry.axis,
+                group_size=entry.group_size,
+                dtype=entry.dtype,
+                phase=entry.phase,
+                role=entry.role,
+                template=template(entry.where),
+            )
+            entries_by_key[key][side].append(entry)
     rows = []
-    for key, (base_entries, head_entries) in groups.items():
+    for key, (base_entries, head_entries) in entries_by_key.items():
         modules = sorted({entry.where for entry in (*base_entries, *head_entries)})
         row = Row(
             *key,
-            module=modules[0] if len(modules) == 1 else key[-1],
+            module=modules[0] if len(modules) == 1 else key.template,
             layers=len(modules),
             base=sum_entries(base_entries),
             head=sum_entries(head_entries),
@@ -97,8 +120,8 @@ def build_rows(base: Ledger, head: Ledger) -> list[Row]:
 
 def sum_by_kind(ledger: Ledger, matches: Callable[[Entry], bool] = lambda _: True) -> dict[Kind, Volume]:
     """Return the calls and bytes per kind, summed over the entries for which ``matches`` returns True."""
-    kinds: dict[Kind, list[Entry]] = defaultdict(list)
+    entries_by_kind: dict[Kind, list[Entry]] = defaultdict(list)
     for entry in ledger.entries:
         if matches(entry):
-            kinds[entry.kind].append(entry)
-    return {kind: sum_entries(entries) for kind, entries in sorted(kinds.items())}
+            entries_by_kind[entry.kind].append(entry)
+    return {kind: sum_entries(entries) for kind, entries in sorted(entries_by_kind.items())}

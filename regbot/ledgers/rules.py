@@ -54,47 +54,49 @@ sum by less than this.
 
 @dataclass(frozen=True)
 class Circumstances:
-    """Inputs of the rules for one finding.
-
-    ``finding_wire`` is the wire time of the finding's cells, and ``step_wire`` is the wire time of the whole step.
-    ``bytes_rise_pct`` is the rise of unexplained payload bytes in percent. ``gradient_lost`` says whether some
-    finding is a lost gradient reduction.
-    """
+    """Inputs of the rules for one finding."""
 
     finding_wire: WireTime
+    """Modelled wire time of the collectives that changed in this finding, in base and in head."""
     step_wire: WireTime
+    """Modelled wire time of all collectives of the step."""
     bytes_rise_pct: float
+    """Rise of the payload bytes that no named pattern explains, in percent of base's payload bytes of the same kind of
+    collective.
+    """
     gradient_lost: bool
+    """Whether any finding has one of the patterns in ``REDUCTIONS_LOST``."""
 
 
 def decide_status(pattern: str, circumstances: Circumstances, thresholds: Thresholds) -> Status:
     """Return the status of a finding with this pattern."""
+    finding_wire = circumstances.finding_wire
     if pattern in ALWAYS_FAIL:
         return "FAIL"
     if pattern == ALL_TO_ALL_REPLACED:
-        return "REVIEW" if is_lower(circumstances.finding_wire.head_s, circumstances.finding_wire.base_s) else "FAIL"
+        # With few ranks, gathering all tokens can be cheaper than the all-to-all.
+        gathers_are_cheaper = is_lower(finding_wire.head_s, finding_wire.base_s)
+        return "REVIEW" if gathers_are_cheaper else "FAIL"
     if pattern in PASS_IF_CHEAPER and is_cheaper(circumstances):
         return "PASS"
-    if pattern in NEVER_FAIL or (pattern == BYTES_UP and circumstances.bytes_rise_pct < thresholds.bytes_rise_pct):
+    is_small_rise = pattern == BYTES_UP and circumstances.bytes_rise_pct < thresholds.bytes_rise_pct
+    if pattern in NEVER_FAIL or is_small_rise:
         return "REVIEW"
     # A rise of the step's wire time makes a finding FAIL only if the finding itself adds wire time.
-    is_costly = (
-        is_lower(circumstances.finding_wire.base_s, circumstances.finding_wire.head_s)
-        and rise_pct(circumstances.step_wire) >= thresholds.wire_rise_pct
-    )
+    adds_wire_time = is_lower(finding_wire.base_s, finding_wire.head_s)
+    is_costly = adds_wire_time and rise_pct(circumstances.step_wire) >= thresholds.wire_rise_pct
     return "FAIL" if is_costly else "REVIEW"
 
 
 def is_cheaper(circumstances: Circumstances) -> bool:
     """Whether the step's modelled wire time falls, this finding does not add wire time, and no gradient reduction is
     lost.
+
+    A lost gradient reduction also lowers the wire time of the step, but that makes nothing better.
     """
     is_step_cheaper = is_lower(circumstances.step_wire.head_s, circumstances.step_wire.base_s)
-    return (
-        is_step_cheaper
-        and not is_lower(circumstances.finding_wire.base_s, circumstances.finding_wire.head_s)
-        and not circumstances.gradient_lost
-    )
+    adds_wire_time = is_lower(circumstances.finding_wire.base_s, circumstances.finding_wire.head_s)
+    return is_step_cheaper and not adds_wire_time and not circumstances.gradient_lost
 
 
 def is_lower(a: float, b: float) -> bool:

@@ -20,7 +20,7 @@ GIGA = 1e9
 
 
 def factor(kind: Kind, n: int) -> float:
-    """Return the number of bytes that a rank sends per byte in the ledger, in a group of ``n`` ranks.
+    """Return the number of bytes that a rank sends per byte in the ledger. ``n`` is the number of ranks in the group.
 
     The bytes in the ledger are the input of all_to_all, reduce_scatter and all_reduce, and the output of all_gather.
     For gather and scatter they are the piece of one rank, and the root receives or sends the pieces of the ``n - 1``
@@ -60,13 +60,14 @@ class WireModel:
         return len({rank // self.wire.gpus_per_node for rank in ranks}) > 1
 
     def _ranks(self, axis: str, group_size: int) -> list[int] | None:
-        """Return the ranks of ``axis``, or None if they are unknown. All parts of a joint label such as 'ep|dp' have
-        the same ranks.
+        """Return the ranks of ``axis``, or None if they are unknown.
+
+        The label 'ep|dp' stands for one of two axes that have the same ranks, so the ranks of either name are right.
         """
-        for part in (axis, *axis.split("|")):
-            axis_ranks = self.axes.get(part)
-            if axis_ranks is not None and len(axis_ranks.ranks) == group_size:
-                return axis_ranks.ranks
+        for name in (axis, *axis.split("|")):
+            named_axis = self.axes.get(name)
+            if named_axis is not None and len(named_axis.ranks) == group_size:
+                return named_axis.ranks
         return None
 
 

@@ -3,7 +3,7 @@
 Each pattern has one small function for its first sentence. This module only writes text and decides nothing.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from regbot.ledgers import catalogue as names
 from regbot.ledgers.cells import Claim
@@ -30,24 +30,25 @@ def write_text(
     before: Mapping[Kind, Volume],
     after: Mapping[Kind, Volume],
     wire: WireTime,
-    has_passed: bool,
-    span: str,
+    passed: bool,
+    scope_text: str,
     *,
     evidence: str | None = None,
 ) -> str:
     """Return the text of one finding, which has one to four sentences.
 
-    ``evidence`` replaces the first sentence of the pattern. ``span`` is what the traffic covers:
-    'Per step and rank' or 'In all'.
+    ``before`` and ``after`` are the finding's traffic by kind of collective. ``scope_text`` says what this traffic
+    covers: 'Per step and rank' or 'In all'. ``passed`` says whether the finding has the status PASS. ``evidence``
+    replaces the first sentence of the pattern.
     """
     first_sentence = evidence or _FIRST_SENTENCE[claim.pattern](claim)
     sentences = [f"{first_sentence[:1].upper()}{first_sentence[1:]}."]
     if claim.cells:
         change = f"{_name_traffic(claim)} changed from {_format_traffic(before)} to {_format_traffic(after)}"
-        sentences.append(f"{span}, {change}.")
+        sentences.append(f"{scope_text}, {change}.")
         if wire.base_s or wire.head_s:
             sentences.append(_describe_wire(wire))
-    if has_passed:
+    if passed:
         sentences.append("Passed, because the modelled wire time of the step falls and no gradient reduction is lost.")
     return clip_message(" ".join(sentences))
 
@@ -56,8 +57,10 @@ def format_axis(claim: Claim) -> str:
     """Return the text for the axis column: 'ep', 'dp, edp', or 'dp -> edp' for collectives that moved to another
     axis.
     """
-    if claim.pattern == names.MOVED and claim.group[0] != claim.group[2]:
-        return f"{claim.group[0]} -> {claim.group[2]}"
+    if claim.pattern == names.MOVED:
+        base_axis, _, head_axis, _ = claim.merge_key
+        if base_axis != head_axis:
+            return f"{base_axis} -> {head_axis}"
     return ", ".join(sorted(claim.axes))
 
 
@@ -118,6 +121,9 @@ def _describe_axis_gained(claim: Claim) -> str:
 
 
 def _describe_followers(claim: Claim) -> str:
+    """Return a clause on the collectives of the experts' parameters that changed for the same reason, or '' if there
+    are none.
+    """
     return f"; the collectives of the experts' parameters on {claim.detail} changed with it" if claim.detail else ""
 
 
@@ -232,30 +238,27 @@ _FIRST_SENTENCE: dict[str, Callable[[Claim], str]] = {
 
 def _name_layers(claim: Claim) -> str:
     """Return a share of layers such as '1 of 48 MoE layers (layers.3.moe)'."""
-    return _format_share(
-        len(_find_units(claim.changed_modules)),
-        len(_find_units(claim.population | claim.changed_modules)),
-        claim.noun,
-        claim.changed_modules,
-    )
+    changed_layers = {find_unit(module) for module in claim.changed_modules}
+    all_layers = {find_unit(module) for module in claim.population | claim.changed_modules}
+    return _format_share(len(changed_layers), len(all_layers), claim.noun, claim.changed_modules)
 
 
 def _name_modules(claim: Claim) -> str:
     """Return a share such as '48 of 49 modules (layers.*)', or '48 modules (layers.*)' if the claim has no
     population.
     """
-    return _format_share(
-        len(claim.changed_modules),
-        len(claim.population | claim.changed_modules) if claim.population else 0,
-        "module",
-        claim.changed_modules,
-    )
+    total = len(claim.population | claim.changed_modules) if claim.population else None
+    return _format_share(len(claim.changed_modules), total, "module", claim.changed_modules)
 
 
-def _format_share(count: int, population: int, noun: str, modules: frozenset[str]) -> str:
-    number = f"{count} of {population}" if population else f"{count}"
-    is_partial = count < population or not population
-    return f"{number} {plural(noun, population or count)} ({_list_modules(modules, keep_layer_numbers=is_partial)})"
+def _format_share(count: int, total: int | None, noun: str, modules: frozenset[str]) -> str:
+    """Return ``count``, ``total`` if it is known, the noun, and in brackets the names of ``modules``.
+
+    If all of ``total`` changed, the layer numbers in the names say nothing, so templates are listed instead.
+    """
+    if total is None:
+        return f"{count} {plural(noun, count)} ({_list_modules(modules)})"
+    return f"{count} of {total} {plural(noun, total)} ({_list_modules(modules, keep_layer_numbers=count < total)})"
 
 
 def _list_modules(modules: frozenset[str], keep_layer_numbers: bool = True) -> str:
@@ -266,10 +269,6 @@ def _list_modules(modules: frozenset[str], keep_layer_numbers: bool = True) -> s
     keep_layer_numbers = keep_layer_numbers and len(modules) <= MAX_NAMED_MODULES
     module_names = sorted(modules if keep_layer_numbers else {template(module) for module in modules})
     return listed([module or "the model itself" for module in module_names], MAX_NAMED_MODULES)
-
-
-def _find_units(modules: Iterable[str]) -> set[str]:
-    return {find_unit(module) for module in modules}
 
 
 def _format_traffic(kinds: Mapping[Kind, Volume]) -> str:
@@ -283,7 +282,7 @@ def _format_traffic(kinds: Mapping[Kind, Volume]) -> str:
 
 
 def _name_traffic(claim: Claim) -> str:
-    """Return what the volumes of a finding count: the payload if the claim has any, else the control collectives."""
+    """Return the subject of the sentence on traffic: the payload if the claim has any, else the control collectives."""
     roles = {cell.signature.role for cell in claim.cells}
     if "payload" not in roles:
         return "the traffic of control collectives (small integers, such as token counts)"

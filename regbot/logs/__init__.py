@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from regbot.logs import golden, maxtext, megatron, tensorboard, torchtitan
-from regbot.logs.lines import StepLogFile
+from regbot.logs.lines import WHOLE_FILE, StepLogFile
 from regbot.logs.step_log import LogError, StepLog
 
 __all__ = [
@@ -66,7 +66,7 @@ def detect_format(log: StepLogFile) -> LogFormat:
         return log_format
     known_formats = "; ".join(f"{known_format.TITLE} ({known_format.NAME})" for known_format in FORMATS)
     problem = "has no step line of a known format" if log.head().strip() else "is empty"
-    raise log.error(0, problem, f"known formats: {known_formats}")
+    raise log.error(WHOLE_FILE, problem, f"known formats: {known_formats}")
 
 
 def recognise_format(log: StepLogFile) -> LogFormat | None:

@@ -15,10 +15,10 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from regbot.logs.job import StepRow, extract_run
-from regbot.logs.lines import StepLogFile
+from regbot.logs.lines import WHOLE_FILE, StepLogFile
 from regbot.logs.step_log import LogStep, StepLog, number_or_nan, seconds_or_none
 from regbot.text.clip import clip
 
@@ -32,8 +32,17 @@ MEGATRON_TIME, BRIDGE_TIME, LOSS, BRIDGE_TFLOPS = (
     "GPU utilization",
 )
 WRAPPERS = ("current", "baseline")
+"""Keys around the values of a run. The first that the document has is used."""
 
 _ADVICE = "give a golden-values file that has iteration times"
+
+
+class _RawStep(NamedTuple):
+    """The values of one step as the file has them: numbers, strings such as "nan", or None."""
+
+    seconds: Any
+    loss: Any
+    tflops: Any
 
 
 def recognises(head: str) -> bool:
@@ -48,25 +57,35 @@ def read(log: StepLogFile) -> StepLog:
     try:
         document = json.loads(log.document().decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise log.error(0, f"is not complete JSON: {error}", "copy the file again") from error
+        raise log.error(WHOLE_FILE, f"is not complete JSON: {error}", "copy the file again") from error
     values, warnings = _unwrap(document)
     if not isinstance(values, dict):
-        raise log.error(0, "is not a JSON object of golden values", _ADVICE)
+        raise log.error(WHOLE_FILE, "is not a JSON object of golden values", _ADVICE)
     if MEGATRON_TIME in values:
-        run = extract_run(log, NAME, _megatron_rows(log, values), _ADVICE, values_are_means=False)
-        if run.steps_per_value and run.steps_per_value > 1:
-            unknown = f"it does not show whether a value is of one step or the mean of {run.steps_per_value}"
-            warning = f"the file has only every {run.steps_per_value}th step; {unknown}"
-            run = replace(run, warnings=(*run.warnings, warning))
-        every_step = run.steps_per_value == 1 and len(run.steps) > 1
-        return replace(run, steps_per_value=1 if every_step else None, warnings=(*warnings, *run.warnings))
+        return _read_megatron(log, values).with_warnings(*warnings)
     if any(isinstance(value, dict) and "values" in value for value in values.values()):
-        raise log.error(0, f"has {clip(', '.join(map(repr, values)), 200)} but no {MEGATRON_TIME!r}", _ADVICE)
+        raise log.error(WHOLE_FILE, f"has {clip(', '.join(map(repr, values)), 200)} but no {MEGATRON_TIME!r}", _ADVICE)
     run = extract_run(log, NAME, _bridge_rows(log, values), _ADVICE)
     return run.with_warnings(*warnings)
 
 
+def _read_megatron(log: StepLogFile, metrics: Mapping[str, Any]) -> StepLog:
+    """Return the run in golden values of Megatron-LM.
+
+    ``steps_per_value`` of the result is 1 if the file has every step, else None.
+    """
+    run = extract_run(log, NAME, _megatron_rows(log, metrics), _ADVICE, values_are_means=False)
+    interval = run.steps_per_value
+    if interval and interval > 1:
+        unknown = f"it does not show whether a value is of one step or the mean of {interval}"
+        warning = f"the file has only every {interval}th step; {unknown}"
+        run = replace(run, warnings=(*run.warnings, warning))
+    has_every_step = interval == 1 and len(run.steps) > 1
+    return replace(run, steps_per_value=1 if has_every_step else None)
+
+
 def _unwrap(document: Any) -> tuple[Any, list[str]]:
+    """Return the values of the first run in the document, and a warning if a wrapper was removed."""
     wrappers = [name for name in WRAPPERS if isinstance(document, dict) and isinstance(document.get(name), dict)]
     if not wrappers:
         return document, []
@@ -77,40 +96,49 @@ def _unwrap(document: Any) -> tuple[Any, list[str]]:
 def _megatron_rows(log: StepLogFile, metrics: Mapping[str, Any]) -> Iterator[StepRow]:
     times = _read_series(log, metrics, MEGATRON_TIME)
     losses = _read_series(log, metrics, LOSS) if LOSS in metrics else {}
-    yield from _rows({step: (value, losses.get(step), None) for step, value in times.items()})
+    yield from _rows({step: _RawStep(value, losses.get(step), None) for step, value in times.items()})
 
 
 def _read_series(log: StepLogFile, metrics: Mapping[str, Any], name: str) -> dict[int, Any]:
+    """Return the values of one metric by step number. Raises LogError."""
     metric = metrics[name]
     values = metric.get("values") if isinstance(metric, dict) else None
     if isinstance(values, list):
         start, interval = metric.get("start_step"), metric.get("step_interval")
         if isinstance(start, int) and isinstance(interval, int):
-            return {start + i * interval: value for i, value in enumerate(values)}
+            return {start + index * interval: value for index, value in enumerate(values)}
     if not isinstance(values, dict):
-        raise log.error(0, f"{name!r} has no 'values' by step", _ADVICE)
+        raise log.error(WHOLE_FILE, f"{name!r} has no 'values' by step", _ADVICE)
     return {_step_number(log, key): value for key, value in values.items()}
 
 
 def _bridge_rows(log: StepLogFile, document: Mapping[str, Any]) -> Iterator[StepRow]:
-    values_by_step: dict[int, tuple[Any, Any, Any]] = {}
+    """Yield the steps of Bridge's document. Its values that are not objects (``alloc``, ``max_alloc``) are no steps."""
+    raw_steps: dict[int, _RawStep] = {}
     for key, entry in document.items():
         if isinstance(entry, dict):
             milliseconds = _read_value(entry.get(BRIDGE_TIME))
             seconds = None if milliseconds is None else milliseconds / 1000
-            values_by_step[_step_number(log, key)] = (seconds, entry.get(LOSS), entry.get(BRIDGE_TFLOPS))
-    yield from _rows(values_by_step)
+            raw_steps[_step_number(log, key)] = _RawStep(seconds, entry.get(LOSS), entry.get(BRIDGE_TFLOPS))
+    yield from _rows(raw_steps)
 
 
-def _rows(values_by_step: Mapping[int, tuple[Any, Any, Any]]) -> Iterator[StepRow]:
-    for number in sorted(values_by_step):
-        seconds, loss, tflops = (_read_value(value) for value in values_by_step[number])
-        if seconds is None or math.isnan(seconds):  # the file has no value for this step
-            loss = None if loss is not None and math.isnan(loss) else loss
+def _rows(raw_steps: Mapping[int, _RawStep]) -> Iterator[StepRow]:
+    """Yield the steps in ascending order. ``raw_steps`` has the values of the steps by number."""
+    for number, raw_step in sorted(raw_steps.items()):
+        seconds, loss, tflops = (_read_value(value) for value in raw_step)
         is_nan = loss is not None and math.isnan(loss)
-        yield StepRow(
-            0, "", LogStep(number, None if seconds is None else seconds_or_none(seconds), loss, tflops, 0, int(is_nan))
+        has_time = seconds is not None and not math.isnan(seconds)
+        if is_nan and not has_time:  # the file has no values for this step
+            loss, is_nan = None, False
+        step = LogStep(
+            number,
+            seconds=None if seconds is None else seconds_or_none(seconds),
+            loss=loss,
+            tflops=tflops,
+            nan=int(is_nan),
         )
+        yield StepRow(WHOLE_FILE, rank="", step=step)
 
 
 def _read_value(value: Any) -> float | None:
@@ -124,5 +152,5 @@ def _read_value(value: Any) -> float | None:
 
 def _step_number(log: StepLogFile, key: str) -> int:
     if not key.isascii() or not key.isdigit() or len(key) > 12:
-        raise log.error(0, f"{clip(key, 40)!r} is not a step number", _ADVICE)
+        raise log.error(WHOLE_FILE, f"{clip(key, 40)!r} is not a step number", _ADVICE)
     return int(key)

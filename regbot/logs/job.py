@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
-from regbot.logs.lines import StepLogFile
+from regbot.logs.lines import WHOLE_FILE, StepLogFile
 from regbot.logs.step_log import LogStep, StepLog, format_steps
 from regbot.text.words import count
 
@@ -29,15 +29,17 @@ srun --label.
 
 
 class StepRow(NamedTuple):
-    """A step with the number of its line and the label of its rank."""
+    """A step of a log, and where it comes from."""
 
     line: int
+    """Number of the line, or ``WHOLE_FILE`` if the file is one JSON document."""
     rank: str
+    """Label of the rank that wrote the line; '' if the line has none."""
     step: LogStep
 
 
 def rank_label(text: str) -> str:
-    """Return the rank label of a line; '' if the line has none."""
+    """Return the rank label of a line, such as '3' for '[rank3]:'; '' if the line has none."""
     match = _LABEL.match(text)
     return next(rank for rank in match.groups() if rank is not None) if match else ""
 
@@ -51,25 +53,32 @@ def extract_run(
     steps since the last line. If ``values_are_means`` is False, this is not certain, and a distance above 1 gets no
     warning. Raises LogError. If no step has a time, ``advice`` is the advice of the error.
     """
-    rows_of_run: list[StepRow] = []
+    all_rows: list[StepRow] = []
     for row in rows:
-        rows_of_run.append(row)
-        if len(rows_of_run) > MAX_STEPS:
+        all_rows.append(row)
+        if len(all_rows) > MAX_STEPS:
             raise log.error(row.line, f"is the {MAX_STEPS + 1:,}th step", "give only the part of the log to compare")
-    rows_of_run, rank, warnings = _select_rank(rows_of_run)
-    rows_of_run, new_warnings = _drop_repeats(rows_of_run)
-    rows_of_run, jobs, job_warnings = _select_last_job(log, rows_of_run)
-    warnings += [*new_warnings, *job_warnings]
-    steps = tuple(row.step for row in rows_of_run)
+    rows_of_rank, rank, rank_warnings = _select_rank(all_rows)
+    unique_rows, repeat_warnings = _drop_repeats(rows_of_rank)
+    rows_of_job, jobs, job_warnings = _select_last_job(log, unique_rows)
+    steps = tuple(row.step for row in rows_of_job)
     if not any(step.seconds is not None for step in steps):
-        raise log.error(rows_of_run[0].line if rows_of_run else 0, "has no step with a time", advice)
-    interval, new_warnings = _find_log_interval(steps, values_are_means)
+        raise log.error(rows_of_job[0].line if rows_of_job else WHOLE_FILE, "has no step with a time", advice)
+    interval, interval_warnings = _find_log_interval(steps, values_are_means)
+    selection_warnings = (*rank_warnings, *repeat_warnings, *job_warnings)
     return StepLog(
-        log.name, format_name, steps, interval, rank, (), (*warnings, *new_warnings, *_fault_warnings(steps)), jobs=jobs
+        origin=log.name,
+        format=format_name,
+        steps=steps,
+        steps_per_value=interval,
+        rank=rank,
+        warnings=(*selection_warnings, *interval_warnings, *_fault_warnings(steps)),
+        jobs=jobs,
     )
 
 
 def _select_rank(rows: list[StepRow]) -> tuple[list[StepRow], str, list[str]]:
+    """Return the lines of the lowest labelled rank, its label ('' if no line has one), and warnings."""
     ranks = sorted({row.rank for row in rows}, key=lambda rank: (rank == "", int(rank or 0)))
     if len(ranks) == len(rows) > 1:  # no two labels are equal, so they are line numbers (grep -n)
         return rows, "", []
@@ -82,41 +91,51 @@ def _select_rank(rows: list[StepRow]) -> tuple[list[StepRow], str, list[str]]:
 
 def _drop_repeats(rows: list[StepRow]) -> tuple[list[StepRow], list[str]]:
     """Keep only the first of consecutive lines about the same step."""
-    unique = [row for i, row in enumerate(rows) if i == 0 or row.step.number != rows[i - 1].step.number]
-    if len(unique) == len(rows):
+    repeats = [row for before, row in pairwise(rows) if row.step.number == before.step.number]
+    if not repeats:
         return rows, []
-    repeated = next(row for i, row in enumerate(rows) if i and row.step.number == rows[i - 1].step.number)
+    unique = [*rows[:1], *(row for before, row in pairwise(rows) if row.step.number != before.step.number)]
+    first_repeat = repeats[0]
     warning = (
-        f"{len(rows) - len(unique)} lines repeat the step of the line before (step {repeated.step.number} in line "
-        f"{repeated.line}): several ranks without labels, or a logger that prints twice. The first line is used"
+        f"{len(repeats)} lines repeat the step of the line before (step {first_repeat.step.number} in line "
+        f"{first_repeat.line}): several ranks without labels, or a logger that prints twice. The first line is used"
     )
     return unique, [warning]
 
 
 def _select_last_job(log: StepLogFile, rows: list[StepRow]) -> tuple[list[StepRow], int, list[str]]:
-    restarts = [i for i in range(1, len(rows)) if rows[i].step.number < rows[i - 1].step.number]
-    if not restarts:
+    """Return the lines of the last job, the number of jobs, and warnings.
+
+    A job begins where the step number decreases. Raises LogError if that happens too often for restarts.
+    """
+    job_starts = [index for index in range(1, len(rows)) if rows[index].step.number < rows[index - 1].step.number]
+    if not job_starts:
         return rows, 1, []
-    first = rows[restarts[0]]
-    place = f"step {first.step.number} in line {first.line} comes after step {rows[restarts[0] - 1].step.number}"
-    if len(restarts) > max(1, MAX_BACKWARD_SHARE * len(rows)):
+    first_restart, last_restart = rows[job_starts[0]], rows[job_starts[-1]]
+    number_before = rows[job_starts[0] - 1].step.number
+    place = f"step {first_restart.step.number} in line {first_restart.line} comes after step {number_before}"
+    if len(job_starts) > max(1, MAX_BACKWARD_SHARE * len(rows)):
         raise log.error(
-            first.line,
-            f"step numbers go back in {len(restarts)} of {len(rows)} lines ({place}): several ranks write into this "
+            first_restart.line,
+            f"step numbers go back in {len(job_starts)} of {len(rows)} lines ({place}): several ranks write into this "
             "file without labels",
             "give the log of one rank, or have the launcher label lines (srun --label)",
         )
-    last = rows[restarts[-1]]
-    summary = f"the file has {len(restarts) + 1} jobs one after the other ({place})"
-    return rows[restarts[-1] :], len(restarts) + 1, [f"{summary}; the last one, from line {last.line} on, is used"]
+    jobs = len(job_starts) + 1
+    summary = f"the file has {jobs} jobs one after the other ({place})"
+    warning = f"{summary}; the last one, from line {last_restart.line} on, is used"
+    return rows[job_starts[-1] :], jobs, [warning]
 
 
 def _find_log_interval(steps: tuple[LogStep, ...], values_are_means: bool) -> tuple[int, list[str]]:
-    """Return the most frequent distance between step numbers, and warnings about means and about missing steps."""
+    """Return the most frequent distance between step numbers, and warnings about means and about missing steps.
+
+    If several distances are equally frequent, the smallest is returned.
+    """
     distances = Counter(after.number - step.number for step, after in pairwise(steps))
     if not distances:
         return 1, []
-    interval = min(distances.items(), key=lambda distance_count: (-distance_count[1], distance_count[0]))[0]
+    interval = min(distances, key=lambda distance: (-distances[distance], distance))
     warnings = []
     if interval > 1 and values_are_means:
         warnings.append(
@@ -132,6 +151,7 @@ def _find_log_interval(steps: tuple[LogStep, ...], values_are_means: bool) -> tu
 
 
 def _fault_warnings(steps: tuple[LogStep, ...]) -> list[str]:
+    """Return warnings about steps without a time, skipped steps, and steps whose loss is not finite."""
     warnings = []
     if untimed := tuple(step.number for step in steps if step.seconds is None):
         warnings.append(f"the log has no time for {format_steps(untimed)}")

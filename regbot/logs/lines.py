@@ -25,14 +25,16 @@ MAX_BYTES = 4 * 2**30
 MAX_DOCUMENT_BYTES = 64 * 2**20
 """Maximum size of a document. Golden values of 10,000 steps take 0.5 MB."""
 
-_WHOLE_FILE = 0
+WHOLE_FILE = 0
 """Stands in place of a line number if an error is about the whole file."""
 _LINE_END = re.compile(rb"[\r\n]")
 
 
 class LogLine(NamedTuple):
+    """One line of a log."""
+
     number: int
-    """Line number from 1, as an editor counts."""
+    """Line number from 1, as an editor counts. Lines that end at a carriage return share the number of the next."""
     text: str
     whole: bool
     """False if this is the last line and it has no line feed, because it may then be incomplete."""
@@ -59,20 +61,24 @@ class StepLogFile:
         return next(self._chunks(HEAD_BYTES), b"").decode("utf-8-sig", "replace")
 
     def lines(self) -> Iterator[LogLine]:
-        """Yield every line, with terminal escapes removed. Lines that are too long are left out. Raises LogError."""
-        number, remainder, dropping = 1, b"", False
+        """Yield every line, with terminal escapes removed. Empty lines and lines that are too long are left out. Raises
+        LogError.
+        """
+        number = 1
+        remainder = b""  # the start of a line that ends in a later chunk
+        is_too_long = False  # whether the start of the current line has been dropped
         for chunk in self._chunks():
             data, start = remainder + chunk, 0
-            for end in _LINE_END.finditer(data):
-                if not dropping and start < end.start() <= start + MAX_LINE_BYTES:
-                    yield LogLine(number, _text(data[start : end.start()]), True)
-                dropping, start = False, end.end()
-                number += end.group() == b"\n"
+            for line_end in _LINE_END.finditer(data):
+                if not is_too_long and start < line_end.start() <= start + MAX_LINE_BYTES:
+                    yield LogLine(number, _decode_line(data[start : line_end.start()]), whole=True)
+                is_too_long, start = False, line_end.end()
+                number += line_end.group() == b"\n"
             remainder = data[start:]
             if len(remainder) > MAX_LINE_BYTES:
-                dropping, remainder = True, b""
-        if remainder and not dropping:
-            yield LogLine(number, _text(remainder), False)
+                is_too_long, remainder = True, b""
+        if remainder and not is_too_long:
+            yield LogLine(number, _decode_line(remainder), whole=False)
 
     def document(self) -> bytes:
         """Return the whole content. Raises LogError if it is larger than any file of golden values."""
@@ -81,14 +87,14 @@ class StepLogFile:
             content += chunk
             if len(content) > MAX_DOCUMENT_BYTES:
                 raise self.error(
-                    _WHOLE_FILE,
+                    WHOLE_FILE,
                     f"has more than {MAX_DOCUMENT_BYTES:,} bytes",
                     "give a file of golden values, which are smaller",
                 )
         return bytes(content)
 
     def error(self, number: int, problem: str, advice: str) -> LogError:
-        """Return a LogError about line ``number``, or about the whole file for ``_WHOLE_FILE``."""
+        """Return a LogError about line ``number``, or about the whole file for ``WHOLE_FILE``."""
         return LogError(f"{self.name}:{number}" if number else self.name, problem, advice)
 
     def _chunks(self, size: int = CHUNK_BYTES) -> Iterator[bytes]:
@@ -97,24 +103,24 @@ class StepLogFile:
             while chunk := file.read(size):
                 total += len(chunk)
                 if total > self._max_bytes:
-                    raise self.error(
-                        _WHOLE_FILE, f"has more than {self._max_bytes:,} bytes", "give the log of one rank"
-                    )
+                    raise self.error(WHOLE_FILE, f"has more than {self._max_bytes:,} bytes", "give the log of one rank")
                 yield chunk
 
     def _open(self) -> FileIO:
+        """Open the file for reading. Raises LogError if it is not a regular file. A pipe, for example, could block."""
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise self.error(
-                _WHOLE_FILE, f"cannot be read: {error.strerror}", "give a file; one file is one run"
+                WHOLE_FILE, f"cannot be read: {error.strerror}", "give a file; one file is one run"
             ) from error
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise self.error(_WHOLE_FILE, "is not a regular file", "give a file; one file is one run")
+            raise self.error(WHOLE_FILE, "is not a regular file", "give a file; one file is one run")
         return os.fdopen(descriptor, "rb", buffering=0)
 
 
-def _text(line: bytes) -> str:
+def _decode_line(line: bytes) -> str:
+    """Return the text of a line without terminal escapes."""
     text = line.decode("utf-8", "replace")
     return ESCAPE.sub("", text) if "\x1b" in text else text

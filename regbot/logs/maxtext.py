@@ -38,7 +38,10 @@ _LOSS = re.compile(r"(?<![\w])loss: ([^\s,]+)")
 _TFLOPS = re.compile(r"\bTFLOP/s/device: ([^\s,]+),")
 _PROFILER = re.compile(r"\bcompleted profiler activation/deactivation step: (\d{1,12})\b")
 _RAMPUP = "[Rampup Batch Size Phase]"
-_METRIC = '"perf/step_time_seconds"'
+_TIME_KEY = "perf/step_time_seconds"
+_QUOTED_TIME_KEY = f'"{_TIME_KEY}"'
+MAX_DIGITS = 12
+"""More digits of a printed time are ignored."""
 
 _ADVICE = "give a log with 'completed step: N, seconds: S', or the metrics_file"
 
@@ -46,7 +49,7 @@ _ADVICE = "give a log with 'completed step: N, seconds: S', or the metrics_file"
 def recognises(text: str) -> bool:
     """Return whether ``text``, one line, has this format."""
     return bool("completed step" in text and _STEP_LINE_START.search(text)) or (
-        _METRIC in text and text.lstrip().startswith("{")
+        _QUOTED_TIME_KEY in text and text.lstrip().startswith("{")
     )
 
 
@@ -55,7 +58,7 @@ def read(log: StepLogFile) -> StepLog:
     warnings: list[str] = []
     rampup: list[int] = []
     digits: set[int] = set()
-    run = extract_run(log, NAME, _rows(log, warnings, rampup, digits), _ADVICE)
+    run = extract_run(log, NAME, _rows(log, warnings, rampup, digits), _ADVICE)  # fills the three collections
     median_s = median(run.step_s)
     suspect = tuple(step.number for step in run.timed if step.seconds and step.seconds < MIN_STEP_SHARE * median_s)
     if suspect:
@@ -65,56 +68,62 @@ def read(log: StepLogFile) -> StepLog:
         )
     if rampup_steps := [number for number in rampup if number >= run.steps[0].number]:
         warnings.append(f"{format_steps(rampup_steps)} in the ramp-up of the batch size: fewer tokens than later steps")
-    # MaxText times every step separately, even if it prints only some steps.
+    # Trailing zeros may be left out, so the time with the most digits shows the resolution.
     resolution_s = 10.0 ** -max(digits) if digits else 0.0
+    # MaxText times every step separately, even if it prints only some steps.
     return replace(run, steps_per_value=1, suspect=suspect, resolution_s=resolution_s).with_warnings(*warnings)
 
 
 def _rows(log: StepLogFile, warnings: list[str], rampup: list[int], digits: set[int]) -> Iterator[StepRow]:
+    """Yield the steps of the log.
+
+    Also add warnings to ``warnings``, the numbers of steps in the ramp-up of the batch size to ``rampup``, and the
+    numbers of digits after the decimal point of the printed times to ``digits``.
+    """
     for line in log.lines():
-        if _METRIC in line.text:
+        if _QUOTED_TIME_KEY in line.text:
             yield from _read_metrics(log, line, warnings)
         elif "completed " not in line.text:
             continue
         elif profiler_match := _PROFILER.search(line.text):
-            yield StepRow(line.number, rank_label(line.text), LogStep(int(profiler_match.group(1)), None))
+            step_without_time = LogStep(int(profiler_match[1]), seconds=None)
+            yield StepRow(line.number, rank_label(line.text), step_without_time)
         elif step_match := _STEP_LINE_START.search(line.text):
-            step_text = line.text[step_match.start() :]
+            number, step_text = int(step_match[1]), line.text[step_match.start() :]
             seconds_match = _SECONDS.search(step_text)
             if seconds_match is None or not line.whole:
-                warnings.append(_torn_line_warning(line))
+                warnings.append(_incomplete_line_warning(line))
                 continue
-            digits.add(min(len(seconds_match.group(1).partition(".")[2]), 12))
+            _, _, decimals = seconds_match[1].partition(".")
+            digits.add(min(len(decimals), MAX_DIGITS))
             if _RAMPUP in line.text:
-                rampup.append(int(step_match.group(1)))
-            loss, tflops = _LOSS.search(step_text), _TFLOPS.search(step_text)
-            yield StepRow(
-                line.number,
-                rank_label(line.text),
-                _make_step(
-                    int(step_match.group(1)),
-                    number_or_nan(seconds_match.group(1)),
-                    number_or_nan(loss.group(1)) if loss else None,
-                    number_or_nan(tflops.group(1)) if tflops else None,
-                ),
-            )
+                rampup.append(number)
+            loss_match, tflops_match = _LOSS.search(step_text), _TFLOPS.search(step_text)
+            loss = number_or_nan(loss_match[1]) if loss_match else None
+            tflops = number_or_nan(tflops_match[1]) if tflops_match else None
+            step = _make_step(number, number_or_nan(seconds_match[1]), loss, tflops)
+            yield StepRow(line.number, rank_label(line.text), step)
 
 
 def _read_metrics(log: StepLogFile, line: LogLine, warnings: list[str]) -> Iterator[StepRow]:
+    """Yield the step of one line of a metrics_file, if the line has a step time. Raises LogError.
+
+    An incomplete last line gives a warning instead.
+    """
     try:
         entry = json.loads(line.text)
     except (ValueError, RecursionError) as error:
         if line.whole:
             raise log.error(line.number, f"is not JSON: {error}", "copy the metrics_file again") from error
-        warnings.append(_torn_line_warning(line))
+        warnings.append(_incomplete_line_warning(line))
         return
-    if not isinstance(entry, dict) or "perf/step_time_seconds" not in entry:
+    if not isinstance(entry, dict) or _TIME_KEY not in entry:
         return
-    number, seconds = _number(entry.get("step")), _number(entry["perf/step_time_seconds"])
+    number, seconds = _parse_number(entry.get("step")), _parse_number(entry[_TIME_KEY])
     if number is None or seconds is None or not number.is_integer():
         raise log.error(line.number, "has no step number or no step time", "give MaxText's own metrics_file")
-    loss, tflops = _number(entry.get("learning/loss")), _number(entry.get("perf/per_device_tflops_per_sec"))
-    yield StepRow(line.number, "", _make_step(int(number), seconds, loss, tflops))
+    loss, tflops = _parse_number(entry.get("learning/loss")), _parse_number(entry.get("perf/per_device_tflops_per_sec"))
+    yield StepRow(line.number, rank="", step=_make_step(int(number), seconds, loss, tflops))
 
 
 def _make_step(number: int, seconds: float, loss: float | None, tflops: float | None) -> LogStep:
@@ -122,9 +131,10 @@ def _make_step(number: int, seconds: float, loss: float | None, tflops: float | 
     return LogStep(number, seconds_or_none(seconds), math.nan if is_nan else loss, tflops, nan=int(is_nan))
 
 
-def _number(value: Any) -> float | None:
+def _parse_number(value: Any) -> float | None:
+    """Return a JSON value as a number; None if it is not a number."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _torn_line_warning(line: LogLine) -> str:
+def _incomplete_line_warning(line: LogLine) -> str:
     return f"line {line.number} is an incomplete step line and was left out"

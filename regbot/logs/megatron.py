@@ -52,20 +52,23 @@ def recognises(text: str) -> bool:
 def read(log: StepLogFile) -> StepLog:
     """Return the run in ``log``. Raises LogError."""
     incomplete_lines: list[int] = []
-    rows = _iteration_rows(log, incomplete_lines)
-    first = next(rows, None)
+    iteration_rows = _iteration_rows(log, incomplete_lines)
+    first = next(iteration_rows, None)
     kind = "iteration" if first is not None else "Step Time"
-    run = extract_run(log, NAME, chain([first], rows) if first is not None else _step_time_rows(log), _ADVICE)
+    rows = chain([first], iteration_rows) if first is not None else _step_time_rows(log)
+    run = extract_run(log, NAME, rows, _ADVICE)
     warnings = [f"line {incomplete_lines[0]} is an incomplete step line and was left out"] if incomplete_lines else []
     if kind == "Step Time":
         warnings.append("'Step Time' lines have no step number; they are numbered from 1")
-    if RESOLUTION_S[kind] > MAX_RESOLUTION_SHARE * min(run.step_s):
-        percent = 100 * RESOLUTION_S[kind] / min(run.step_s)
-        warnings.append(f"'{kind}' lines are printed to {RESOLUTION_S[kind]:g} s, {percent:.2g}% of a step")
-    return replace(run, resolution_s=RESOLUTION_S[kind]).with_warnings(*warnings)
+    resolution_s, shortest_s = RESOLUTION_S[kind], min(run.step_s)
+    if resolution_s > MAX_RESOLUTION_SHARE * shortest_s:
+        percent = 100 * resolution_s / shortest_s
+        warnings.append(f"'{kind}' lines are printed to {resolution_s:g} s, {percent:.2g}% of a step")
+    return replace(run, resolution_s=resolution_s).with_warnings(*warnings)
 
 
 def _iteration_rows(log: StepLogFile, incomplete_lines: list[int]) -> Iterator[StepRow]:
+    """Yield the steps of the iteration lines. Add the numbers of incomplete step lines to ``incomplete_lines``."""
     for line in log.lines():
         step_match = _STEP_LINE_START.search(line.text) if "iteration" in line.text else None
         if step_match is None:
@@ -75,34 +78,36 @@ def _iteration_rows(log: StepLogFile, incomplete_lines: list[int]) -> Iterator[S
         if time_match is None or not (line.whole or _LAST_FIELD.search(step_text)):
             incomplete_lines.append(line.number)
             continue
-        loss, tflops = _LOSS.search(step_text), _TFLOPS.search(step_text)
-        loss_value = number_or_nan(loss.group(1)) if loss else None
-        nan_count = _count(_LAST_FIELD, step_text)
-        yield StepRow(
-            line.number,
-            rank_label(line.text),
-            LogStep(
-                number=int(step_match.group(1)),
-                seconds=seconds_or_none(number_or_nan(time_match.group(1)) / 1000),
-                loss=loss_value,
-                tflops=number_or_nan(tflops.group(1)) if tflops else None,
-                skipped=_count(_SKIPPED, step_text),
-                nan=max(nan_count, int(loss_value is not None and math.isnan(loss_value))),
-            ),
+        loss, nan_count = _find_number(_LOSS, step_text), _find_count(_LAST_FIELD, step_text)
+        is_nan = loss is not None and math.isnan(loss)
+        step = LogStep(
+            number=int(step_match[1]),
+            seconds=seconds_or_none(number_or_nan(time_match[1]) / 1000),
+            loss=loss,
+            tflops=_find_number(_TFLOPS, step_text),
+            skipped=_find_count(_SKIPPED, step_text),
+            nan=max(nan_count, int(is_nan)),
         )
+        yield StepRow(line.number, rank_label(line.text), step)
 
 
 def _step_time_rows(log: StepLogFile) -> Iterator[StepRow]:
+    """Yield the steps of Bridge's ``Step Time`` lines, numbered from 1."""
     number = 0
     for line in log.lines():
         if match := _STEP_TIME.search(line.text):
             number += 1
-            seconds = seconds_or_none(number_or_nan(match.group(1)))
-            yield StepRow(
-                line.number, rank_label(line.text), LogStep(number, seconds, tflops=number_or_nan(match.group(2)))
-            )
+            seconds, tflops = (number_or_nan(text) for text in match.groups())
+            yield StepRow(line.number, rank_label(line.text), LogStep(number, seconds_or_none(seconds), tflops=tflops))
 
 
-def _count(pattern: re.Pattern[str], text: str) -> int:
+def _find_number(pattern: re.Pattern[str], text: str) -> float | None:
+    """Return the number in the first match of ``pattern``; None if there is no match, NaN if it is not finite."""
     match = pattern.search(text)
-    return int(match.group(1)) if match else 0
+    return number_or_nan(match[1]) if match else None
+
+
+def _find_count(pattern: re.Pattern[str], text: str) -> int:
+    """Return the whole number in the first match of ``pattern``; 0 if there is no match."""
+    match = pattern.search(text)
+    return int(match[1]) if match else 0

@@ -39,7 +39,7 @@ class LogStep(NamedTuple):
 
 
 MAX_RESOLUTION_SHARE = 0.01
-"""Maximum resolution as a share of a step. It equals the indifference limit of the throughput
+"""Maximum resolution of printed step times, as a share of a step. It equals the indifference limit of the throughput
 verdict (stats/paired).
 """
 
@@ -67,12 +67,12 @@ class StepLog:
     @property
     def too_coarse(self) -> str:
         """Why rounded step times are too coarse for a verdict; '' if they are not too coarse."""
-        part = self.resolution_s / median(self.step_s)
-        if part <= MAX_RESOLUTION_SHARE:
+        resolution_share = self.resolution_s / median(self.step_s)
+        if resolution_share <= MAX_RESOLUTION_SHARE:
             return ""
         return (
-            f"step times are printed to {self.resolution_s:g} s, {100 * part:.2g}% of a step: too coarse to detect "
-            "a slowdown of 2%; make steps longer, or log more digits"
+            f"step times are printed to {self.resolution_s:g} s, {100 * resolution_share:.2g}% of a step: too coarse "
+            "to detect a slowdown of 2%; make steps longer, or log more digits"
         )
 
     @property
@@ -94,10 +94,12 @@ class StepLog:
 
     @property
     def skipped(self) -> int:
+        """Number of steps that the optimizer skipped."""
         return sum(step.skipped for step in self.steps)
 
     @property
     def nan(self) -> int:
+        """Number of steps whose loss is not finite."""
         return sum(step.nan for step in self.steps)
 
     def count_leading_values(self, steps: int) -> int:
@@ -105,8 +107,8 @@ class StepLog:
 
         For example, a log of every fifth step has two values for the first ten steps.
         """
-        end = self.steps[0].number + steps
-        return sum(step.number < end for step in self.timed)
+        end_number = self.steps[0].number + steps
+        return sum(step.number < end_number for step in self.timed)
 
     def with_warnings(self, *warnings: str) -> "StepLog":
         """Return a copy with ``warnings`` before the existing warnings."""

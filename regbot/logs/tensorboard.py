@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from regbot.logs.job import StepRow, extract_run
-from regbot.logs.lines import StepLogFile
+from regbot.logs.lines import WHOLE_FILE, StepLogFile
 from regbot.logs.step_log import LogStep, StepLog, seconds_or_none
 
 NAME = "tensorboard"
@@ -27,17 +27,29 @@ take wall time that is in no step.
 _ADVICE = "export the scalar time_metrics/end_to_end(s) as JSON"
 
 
+class _ScalarEntry(NamedTuple):
+    """One value of the scalar."""
+
+    wall_s: float
+    """Seconds since the epoch when the value was written."""
+    step: int
+    value: float
+
+
 def recognises(head: str) -> bool:
-    """Return whether ``head``, the beginning of a file, has this format."""
-    return head.lstrip().startswith("[") and head.lstrip()[1:].lstrip().startswith("[") and _is_json_row(head)
-
-
-def _is_json_row(head: str) -> bool:
+    """Return whether ``head``, the beginning of a file, has this format: a list whose first item is a valid entry."""
+    list_text = head.lstrip()
+    if not list_text.startswith("["):
+        return False
+    first_item = list_text[1:].lstrip()
+    if not first_item.startswith("["):
+        return False
+    entry_text, _, _ = first_item.partition("]")
     try:
-        first = json.loads(head.lstrip()[1:].lstrip().partition("]")[0] + "]")
+        entry = json.loads(entry_text + "]")
     except (ValueError, RecursionError):
         return False
-    return _parse_entry(first) is not None
+    return _parse_entry(entry) is not None
 
 
 def read(log: StepLogFile) -> StepLog:
@@ -45,31 +57,35 @@ def read(log: StepLogFile) -> StepLog:
     try:
         document = json.loads(log.document())
     except (ValueError, RecursionError) as error:
-        raise log.error(0, f"is not complete JSON: {error}", _ADVICE) from error
+        raise log.error(WHOLE_FILE, f"is not complete JSON: {error}", _ADVICE) from error
     entries = [_parse_entry(entry) for entry in document]
-    ratios: list[float] = []
+    ratios: list[float] = []  # of the wall time per step to the value
     for earlier, later in pairwise(entries):
-        if earlier and later and later[1] > earlier[1] and later[2] > 0:
-            ratios.append((later[0] - earlier[0]) / (later[1] - earlier[1]) / later[2])
+        if earlier and later and later.step > earlier.step and later.value > 0:
+            wall_s_per_step = (later.wall_s - earlier.wall_s) / (later.step - earlier.step)
+            ratios.append(wall_s_per_step / later.value)
     if not ratios or not 1 / MAX_CLOCK_FACTOR <= median(ratios) <= MAX_CLOCK_FACTOR:
         comparison = (
             f"wall time is {median(ratios):.3g} times the values" if ratios else "no wall times to compare with"
         )
-        raise log.error(0, f"has another scalar than step times: {comparison}", _ADVICE)
+        raise log.error(WHOLE_FILE, f"has another scalar than step times: {comparison}", _ADVICE)
     return extract_run(log, NAME, _rows(log, entries), _ADVICE)
 
 
-def _rows(log: StepLogFile, entries: list[tuple[float, int, float] | None]) -> Iterator[StepRow]:
+def _rows(log: StepLogFile, entries: list[_ScalarEntry | None]) -> Iterator[StepRow]:
+    """Yield the steps. The number of an entry stands in place of a line number. Raises LogError."""
     for number, entry in enumerate(entries, start=1):
         if entry is None:
-            raise log.error(0, f"entry {number} is not [wall time, step, value]", _ADVICE)
-        yield StepRow(number, "", LogStep(entry[1], seconds_or_none(entry[2])))
+            raise log.error(WHOLE_FILE, f"entry {number} is not [wall time, step, value]", _ADVICE)
+        yield StepRow(number, rank="", step=LogStep(entry.step, seconds_or_none(entry.value)))
 
 
-def _parse_entry(entry: Any) -> tuple[float, int, float] | None:
+def _parse_entry(entry: Any) -> _ScalarEntry | None:
+    """Return one entry of the list, or None if it is not three valid numbers."""
     if not isinstance(entry, list) or len(entry) != 3:
         return None
-    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in entry):
+    if not all(isinstance(item, int | float) and not isinstance(item, bool) for item in entry):
         return None
-    wall, step, value = entry
-    return (float(wall), int(step), float(value)) if math.isfinite(wall) and step == int(step) else None
+    wall_s, step, value = entry
+    is_valid = math.isfinite(wall_s) and step == int(step)
+    return _ScalarEntry(float(wall_s), int(step), float(value)) if is_valid else None

@@ -17,14 +17,14 @@ import re
 from collections.abc import Iterator
 
 from regbot.logs.job import StepRow, extract_run, rank_label
-from regbot.logs.lines import StepLogFile
+from regbot.logs.lines import WHOLE_FILE, StepLogFile
 from regbot.logs.step_log import LogStep, StepLog, number_or_nan, seconds_or_none
 
 NAME = "torchtitan"
 TITLE = "step lines of torchtitan"
 
 MIN_TPS = 250
-"""With a smaller tps, rounding to a whole number changes the step time by 0.2% or more."""
+"""With a smaller tps (tokens per second), rounding to a whole number changes the step time by 0.2% or more."""
 
 _STEP_LINE_START = re.compile(r"\bstep:\s+(\d{1,12})\s+loss:\s+(\S+)\s")
 _TPS = re.compile(r"\btps: ([\d,]+)\s+(?:tflops: (\S+)\s+)?mfu: (?:[\d.]+%|N/A|nan%?)")
@@ -42,38 +42,43 @@ def recognises(text: str) -> bool:
 
 def read(log: StepLogFile) -> StepLog:
     """Return the run in ``log``. Raises LogError, also if ``tokens_per_step`` of ``log`` is missing."""
-    tokens_per_step, torn_lines = log.tokens_per_step, list[int]()
-    rows = _rows(log, torn_lines)
+    tokens_per_step, incomplete_lines = log.tokens_per_step, list[int]()
+    rows = _rows(log, incomplete_lines)
     if tokens_per_step is None:
         first = next(rows, None)
-        raise log.error(first.line if first else 0, "torchtitan prints tokens per second but no step time", _ADVICE)
+        line_number = first.line if first else WHOLE_FILE
+        raise log.error(line_number, "torchtitan prints tokens per second but no step time", _ADVICE)
     if not (math.isfinite(tokens_per_step) and tokens_per_step > 0):
-        raise log.error(0, f"tokens per step are {tokens_per_step:g}, but must be positive", _ADVICE)
+        raise log.error(WHOLE_FILE, f"tokens per step are {tokens_per_step:g}, but must be positive", _ADVICE)
     run = extract_run(log, NAME, rows, _ADVICE)
-    warnings = [f"line {torn_lines[0]} is an incomplete step line and was left out"] if torn_lines else []
+    warnings = [f"line {incomplete_lines[0]} is an incomplete step line and was left out"] if incomplete_lines else []
     warnings.append(f"step times are derived: {tokens_per_step:g} tokens per step and rank, divided by the printed tps")
     slowest_tps = tokens_per_step / max(run.step_s)
     if slowest_tps < MIN_TPS:
-        warnings.append(
-            f"tps is printed as a whole number; at {slowest_tps:.0f} that is {50 / slowest_tps:.2g}% of a step"
-        )
+        rounding_pct = 50 / slowest_tps  # rounding changes tps by up to 0.5
+        warnings.append(f"tps is printed as a whole number; at {slowest_tps:.0f} that is {rounding_pct:.2g}% of a step")
     return run.with_warnings(*warnings)
 
 
-def _rows(log: StepLogFile, torn_lines: list[int]) -> Iterator[StepRow]:
+def _rows(log: StepLogFile, incomplete_lines: list[int]) -> Iterator[StepRow]:
+    """Yield the steps of the log. Add the numbers of incomplete step lines to ``incomplete_lines``."""
     for line in log.lines():
         step_match = _STEP_LINE_START.search(line.text) if "step:" in line.text else None
         if step_match is None:
             continue
         speed_match = _TPS.search(line.text, step_match.end())
         if speed_match is None:
-            torn_lines.append(line.number)
+            incomplete_lines.append(line.number)
             continue
-        tps, loss = number_or_nan(speed_match.group(1)), number_or_nan(step_match.group(2))
+        number_text, loss_text = step_match.groups()
+        tps_text, tflops_text = speed_match.groups()
+        loss, tps = number_or_nan(loss_text), number_or_nan(tps_text)
         seconds = (log.tokens_per_step or 0) / tps if tps else math.nan
-        tflops = number_or_nan(speed_match.group(2)) if speed_match.group(2) else None
-        yield StepRow(
-            line.number,
-            rank_label(line.text),
-            LogStep(int(step_match.group(1)), seconds_or_none(seconds), loss, tflops, nan=int(math.isnan(loss))),
+        step = LogStep(
+            number=int(number_text),
+            seconds=seconds_or_none(seconds),
+            loss=loss,
+            tflops=number_or_nan(tflops_text) if tflops_text else None,
+            nan=int(math.isnan(loss)),
         )
+        yield StepRow(line.number, rank_label(line.text), step)

@@ -23,6 +23,7 @@ from regbot.ledgers.readers.source import Source
 from regbot.text.clip import clip
 
 MAX_EVENT_BYTES = 8 * 2**20
+"""Largest size of one event."""
 CHUNK_BYTES = 2**18
 MAX_TIMES = 8_000_000
 """Largest number of compute kernels, kernel launches and backward ranges that are kept from one file. Each needs 16 to
@@ -97,6 +98,7 @@ KERNEL_CATEGORIES = ("kernel", "Kernel")
 _LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver", "Runtime")
 _RANGE_CATEGORIES = ("user_annotation",)
 _OPERATOR_CATEGORIES = ("cpu_op", "Operator")
+"""Categories of events, in current and in older versions of Kineto."""
 METADATA_ROW = "record_param_comms"
 _BACKWARD_PREFIX = "autograd::engine::evaluate_function"
 _OPERATOR_PREFIXES = (METADATA_ROW, "nccl:", "c10d::", "symm_mem::", _BACKWARD_PREFIX)
@@ -130,8 +132,11 @@ class TraceReader:
         self.envelope: dict[str, Any] = {}
         self.times = EventTimes()
         self._compute_names: dict[bytes, bool] = {}
+        """Names of compute kernels. Every value is True."""
         self._threads: dict[tuple[bytes, bytes], Thread] = {}
+        """Threads by process id and thread id as the file spells them."""
         self._layout: Layout | None = None
+        """The layout of the file, learned from its first event; None before."""
 
     def events(self, is_ordered: bool) -> Iterator[TraceEvent]:
         """Yield the events that concern communication, steps or the optimizer, and add the other times to ``times``.
@@ -139,8 +144,8 @@ class TraceReader:
         If ``is_ordered`` is set, the file is assumed to have Kineto's order of keys. Raises ReadError. Raises
         LayoutMismatch if ``is_ordered`` is set and the file has another order of keys.
         """
-        chunks = self._read_list(self.source.chunks(CHUNK_BYTES))
-        return self._scan_in_order(chunks) if is_ordered else self._decode_all(chunks)
+        list_chunks = self._read_list(self.source.chunks(CHUNK_BYTES))
+        return self._scan_in_order(list_chunks) if is_ordered else self._decode_all(list_chunks)
 
     def _read_list(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         """Yield the bytes after the opening bracket of the event list, and add the keys before the list to
@@ -164,10 +169,16 @@ class TraceReader:
         raise self.source.error("is not a Kineto trace: it has no list 'traceEvents'")
 
     def _scan_in_order(self, chunks: Iterator[bytes]) -> Iterator[TraceEvent]:
+        """Yield the events of interest. ``chunks`` are the bytes of the event list and of everything after it.
+
+        Each chunk is cut at the start of its last event, because this event may be incomplete. The rest is scanned
+        together with the next chunk.
+        """
         rest = b""
         for chunk in chunks:
             buffer = rest + chunk
-            cut = max(buffer.rfind(b"{", 0, max(buffer.rfind(b'"ph"'), 0)), 0)  # the last event may be incomplete
+            last_key = max(buffer.rfind(b'"ph"'), 0)  # the first key of an event
+            cut = max(buffer.rfind(b"{", 0, last_key), 0)
             rest = buffer[cut:]
             if len(rest) > MAX_EVENT_BYTES:
                 raise self.source.error(
@@ -181,23 +192,25 @@ class TraceReader:
     def _scan_region(self, region: bytes) -> Iterator[TraceEvent]:
         """Yield the events of interest in ``region``, which contains only complete events.
 
-        Compute kernels, kernel launches and backward ranges are added to ``times`` instead.
+        Compute kernels, kernel launches and backward ranges are added to ``times`` instead, without decoding their
+        events. All other events are decoded. The loop runs for most events of a trace, so attributes that it needs are
+        looked up before it.
         """
         if self._layout is None:
             self._layout = learn_layout(region)
             if self._layout is None:
                 return
-        compute_names, threads, header = self._compute_names, self._threads, self._layout.header.match
+        compute_names, threads, match_header = self._compute_names, self._threads, self._layout.header.match
         add_launch, compute_spans, backward_spans = self.times.add_launch, self.times.compute, self.times.backward
         for category_offset, end_offset in find_candidates(region, self._layout):
-            match = header(region, category_offset)
+            match = match_header(region, category_offset)
             if match is None:
                 yield from self._select_event(self._decode_event(region, category_offset))
                 continue
             category, name, pid, tid, ts, dur = match.groups()
             if category in _KERNEL_BYTES:
-                is_plain = compute_names.get(name) or self._is_compute(name)
-                if is_plain and region.find(b'"Collective name"', match.end(), end_offset) < 0:
+                is_compute = compute_names.get(name) or self._is_compute(name)
+                if is_compute and region.find(b'"Collective name"', match.end(), end_offset) < 0:
                     start_us = float(ts)
                     compute_spans[pid].add(start_us, start_us + float(dur))
                 else:
@@ -234,7 +247,10 @@ class TraceReader:
         return self._parse_object(match[0], "an event")
 
     def _decode_all(self, chunks: Iterator[bytes]) -> Iterator[TraceEvent]:
-        """Decode every event, with its keys in any order, and yield the events of interest."""
+        """Decode every event, with its keys in any order, and yield the events of interest.
+
+        An event that cannot be decoded may be incomplete. It is then decoded again together with the next chunk.
+        """
         decoder = json.JSONDecoder(object_pairs_hook=_parse_pairs)
         decode_chunk = codecs.getincrementaldecoder("utf-8")("replace").decode
         text, offset = "", 0
@@ -248,11 +264,8 @@ class TraceReader:
                 document, offset = decoder.raw_decode(text, offset)
             except (ValueError, RecursionError) as error:
                 chunk = next(chunks, None)
-                if (
-                    chunk is None
-                    or len(text) - offset > MAX_EVENT_BYTES
-                    or isinstance(error, (RecursionError, DuplicateKeyError))
-                ):
+                more_text_may_help = not isinstance(error, (RecursionError, DuplicateKeyError))
+                if chunk is None or not more_text_may_help or len(text) - offset > MAX_EVENT_BYTES:
                     raise self._make_error("an event", error) from error
                 text, offset = text[offset:] + decode_chunk(chunk), 0
                 self._check_times()
@@ -267,8 +280,8 @@ class TraceReader:
         self._read_end(tail.encode())
 
     def _select_event(self, document: dict[str, Any]) -> Iterator[TraceEvent]:
-        """Yield ``document`` as an event if it is of interest. If only its times are needed, add them to ``times``
-        instead.
+        """Yield ``document``, one decoded event, if it is of interest. If only its times are needed, add them to
+        ``times`` instead. Raises ReadError if an event of interest has no valid times.
         """
         category, name = document.get("cat"), document.get("name")
         if document.get("ph") != "X" or not isinstance(category, str) or not isinstance(name, str):
@@ -328,6 +341,7 @@ class TraceReader:
         return document if isinstance(document, dict) else {}
 
     def _make_error(self, part: str, error: Exception) -> Exception:
+        """Return a ReadError about the JSON text ``part``, which could not be decoded because of ``error``."""
         if isinstance(error, DuplicateKeyError):
             return self.source.error(
                 f"{part} has the key {error} twice, with different values; the trace was not written by Kineto"
@@ -341,6 +355,7 @@ class DuplicateKeyError(ValueError):
 
 
 def _parse_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object as a dictionary. A key may occur twice if both values are equal."""
     document = dict(pairs)
     if len(document) != len(pairs):
         values: dict[str, Any] = {}
@@ -352,6 +367,7 @@ def _parse_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _is_wanted(category: str, name: str, args: dict[str, Any]) -> bool:
+    """Whether an event is of interest: a kernel, a range of the user, a kernel launch, or one of a few operators."""
     if category in KERNEL_CATEGORIES or category in _RANGE_CATEGORIES:
         return True
     if category in _LAUNCH_CATEGORIES:

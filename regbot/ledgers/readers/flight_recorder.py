@@ -14,7 +14,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from regbot.ledgers.dtypes import width
 from regbot.ledgers.readers.kineto_calls import classify_role
@@ -31,7 +31,7 @@ from regbot.ledgers.readers.tally import (
     parse_rank,
 )
 from regbot.records.files import RecordError, parse_json
-from regbot.records.ledger import Axis, CollectiveBackend, Kind, Ledger, Phase
+from regbot.records.ledger import Axis, CollectiveBackend, Kind, Ledger
 from regbot.text.clip import clip
 from regbot.text.printable import printable
 
@@ -47,6 +47,8 @@ MAX_PARTS = 1000
 MAX_PART_BYTES = 4 * 2**20
 """Largest size of ``pg_config`` and of every other key except ``entries``. Ten thousand ranks need fewer bytes."""
 MAX_RANKS = 65536
+MAX_ELEMENTS = 2**50
+"""The bytes of calls with this many elements or more are treated as unknown. No real call has so many."""
 
 _KINDS: dict[str, Kind] = {
     "allreduce": "all_reduce",
@@ -96,22 +98,33 @@ _DTYPES = {
     "char": "int8",
 }
 _PICKLE = re.compile(rb"\x80[\x02-\x05]|\(dp0\n")
-_NAME = re.compile(r"([a-z]+):([A-Za-z_]+)(?: ?[0-9].*)?", re.DOTALL)
+"""Start of a pickle of protocol 2 to 5, or of protocol 0."""
+_PROFILING_NAME = re.compile(r"([a-z]+):([A-Za-z_]+)(?: ?[0-9].*)?", re.DOTALL)
+"""Backend and operation in a ``profiling_name`` such as 'nccl:all_reduce' or 'nccl:send 0->1'."""
 
 _SPACE = re.compile(rb"[ \t\r\n]*+")
 _EMPTY = re.compile(rb"\{[ \t\r\n]*\}|\[[ \t\r\n]*\]")
+"""An empty object or an empty list."""
 _KEY = re.compile(rb'[{,][ \t\r\n]*("(?:[^"\\]|\\.)*+")[ \t\r\n]*:[ \t\r\n]*', re.DOTALL)
+"""A key of an object, with the brace or comma before it and the colon after it."""
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"?|([\[{])|([\]}])', re.DOTALL)
+"""A string, an opening bracket (group 1) or a closing bracket (group 2)."""
 _SCALAR = re.compile(rb"[^ \t\r\n,\]}]*+")
 
-Dump = Mapping[str, Any]
+Entry = Mapping[str, Any]
+"""One recorded call, as parsed from JSON."""
 
 
 def recognises(head: bytes) -> bool:
+    """Whether ``head``, the start of a file, is JSON with keys of a dump. Pickles are recognised too, because ``read``
+    refuses them with advice.
+    """
     if _PICKLE.match(head):
         return True
+    is_object = head.lstrip().startswith(b"{")
+    is_kineto = b'"traceEvents"' in head
     keys = (b'"profiling_name"', b'"comm_lib_version"', b'"nccl_comm_state"', b'"pg_status"')
-    return head.lstrip()[:1] == b"{" and b'"traceEvents"' not in head and any(key in head for key in keys)
+    return is_object and not is_kineto and any(key in head for key in keys)
 
 
 def read(source: Source) -> Ledger:
@@ -127,13 +140,14 @@ def read(source: Source) -> Ledger:
     for entry in dump.entries():
         contents.add(entry)
     tally, axes = CallTally(source), {}
-    for call, count, ranks in contents.calls():
-        tally.add(call, count)
-        if ranks:
-            axes[call.axis] = Axis(size=len(ranks), ranks=list(ranks))
+    for counted in contents.calls():
+        tally.add(counted.call, counted.calls)
+        if counted.ranks:
+            axes[counted.call.axis] = Axis(size=len(counted.ranks), ranks=list(counted.ranks))
     if not tally and not contents.unknown:
         raise source.error("contains no collective between several ranks; give the dump of a distributed job")
-    world_size, largest_group = max(map(len, groups.ranks.values()), default=0), max(contents.sizes.values(), default=0)
+    world_size = max((len(ranks) for ranks in groups.ranks.values()), default=0)  # the largest group is the world
+    largest_group = max(contents.sizes.values(), default=0)
     rank, rank_warnings = _find_rank(source, dump, groups)
     return Ledger(
         source="flight-recorder",
@@ -174,22 +188,25 @@ class _DumpReader:
             raise self._make_error(f"there is data after its end, at byte {end:,}")
         if "entries" not in self._parts:
             object_offsets = (offset for offset, _ in self._parts.values() if self._byte(offset) == b"{")
-            nested = [parts for parts, _ in map(self._find_members, object_offsets) if "entries" in parts]
-            if len(nested) > 1:
-                raise source.error(f"contains the dumps of {len(nested)} ranks; give the dump of one rank")
-            self._parts = nested[0] if nested else self._parts
+            dumps = [parts for parts, _ in map(self._find_members, object_offsets) if "entries" in parts]
+            if len(dumps) > 1:
+                raise source.error(f"contains the dumps of {len(dumps)} ranks; give the dump of one rank")
+            self._parts = dumps[0] if dumps else self._parts
 
     def part(self, name: str) -> Any:
         """Return the value of a key of the dump, or None if the dump lacks it. For ``entries``, use ``entries()``."""
-        start, end = self._parts.get(name, (0, 0))
+        if name not in self._parts:
+            return None
+        start, end = self._parts[name]
         if end - start > MAX_PART_BYTES:
             raise self._source.error(f"has a {name} of more than {MAX_PART_BYTES:,} bytes; give the dump of one rank")
-        return self._parse_value(name, start, end) if end else None
+        return self._parse_value(name, start, end)
 
-    def entries(self) -> Iterator[Dump]:
-        """Yield the entries of the dump. Each entry is one call."""
+    def entries(self) -> Iterator[Entry]:
+        """Yield the entries of the dump. Each entry is one call. Raises ReadError if there are none."""
         offset, _ = self._parts.get("entries", (0, 0))
         number = 0
+        # The offset is at the opening bracket of the list, and then at the comma after each entry.
         while self._byte(offset) in (b"[", b",") and not _EMPTY.match(self._data, offset):
             start = self._skip_space(offset + 1)
             end = self._find_end(start)
@@ -217,13 +234,15 @@ class _DumpReader:
         if empty_match := _EMPTY.match(self._data, offset):
             return members, empty_match.end()
         while True:
-            key = _KEY.match(self._data, offset)
-            if key is None:
+            key_match = _KEY.match(self._data, offset)
+            if key_match is None:
                 raise self._make_error(f"a key is missing at byte {offset:,}")
-            name, end = str(self._parse_value("a key", *key.span(1))), self._find_end(key.end())
+            name = str(self._parse_value("a key", *key_match.span(1)))
+            start = key_match.end()
+            end = self._find_end(start)
             if name in members:
                 raise self._make_error(f"the key {clip(name, 80)!r} occurs twice in one object")
-            members[name] = key.end(), end
+            members[name] = start, end
             if len(members) > MAX_PARTS:
                 raise self._source.error(f"has more than {MAX_PARTS:,} keys; this is not a Flight Recorder dump")
             offset = self._find_separator(end, b"}")
@@ -238,6 +257,7 @@ class _DumpReader:
         return offset
 
     def _byte(self, offset: int) -> bytes:
+        """Return the byte at ``offset``, or b'' at the end of the data."""
         return bytes(self._data[offset : offset + 1])
 
     def _skip_space(self, offset: int) -> int:
@@ -260,6 +280,7 @@ class _DumpReader:
         return len(self._data)
 
     def _parse_value(self, noun: str, start: int, end: int) -> Any:
+        """Parse the JSON value between two positions. ``noun`` names the value in the error message."""
         try:
             return parse_json(bytes(self._data[start:end]), noun)
         except RecordError as error:
@@ -275,33 +296,44 @@ def _find_rank(source: Source, dump: _DumpReader, groups: "_DumpGroups") -> tupl
     Dumps that torch writes do not contain the rank, and torch's tools read it from the file name. Some dumps have a key
     ``rank``, or give the rank in each communicator of ``nccl_comm_state``.
     """
-    rank_in_dump = parse_count(dump.part("rank"))
-    if rank_in_dump is None:
-        state = dump.part("nccl_comm_state")
-        communicators = (
-            [communicator for communicator in state.values() if isinstance(communicator, dict)]
-            if isinstance(state, dict)
-            else []
-        )
-        size_and_rank = [
-            (_parse_digits(communicator.get("nRanks")) or 0, _parse_digits(communicator.get("rank")))
-            for communicator in communicators
-        ]
-        ranks_in_largest = {rank for size, rank in size_and_rank if size == max(size for size, _ in size_and_rank)}
-        rank_in_dump = ranks_in_largest.pop() if len(ranks_in_largest) == 1 else None
-    if rank_in_dump is not None and groups.can_contain(rank_in_dump):
-        return rank_in_dump, []
+    rank = parse_count(dump.part("rank"))
+    if rank is None:
+        rank = _find_rank_in_largest_communicator(dump.part("nccl_comm_state"))
+    if rank is not None and groups.can_contain(rank):
+        return rank, []
     file_rank = parse_rank(source)
     if file_rank is not None and groups.can_contain(file_rank):
         return file_rank, [f"the dump does not contain its rank: rank {file_rank} is the number in the file's name"]
     return 0, ["neither the dump nor the file's name contains the rank: rank 0 is assumed"]
 
 
+def _find_rank_in_largest_communicator(state: object) -> int | None:
+    """Return the rank of the process in the largest communicator. If this communicator contains all ranks of the job,
+    it is the rank in the job.
+
+    ``state`` is the ``nccl_comm_state`` of the dump. Return None if the communicator has no rank, or if several equally
+    large communicators give different ranks.
+    """
+    if not isinstance(state, dict):
+        return None
+    ranks_by_size: dict[int, set[int | None]] = defaultdict(set)
+    for communicator in state.values():
+        if isinstance(communicator, dict):
+            size = _parse_digits(communicator.get("nRanks")) or 0
+            ranks_by_size[size].add(_parse_digits(communicator.get("rank")))
+    if not ranks_by_size:
+        return None
+    ranks = ranks_by_size[max(ranks_by_size)]
+    return ranks.pop() if len(ranks) == 1 else None
+
+
 class _DumpGroups:
-    """Process groups of the dump: the ranks of each group by group name, where ``pg_config`` lists them."""
+    """Process groups of the dump."""
 
     def __init__(self, config: object) -> None:
+        """``config`` is the ``pg_config`` of the dump."""
         self.ranks: dict[str, tuple[int, ...]] = {}
+        """Ranks of each group by the group's name, where ``pg_config`` lists them."""
         self._descriptions: dict[str, str] = {}
         for key, group_config in config.items() if isinstance(config, dict) else ():
             if isinstance(group_config, dict):
@@ -311,7 +343,7 @@ class _DumpGroups:
                     self.ranks[name] = ranks
                 self._descriptions[name] = str(group_config.get("desc", ""))
 
-    def find_group(self, entry: Dump) -> tuple[str, str]:
+    def find_group(self, entry: Entry) -> tuple[str, str]:
         """Return the name and the description of the process group of ``entry``."""
         value = entry.get("process_group", entry.get("pg_name"))
         if isinstance(value, list) and len(value) == 2:
@@ -324,6 +356,7 @@ class _DumpGroups:
         return not self.ranks or any(rank in ranks for ranks in self.ranks.values())
 
     def label(self, name: str, description: str) -> str:
+        """Return the axis label of a group: the axis in its description, or else its ranks, or else its name."""
         axis = parse_axis(description)
         if axis:
             return axis
@@ -340,84 +373,117 @@ class _CallVolume:
         self.count = self.bytes = self.unsized = 0
 
 
+class _CountedCall(NamedTuple):
+    """All calls of one group that have everything in common except their bytes."""
+
+    call: CallSum
+    calls: int
+    ranks: tuple[int, ...]
+    """Ranks of the group; empty if the dump does not list them."""
+
+
 class _DumpContents:
     """Sums over the entries of one dump, and what is missing from the dump."""
 
     def __init__(self, source: Source, groups: _DumpGroups) -> None:
         self._source, self._groups = source, groups
         self._volumes: dict[tuple[CallSum, str], _CallVolume] = defaultdict(_CallVolume)
+        """Volume by call and group name. These calls have neither a group size nor bytes, because both are known only
+        after the last entry.
+        """
         self.sizes: dict[str, int] = {name: len(ranks) for name, ranks in groups.ranks.items()}
+        """Number of ranks by group name, where it is known."""
         self.unknown = UnknownCalls()
-        self._entries = 0
-        self._records = SequenceNumbers()
+        self._entry_count = 0
+        self._record_ids = SequenceNumbers()
         self._sequences: dict[str, SequenceNumbers] = defaultdict(SequenceNumbers)
+        """The ``collective_seq_id`` of all collectives, by group name."""
         self._unfinished = self._completed = 0
 
-    def add(self, entry: Dump) -> None:
+    def add(self, entry: Entry) -> None:
         """Add one entry of the dump."""
         name = entry.get("profiling_name")
         if not isinstance(name, str):
             raise self._source.error("has an entry without profiling_name; this is not a Flight Recorder dump")
-        record, sequence = (parse_count(entry.get(key)) for key in ("record_id", "collective_seq_id"))
-        group, description = self._groups.find_group(entry)
-        group, description = clip(group, 200), clip(description, 200)
-        self._entries += 1
-        if record is not None:
-            self._records.add(record)
-        if sequence and entry.get("is_p2p") is not True:
-            self._sequences[group].add(sequence)
-        state = entry.get("state")
-        self._unfinished += state in ("scheduled", "started")
-        self._completed += state == "completed"
-        parts = _NAME.fullmatch(name)
-        operation = parts[2].lower().replace("_", "") if parts else ""
-        via, kind = _VIA_BY_BACKEND.get(parts[1] if parts else ""), _KINDS.get(operation)
+        group, description = (clip(text, 200) for text in self._groups.find_group(entry))
+        self._note_progress(entry, group)
+        name_match = _PROFILING_NAME.fullmatch(name)
+        backend, operation = name_match.groups() if name_match else ("", "")
+        operation = operation.lower().replace("_", "")
+        via, kind = _VIA_BY_BACKEND.get(backend), _KINDS.get(operation)
         if operation == _COALESCED_END:
             return
         if via is None or kind is None:
             self.unknown.add(name)
             return
-        sent, received = (_TensorSide.parse(entry, side) for side in ("input", "output"))
-        if kind in ("all_gather", "reduce_scatter") and group not in self.sizes:
-            small, large = sorted((sent.elements, received.elements))
-            if small and large % small == 0:
-                self.sizes[group] = large // small
-        counted_side = received if kind in ("all_gather", "scatter") or operation.startswith("recv") else sent
-        dtype, size = ("none", 0) if kind == "barrier" else (counted_side.dtype, counted_side.bytes)
-        phase: Phase = "backward" if str(entry.get("thread_name", "")).startswith("pt_autograd") else "unknown"
-        axis = printable(self._groups.label(group, description))
-        volume = self._volumes[CallSum(kind, axis, 0, dtype, phase, classify_role(kind, dtype, size), via, None), group]
+        inputs, outputs = (_TensorSide.parse(entry, side) for side in ("input", "output"))
+        if kind in ("all_gather", "reduce_scatter"):
+            self._infer_group_size(group, inputs, outputs)
+        counts_output = kind in ("all_gather", "scatter") or operation.startswith("recv")
+        counted_side = outputs if counts_output else inputs
+        dtype, size_bytes = ("none", 0) if kind == "barrier" else (counted_side.dtype, counted_side.bytes)
+        is_backward = str(entry.get("thread_name", "")).startswith("pt_autograd")
+        call = CallSum(
+            kind,
+            axis=printable(self._groups.label(group, description)),
+            group_size=0,
+            dtype=dtype,
+            phase="backward" if is_backward else "unknown",
+            role=classify_role(kind, dtype, size_bytes),
+            via=via,
+            bytes=None,
+        )
+        volume = self._volumes[call, group]
         volume.count += 1
-        volume.bytes += size or 0
-        volume.unsized += size is None
+        volume.bytes += size_bytes or 0
+        volume.unsized += size_bytes is None
 
-    def calls(self) -> Iterator[tuple[CallSum, int, tuple[int, ...]]]:
-        """Yield one item for all equal calls: their sum, their number, and the ranks of their group (() if unknown).
+    def _note_progress(self, entry: Entry, group: str) -> None:
+        """Note the numbers and the state of an entry, from which missing and unfinished calls are counted."""
+        record_id, sequence_id = parse_count(entry.get("record_id")), parse_count(entry.get("collective_seq_id"))
+        self._entry_count += 1
+        if record_id is not None:
+            self._record_ids.add(record_id)
+        if sequence_id and entry.get("is_p2p") is not True:
+            self._sequences[group].add(sequence_id)
+        self._unfinished += entry.get("state") in ("scheduled", "started")
+        self._completed += entry.get("state") == "completed"
 
-        Calls in groups of one rank are left out.
+    def _infer_group_size(self, group: str, inputs: "_TensorSide", outputs: "_TensorSide") -> None:
+        """Infer the size of a group from an all-gather or reduce-scatter, if the size is not known. It is the ratio of
+        the gathered elements to those of one rank.
         """
+        piece, whole = sorted((inputs.elements, outputs.elements))
+        if group not in self.sizes and piece and whole % piece == 0:
+            self.sizes[group] = whole // piece
+
+    def calls(self) -> Iterator[_CountedCall]:
+        """Yield one item for all equal calls. Calls in groups of one rank are left out."""
         for (call, group), volume in self._volumes.items():
             size = self.sizes.get(group, 0)
             if size != 1:
                 call_sum = call._replace(group_size=size, bytes=volume.bytes)
-                yield call_sum, volume.count, self._groups.ranks.get(group, ())
+                yield _CountedCall(call_sum, volume.count, self._groups.ranks.get(group, ()))
 
     def guesses(self, largest_group: int) -> Iterator[str]:
         """Yield one sentence for each thing that is missing from the dump or was assumed."""
-        if lost := self._records.first:
+        if lost := self._record_ids.first:  # the ids begin at 0
             yield (
-                f"the ring lost {lost:,} calls before the {self._entries:,} that it kept; only those are counted. "
+                f"the ring lost {lost:,} calls before the {self._entry_count:,} that it kept; only those are counted. "
                 "Set TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE) above the number of calls of the job"
             )
-        missing = max(self._records.missing, sum(numbers.missing for numbers in self._sequences.values()))
+        # Both kinds of numbers can show the same missing call, so the two counts are not added.
+        missing = max(self._record_ids.missing, sum(numbers.missing for numbers in self._sequences.values()))
         if missing:
             yield (f"{missing:,} calls are missing, because the sequence numbers have gaps; counts are too low")
-        sizes = {(call, group): self.sizes.get(group, 0) for call, group in self._volumes}
-        if unsized := sum(self._volumes[key].unsized for key, size in sizes.items() if size != 1):
+        unsized = sum(volume.unsized for (_, group), volume in self._volumes.items() if self.sizes.get(group) != 1)
+        if unsized:
             yield f"the bytes of {unsized:,} calls are unknown and shown as 0: their element types have no known width"
-        if unknown := sorted({call.axis for (call, _), size in sizes.items() if not size}):
+        axes_of_unknown_size = sorted({call.axis for call, group in self._volumes if not self.sizes.get(group)})
+        if axes_of_unknown_size:
             size = f"{largest_group}, that of the largest group" if largest_group > 1 else "2, as nothing is known"
-            yield f"the dump does not contain the size of {', '.join(unknown[:3])}; it is shown as {size}"
+            axes = ", ".join(axes_of_unknown_size[:3])
+            yield f"the dump does not contain the size of {axes}; it is shown as {size}"
 
     def warnings(self) -> Iterator[str]:
         if self._unfinished and self._completed:
@@ -428,34 +494,41 @@ class _DumpContents:
 class _TensorSide:
     """Element type, number of elements and bytes of all input tensors or all output tensors of one call.
 
-    ``bytes`` is None if the size is unknown.
+    ``dtype`` is 'mixed' if the tensors have different types, 'none' if there are no tensors, and 'unknown' if the entry
+    does not have a valid shape and a type for each tensor. ``bytes`` is None if the size is unknown.
     """
 
-    def __init__(self, dtype: str, elements: int, size: int | None) -> None:
-        self.dtype, self.elements, self.bytes = dtype, elements, size
+    def __init__(self, dtype: str, elements: int, size_bytes: int | None) -> None:
+        self.dtype, self.elements, self.bytes = dtype, elements, size_bytes
 
     @classmethod
-    def parse(cls, entry: Dump, side: str) -> "_TensorSide":
+    def parse(cls, entry: Entry, side: str) -> "_TensorSide":
+        """Parse one side of an entry. ``side`` is 'input' or 'output'."""
         shapes, types = entry.get(f"{side}_sizes"), entry.get(f"{side}_dtypes")
         if not isinstance(shapes, list) or not isinstance(types, list):
             return cls(UNKNOWN, 0, None)
-        names = [_parse_dtype(name) for name in types] * (len(shapes) if len(types) == 1 else 1)
+        dtypes = [_parse_dtype(name) for name in types]
+        if len(dtypes) == 1:  # one type stands for all tensors
+            dtypes *= len(shapes)
         counts = [_count_elements(shape) for shape in shapes]
         elements = sum(count or 0 for count in counts)
-        if len(names) != len(counts) or None in counts:
+        if len(dtypes) != len(counts) or None in counts:
             return cls(UNKNOWN, elements, None)
-        widths = [width(name) for name in names]
-        is_known = None not in widths and elements < 2**50
-        size = (
-            sum((count or 0) * (element_bytes or 0) for count, element_bytes in zip(counts, widths, strict=True))
-            if is_known
-            else None
-        )
-        dtype = names[0] if len(set(names)) == 1 else ("mixed" if names else "none")
-        return cls(dtype, elements, size)
+        widths = [width(dtype) for dtype in dtypes]
+        size_bytes = None
+        if None not in widths and elements < MAX_ELEMENTS:
+            size_bytes = sum(
+                (count or 0) * (element_bytes or 0) for count, element_bytes in zip(counts, widths, strict=True)
+            )
+        if not dtypes:
+            dtype = "none"
+        else:
+            dtype = dtypes[0] if len(set(dtypes)) == 1 else "mixed"
+        return cls(dtype, elements, size_bytes)
 
 
 def _count_elements(shape: object) -> int | None:
+    """Return the number of elements of a shape, or None if it is not a valid shape."""
     if not isinstance(shape, list) or len(shape) > 64:
         return None
     sizes = [parse_count(size) for size in shape]
@@ -468,6 +541,7 @@ def _parse_dtype(name: object) -> str:
 
 
 def _parse_digits(value: object) -> int | None:
+    """Return a number that the dump has as a number or as text, or None if it is neither."""
     return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value) else parse_count(value)
 
 

@@ -15,8 +15,9 @@ The work is divided among modules. ``hlo_text`` parses the text, ``hlo_collectiv
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from regbot.ledgers.readers.hlo_collectives import HloCollective, UnknownInstruction, find_module, find_phase
@@ -40,12 +41,13 @@ MAX_NAMES = 3
 
 _MODULE_START = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?://[^\n]*\n\s*)*(?:HloModule [^\s,]|module (?:@|\{|attributes))")
 _TPU_LAYOUT = re.compile(r"\{[0-9,]*:T\(")
+"""A tiled layout, which only programs for TPU have."""
 _GPU_MARKS = ("fingerprint_before_lhs", "operation_queue_id", "collective_backend_config", "__cublas", "__triton")
-
-
+"""Words that only programs for GPU contain."""
 _BEFORE_PARTITIONING = re.compile(
     r'custom_call_target="(?:Sharding|SPMD|xla\.sdy)|xla\.sdy\.|(?<!parameter)\([^(]*\), sharding=\{'
 )
+"""Sharding annotations that the partitioner removes. Parameters keep them."""
 _BEFORE_PASSES = "before XLA's passes, which insert the collectives; give the *after_optimizations.txt of the dump"
 
 
@@ -94,42 +96,48 @@ def read(source: Source) -> Ledger:
 
 
 def _build_axes(groups: Iterable[ReplicaGroup], labels: Mapping[int, str]) -> dict[str, Axis]:
-    distinct = {id(group): group for group in groups}.values()
-    return {labels[id(group)]: Axis(size=len(group.ranks), ranks=list(group.ranks)) for group in distinct}
+    """Return the axes of the ledger. ``labels`` is the result of ``_label_groups``."""
+    distinct_groups = {id(group): group for group in groups}
+    return {
+        labels[group_id]: Axis(size=len(group.ranks), ranks=list(group.ranks))
+        for group_id, group in distinct_groups.items()
+    }
 
 
 def _find_gpu_platform(text: str) -> str:
+    """Return 'hlo:gpu' if the text is of a program for GPU, else ''."""
     return "hlo:gpu" if any(mark in text for mark in _GPU_MARKS) else ""
 
 
 class _CountedCollectives(NamedTuple):
-    """The program's collectives with their numbers of executions, and the collectives that are not counted.
-
-    ``single_device`` is the number of collectives in groups of one device. ``unreachable`` is the number of collectives
-    in computations that never run.
-    """
+    """The program's collectives, counted and not counted."""
 
     collectives: list[tuple[HloCollective, int]]
+    """Each counted collective with its number of executions."""
     unclassified: list[UnclassifiedCommunication]
     single_device: int
+    """Number of collectives in groups of one device. They are not counted."""
     unreachable: int
+    """Number of collectives in computations that the program never calls. They are not counted."""
 
     @classmethod
     def collect(cls, source: Source, program: Program, counts: ExecutionCounts) -> "_CountedCollectives":
+        """Return the collectives of ``program``. Raises ReadError if there are too many kinds of unknown ones."""
         collectives: list[tuple[HloCollective, int]] = []
         unknown_counts: dict[str, int] = defaultdict(int)
         single_device = unreachable = 0
         for computation in program.computations.values():
-            executions = counts.executions.get(computation.name)
+            is_called = computation.name in counts.executions  # a called computation can still run 0 times
+            executions = counts.executions.get(computation.name, 0)
             for communication in computation.communications:
                 if isinstance(communication, UnknownInstruction):
-                    unknown_counts[clip_label(printable(communication.name))] += executions or 0
+                    unknown_counts[clip_label(printable(communication.name))] += executions
                 elif len(communication.group.ranks) < 2:
                     single_device += 1
+                elif not is_called:
+                    unreachable += 1
                 elif executions:
                     collectives.append((communication, executions))
-                elif executions is None:
-                    unreachable += 1
         if len(unknown_counts) > MAX_UNCLASSIFIED:
             raise source.error(f"has more than {MAX_UNCLASSIFIED} kinds of unknown communication; is it an HLO dump?")
         unclassified = [
@@ -142,37 +150,45 @@ def _label_groups(groups: Iterable[ReplicaGroup]) -> dict[int, str]:
     """Return an axis label for each group: the axis names that the program gives to the group's devices, or else the
     devices.
 
-    The keys are the ``id`` of the group objects, because equal groups are the same object, and hashing a tuple of
-    thousands of devices is slow.
+    If the program uses a name for groups of different devices, the devices are added to the name. For example,
+    'expert[0-3]' and 'expert[0-7]' are two axes. The keys of the result are the ``id`` of the group objects, because
+    equal groups are the same object, and hashing a tuple of thousands of devices is slow.
     """
-    distinct = {id(group): group for group in groups}
-    names: dict[tuple[int, ...], set[str]] = defaultdict(set)
-    for group in distinct.values():
-        names[group.ranks] |= {group.axis} - {""}
-    groups_by_name: dict[str, int] = defaultdict(int)
-    for group_names in names.values():
-        for name in group_names:
-            groups_by_name[name] += 1
-    label_by_ranks = {
-        ranks: clip_label(
-            printable(
-                "|".join(
-                    sorted(name if groups_by_name[name] == 1 else name + format_group(ranks) for name in group_names)
-                )
-                or format_group(ranks)
-            )
-        )
-        for ranks, group_names in names.items()
-    }
-    return {group_id: label_by_ranks[group.ranks] for group_id, group in distinct.items()}
+    distinct_groups = {id(group): group for group in groups}
+    names_by_ranks: dict[tuple[int, ...], set[str]] = defaultdict(set)
+    for group in distinct_groups.values():
+        names_by_ranks[group.ranks] |= {group.axis} - {""}
+    name_uses = Counter(name for names in names_by_ranks.values() for name in names)
+
+    def make_label(ranks: tuple[int, ...], names: set[str]) -> str:
+        unique_names = [name if name_uses[name] == 1 else name + format_group(ranks) for name in names]
+        return clip_label(printable("|".join(sorted(unique_names)) or format_group(ranks)))
+
+    label_by_ranks = {ranks: make_label(ranks, names) for ranks, names in names_by_ranks.items()}
+    return {group_id: label_by_ranks[group.ranks] for group_id, group in distinct_groups.items()}
+
+
+@dataclass
+class _EntrySum:
+    """Sums over collectives that have everything in common except their bytes."""
+
+    example: HloCollective
+    """One of these collectives, for the properties of the entry."""
+    executions: int = 0
+    lines: int = 0
+    """Number of lines of the program."""
+    bytes: int = 0
+    """Bytes of all executions."""
 
 
 def _sum_entries(
     source: Source, collectives: Iterable[tuple[HloCollective, int]], labels: Mapping[int, str]
 ) -> list[Entry]:
-    """Sum collectives with equal properties into entries, and return the entries in a fixed order."""
-    sums: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
-    first_collectives: dict[tuple[str, ...], HloCollective] = {}
+    """Sum collectives with equal properties into entries, and return the entries in a fixed order.
+
+    ``collectives`` has each collective with its number of executions. ``labels`` is the result of ``_label_groups``.
+    """
+    sums: dict[tuple[str, ...], _EntrySum] = {}
     for collective, executions in collectives:
         key = (
             collective.kind,
@@ -182,33 +198,32 @@ def _sum_entries(
             collective.role,
             find_module(collective.op_name),
         )
-        totals = sums[key]
-        totals[0], totals[1], totals[2] = (
-            totals[0] + executions,
-            totals[1] + 1,
-            totals[2] + executions * collective.bytes,
-        )
-        first_collectives.setdefault(key, collective)
-    check_limits(source, len(sums), max((max(count, size) for count, _, size in sums.values()), default=0))
+        entry_sum = sums.setdefault(key, _EntrySum(collective))
+        entry_sum.executions += executions
+        entry_sum.lines += 1
+        entry_sum.bytes += executions * collective.bytes
+    largest = max((max(entry_sum.executions, entry_sum.bytes) for entry_sum in sums.values()), default=0)
+    check_limits(source, len(sums), largest)
     return [
         Entry(
-            kind=collective.kind,
-            axis=labels[id(collective.group)],
-            group_size=len(collective.group.ranks),
-            dtype=collective.dtype,
-            phase=find_phase(collective.op_name),
-            role=collective.role,
-            where=find_module(collective.op_name),
+            kind=entry_sum.example.kind,
+            axis=labels[id(entry_sum.example.group)],
+            group_size=len(entry_sum.example.group.ranks),
+            dtype=entry_sum.example.dtype,
+            phase=find_phase(entry_sum.example.op_name),
+            role=entry_sum.example.role,
+            where=find_module(entry_sum.example.op_name),
             via="xla",
-            count=sums[key][0],
-            static_count=sums[key][1],
-            bytes=sums[key][2],
+            count=entry_sum.executions,
+            static_count=entry_sum.lines,
+            bytes=entry_sum.bytes,
         )
-        for key, collective in sorted(first_collectives.items())
+        for entry_sum in (sums[key] for key in sorted(sums))
     ]
 
 
 def _list_warnings(header: Header, devices: Devices, counted: _CountedCollectives) -> Iterable[str]:
+    """Yield one sentence for everything that is not counted, and for a program that may be the wrong one."""
     if counted.unclassified:
         names = ", ".join(
             f"{unclassified.count} x {unclassified.name}" for unclassified in counted.unclassified[:MAX_NAMES]
@@ -220,11 +235,8 @@ def _list_warnings(header: Header, devices: Devices, counted: _CountedCollective
         yield "the text is from before the end of XLA's passes; give the *after_optimizations.txt of the dump"
     if not counted.collectives and not counted.unclassified:
         if devices.total == 1:
-            yield (
-                f"the program is compiled for one device, so it has no collectives"
-                f"{f' ({counted.single_device} in groups of one device)' if counted.single_device else ''}; compile it "
-                "for the mesh"
-            )
+            left_out = f" ({counted.single_device} in groups of one device)" if counted.single_device else ""
+            yield f"the program is compiled for one device, so it has no collectives{left_out}; compile it for the mesh"
         else:
             yield f"the program has no collectives on {devices.total} devices"
 
@@ -260,6 +272,7 @@ def _list_guesses(counts: ExecutionCounts, counted: _CountedCollectives) -> Iter
 
 
 def _list_names(names: list[str], noun: str = "loop") -> str:
+    """Return text such as '2 loops (layers/while, decode/while)'."""
     text = listed([clip(printable(name), 200) for name in names], MAX_NAMES)
     return f"{count(len(names), noun)} ({text})"
 

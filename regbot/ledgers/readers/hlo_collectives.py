@@ -40,10 +40,13 @@ KINDS: dict[str, Kind] = {
 """
 
 _LIKELY_COLLECTIVE = re.compile(r"(?:all|collective|ragged|reduce-scatter|cross-replica)-.*|.*-to-all|reduce-scatter")
+"""Opcodes that look like a collective."""
 _LIKELY_CALL_TARGET = re.compile(
     r"all.?reduce|all.?gather|all.?to.?all|reduce.?scatter|collective|nccl|rccl|nvshmem|deep_?ep|hybrid_?ep", re.I
 )
+"""Targets of custom calls that look like a collective."""
 _REMOTE_COPIES = re.compile(r'has_communication\\*":\s*true')
+"""Mark of a custom call whose kernel copies to other devices."""
 _RAGGED = re.compile(r"ragged.?all.?to.?all", re.I)
 _SEND_PAIRS = re.compile(r'[{,]_xla_send_recv_source_target_pairs="?(\{(?:\{[0-9]{1,9},[0-9]{1,9}\},?)*+\})')
 _DENSE_GROUPS = re.compile(r"\breplica_groups = dense<[^>]*>")
@@ -55,11 +58,14 @@ _ANY_CHANNEL = "channel_id=1"
 replicas.
 """
 _OPERAND = re.compile(r"\((?:([^%()]*) )?%?([\w.\-]+)(?:#[0-9]+)?[,)]", re.ASCII)
+"""The first operand: its shape, if the text has shapes, and its name."""
 
 SENT_OPERANDS = 1
 """Of a ragged all-to-all, only the first operand is sent. The others are its output buffer, offsets and sizes."""
 INDEX_TYPES = ("s32", "u32", "s64", "u64", "pred")
+"""Element types of indices and token counts."""
 BYTE_TYPES = ("s8", "u8", "s16", "u16", "s4", "u4")
+"""Smaller integers, which can be indices or a quantized payload."""
 MAX_CONTROL_INDEX_BYTES = 16 * 2**20
 MAX_CONTROL_SMALL_INTEGER_BYTES = 64 * 2**10
 """Tensors of ``INDEX_TYPES`` and of ``BYTE_TYPES`` up to these sizes have the role control: they are indices and token
@@ -67,6 +73,7 @@ counts. Larger tensors are payload. The limits are those of ``regbot_guest.colle
 """
 
 _WRAPPER = re.compile(r"(?:transpose|jvp|vmap|jit|pjit|remat|checkpoint|custom_jvp|custom_vjp)\(([^()]*)\)")
+"""A transform of jax around a scope: the scope in brackets remains."""
 _JAX_SCOPES = frozenset(
     ("closed_call", "core_call", "eval_jaxpr", "checkpoint", "remat", "remat2", "rematted_computation", "pjit")
 )
@@ -80,15 +87,18 @@ MAX_WRAPPERS = 32
 
 @dataclass(frozen=True, slots=True)
 class HloCollective:
-    """One instruction that communicates. ``bytes`` is the size of one execution."""
+    """One instruction that communicates."""
 
     kind: Kind
     bytes: int
+    """Size of one execution, as the ledger counts it."""
     dtype: str
+    """Element type; 'mixed' if the tensors have several."""
     role: Role
     group: ReplicaGroup
     op_name: str
     is_ragged: bool = False
+    """Whether the sizes are known only at run time, so that ``bytes`` is an upper bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +132,15 @@ def parse_communication(
     if opcode == "custom-call":
         return _parse_custom_call(instruction, groups, find_shape)
     attributes = instruction.attributes
-    if opcode.endswith(("-done", "-update")) or (opcode == "send" and attributes.get("is_host_transfer") == "true"):
+    only_waits = opcode.endswith(("-done", "-update"))
+    is_host_transfer = opcode == "send" and attributes.get("is_host_transfer") == "true"
+    if only_waits or is_host_transfer:
         return None
     kind = KINDS.get(opcode)
     if kind is None:
         return UnknownInstruction(opcode)
     if kind in ("permute", "send_recv"):
-        pairs_match = _SEND_PAIRS.search(attributes.get("frontend_attributes", ""))
-        pairs = attributes.get("source_target_pairs", pairs_match[1] if pairs_match else None)
+        pairs = _find_pairs(attributes)
         if pairs is None:
             return UnknownInstruction(f"{opcode} without source_target_pairs")
         group = groups.find_permute_group(pairs, has_channel="channel_id" in attributes)
@@ -138,31 +149,47 @@ def parse_communication(
             _join_group_attributes(attributes),
             reduces_or_gathers=kind in ("all_gather", "all_reduce", "reduce_scatter"),
         )
-    if opcode == "ragged-all-to-all":
-        counted_tensors = (
-            _take_first(parse_elements(instruction.shape))
-            if is_start
-            else parse_tensors(_find_operand_shape(instruction, find_shape) or instruction.shape)
-        )
-        counted_tensors = counted_tensors[:SENT_OPERANDS]
+    is_ragged = opcode == "ragged-all-to-all"
+    if is_ragged:
+        counted_tensors = _select_ragged_input(instruction, find_shape, is_start)
     elif is_start:
         counted_tensors = _select_start_result(kind, instruction.shape)
     elif kind == "send_recv":
         counted_tensors = _take_first(parse_elements(instruction.shape))
     else:
         counted_tensors = parse_tensors(instruction.shape)
+    # The result of a reduce-scatter is the share of one device, and the ledger counts the input.
     rank_factor = len(group.ranks) if kind == "reduce_scatter" and not is_start else 1
     if is_scatter and kind == "all_reduce":
         kind = "reduce_scatter"
-    return _make_collective(
-        kind, counted_tensors, rank_factor, group, instruction.op_name, is_ragged=opcode == "ragged-all-to-all"
-    )
+    return _make_collective(kind, counted_tensors, rank_factor, group, instruction.op_name, is_ragged=is_ragged)
+
+
+def _find_pairs(attributes: Mapping[str, str]) -> str | None:
+    """Return the pairs of source and target of a permute or send, or None if the instruction has none."""
+    if "source_target_pairs" in attributes:
+        return attributes["source_target_pairs"]
+    pairs_match = _SEND_PAIRS.search(attributes.get("frontend_attributes", ""))
+    return pairs_match[1] if pairs_match else None
+
+
+def _select_ragged_input(instruction: Instruction, find_shape: ShapeLookup, is_start: bool) -> list[Tensor]:
+    """Return the input buffer of a ragged all-to-all: the first input in the result of a ``-start`` operation, or else
+    the first operand.
+    """
+    if is_start:
+        tensors = _take_first(parse_elements(instruction.shape))
+    else:
+        tensors = parse_tensors(_find_operand_shape(instruction, find_shape) or instruction.shape)
+    return tensors[:SENT_OPERANDS]
 
 
 def _join_group_attributes(attributes: Mapping[str, str]) -> str:
     """Join the attributes that define the group into one text. The text is the key of the cache of groups."""
     parts = [f"{name}={attributes[name]}" for name in _GROUP_ATTRIBUTES if name in attributes]
-    return ", ".join(([_ANY_CHANNEL] if "channel_id" in attributes else []) + parts)
+    if "channel_id" in attributes:
+        parts.insert(0, _ANY_CHANNEL)
+    return ", ".join(parts)
 
 
 def _select_start_result(kind: Kind, shape: str) -> list[Tensor]:
@@ -171,26 +198,38 @@ def _select_start_result(kind: Kind, shape: str) -> list[Tensor]:
     A plain ``all-reduce-start`` returns only its output, so all its tensors are counted. A wrapped one returns
     ``((inputs), outputs, ...)``.
     """
-    parts = parse_elements(shape)
-    if kind == "all_reduce" and not shape.lstrip().startswith("(("):
-        return [tensor for part in parts for tensor in part]
-    if kind == "all_gather":
-        return parts[1] if len(parts) > 1 else _take_first(parts)
-    return _take_first(parts)
+    elements = parse_elements(shape)
+    is_wrapped = shape.lstrip().startswith("((")
+    if kind == "all_reduce" and not is_wrapped:
+        return [tensor for element in elements for tensor in element]
+    if kind == "all_gather" and len(elements) > 1:
+        _inputs, outputs, *_others = elements
+        return outputs
+    return _take_first(elements)
 
 
-def _take_first(parts: list[list[Tensor]]) -> list[Tensor]:
-    return parts[0] if parts else []
+def _take_first(elements: list[list[Tensor]]) -> list[Tensor]:
+    """Return the tensors of the first element of a tuple, or [] if the tuple is empty."""
+    return elements[0] if elements else []
 
 
 def _find_operand_shape(instruction: Instruction, find_shape: ShapeLookup) -> str:
+    """Return the shape of the first operand, or '' if it is unknown."""
     match = _OPERAND.match(instruction.rest)
-    return (match[1] or find_shape(match[2])) if match else ""
+    if match is None:
+        return ""
+    printed_shape, name = match.groups()
+    return printed_shape or find_shape(name)
 
 
 def _parse_custom_call(
     instruction: Instruction, groups: ReplicaGroups, find_shape: ShapeLookup
 ) -> HloCollective | UnknownInstruction | None:
+    """Return the collective of a custom call. Only a ragged all-to-all is counted.
+
+    A call that looks like another collective, or like a ragged all-to-all without groups, is UnknownInstruction. All
+    other calls return None.
+    """
     attributes = instruction.attributes
     target, config = attributes.get("custom_call_target", "").strip('"'), attributes.get("backend_config", "")
     if _RAGGED.search(target):
@@ -198,7 +237,9 @@ def _parse_custom_call(
         counted_tensors = parse_tensors(_find_operand_shape(instruction, find_shape))[:SENT_OPERANDS]
         if counted_tensors and group_text:
             group = groups.find_group(group_text, reduces_or_gathers=False)
-            return _make_collective("all_to_all", counted_tensors, 1, group, instruction.op_name, is_ragged=True)
+            return _make_collective(
+                "all_to_all", counted_tensors, rank_factor=1, group=group, op_name=instruction.op_name, is_ragged=True
+            )
     if _LIKELY_CALL_TARGET.search(target):
         return UnknownInstruction(f"custom-call {target}")
     if _REMOTE_COPIES.search(config):
@@ -215,13 +256,14 @@ def _find_ragged_groups(attributes: Mapping[str, str], config: str) -> str:
     else:
         dense_match = _DENSE_GROUPS.search(config)
         group_text = dense_match[0] if dense_match else ""
-    has_own_channel = "channel_id" in group_text or not _CHANNEL.search(config)
-    return group_text if has_own_channel or not group_text else f"{_ANY_CHANNEL}, {group_text}"
+    needs_channel = "channel_id" not in group_text and _CHANNEL.search(config) is not None
+    return f"{_ANY_CHANNEL}, {group_text}" if group_text and needs_channel else group_text
 
 
 def _make_collective(
     kind: Kind, counted_tensors: list[Tensor], rank_factor: int, group: ReplicaGroup, op_name: str, *, is_ragged: bool
 ) -> HloCollective:
+    """Return a collective. Its bytes are those of the counted tensors, times ``rank_factor``."""
     dtypes = {tensor.dtype for tensor in counted_tensors}
     size_bytes = rank_factor * sum(tensor.bytes for tensor in counted_tensors)
     dtype = next(iter(dtypes)) if len(dtypes) == 1 else ("mixed" if dtypes else "none")
@@ -230,13 +272,13 @@ def _make_collective(
 
 def classify_role(dtypes: set[str], size_bytes: int) -> Role:
     """Return control if all tensors are integers and their bytes do not exceed the limits above, else payload."""
-    if dtypes and dtypes <= {*INDEX_TYPES}:
+    if not dtypes:
+        return "payload"
+    if dtypes <= {*INDEX_TYPES}:
         return "control" if size_bytes <= MAX_CONTROL_INDEX_BYTES else "payload"
-    return (
-        "control"
-        if dtypes and dtypes <= {*INDEX_TYPES, *BYTE_TYPES} and size_bytes <= MAX_CONTROL_SMALL_INTEGER_BYTES
-        else "payload"
-    )
+    if dtypes <= {*INDEX_TYPES, *BYTE_TYPES}:
+        return "control" if size_bytes <= MAX_CONTROL_SMALL_INTEGER_BYTES else "payload"
+    return "payload"
 
 
 def find_phase(op_name: str) -> Phase:
@@ -249,7 +291,10 @@ def find_phase(op_name: str) -> Phase:
 
 
 def find_module(op_name: str) -> str:
-    """Return the model scopes and the operation in ``op_name``, without the names of jax's transforms and loops."""
+    """Return the model scopes and the operation in ``op_name``, without the names of jax's transforms and loops.
+
+    For example, ``jit(step)/transpose(jvp(decoder))/while/body/moe/dot_general`` is ``decoder/moe/dot_general``.
+    """
     path = op_name.replace('\\"', '"')
     if path.startswith(("jit(", "pjit(")):
         path = path.partition(")/")[2] or path

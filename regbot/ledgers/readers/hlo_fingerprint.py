@@ -21,9 +21,12 @@ _NOISE = re.compile(r', metadata=\{(?:[^{}"\n]++|' + _STRING + r"|\{[^{}\n]*+\})
 about a thousand steps per character, even for a hostile line.
 """
 _DEFINED = re.compile(r"%([\w.\-]++) = ", re.ASCII)
+"""The name that an instruction defines."""
 _NAME = re.compile(r"%([\w.\-]++)", re.ASCII)
+"""A name of an instruction or a computation."""
 _MODULE_NAME = re.compile(r"HloModule [^\s,]+")
 _MODULE_NOISE = re.compile(r'fingerprint_before_lhs="[^"]*",?')
+"""Text to remove from the header line."""
 
 
 class ProgramFingerprint:
@@ -33,6 +36,7 @@ class ProgramFingerprint:
         module = _MODULE_NOISE.sub("", _MODULE_NAME.sub("HloModule", header))
         self._hash = hashlib.sha256(COMMENT.sub("", module).encode())
         self._names: dict[str, str] = {}
+        """Replacement of the name of each earlier computation: a percent sign and a part of its digest."""
 
     def add(self, name: str, is_entry: bool, text: str) -> None:
         """Add one computation to the hash. ``text`` is its HLO, and ``is_entry`` says whether the program starts with
@@ -46,8 +50,8 @@ class ProgramFingerprint:
         text = _NOISE.sub("", text)
         defined_names = _DEFINED.findall(text)
         canonical_names = _CanonicalNames(self._names)
-        canonical_names.update(zip(defined_names, map("%{}".format, range(len(defined_names))), strict=True))
-        parts = _NAME.split(text)
+        canonical_names.update({name: f"%{position}" for position, name in enumerate(defined_names)})
+        parts = _NAME.split(text)  # every second part is a name
         parts[1::2] = map(canonical_names.__getitem__, parts[1::2])
         digest = hashlib.sha256("".join(parts).encode("utf-8", "replace")).hexdigest()
         self._names[name] = "%" + digest[:32]

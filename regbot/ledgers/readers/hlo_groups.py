@@ -36,14 +36,20 @@ groups. The limit bounds the work for a program that has a different group in ea
 """
 
 _LIST = re.compile(r"\{([0-9,]*)\}")
+"""One group of a list."""
 _LISTS = re.compile(r"replica_groups=(\{(?:\{[0-9,]*\},?)*+\})")
 _IOTA = re.compile(r"replica_groups=\[([0-9,]+)\]<=\[([0-9,]+)\](?:T\(([0-9,]+)\))?")
 _MESH = re.compile(
     r"replica_groups=mesh\[([^\]]{0,4096})\]"
     r"(?:, device_ids=\((?:\[([0-9,]+)\](?:T\(([0-9,]+)\))?|([0-9,]+))\))? \{([^}]{0,4096})\}"
 )
+"""A mesh. The regex groups are its axes, the reshaped and the transposed device order or a list of devices, and the
+axes over which a replica group runs.
+"""
 _AXIS = re.compile(r"['\"]?([^'\"=,]+)['\"]?=([0-9]{1,9})(?:,|$)")
+"""Name and size of a mesh axis: ``'data'=2``."""
 _AXIS_PART = re.compile(r"['\"]?([^'\",:]+)['\"]?(?::\(([0-9]{1,9})\)([0-9]{1,9})|:)?(?:,|$)")
+"""An axis or a part of one: ``'b'``, or ``'b':(1)2`` with the outer size 1 and the size of the part 2."""
 _DENSE = re.compile(r"replica_groups = dense<(\[\[[0-9, \[\]]*\]\])>")
 _PAIRS = re.compile(r"\{(?:\{[0-9]{1,9},[0-9]{1,9}\},?)*+\}")
 _PAIR = re.compile(r"\{([0-9]{1,9}),([0-9]{1,9})\}")
@@ -51,15 +57,14 @@ _GENERATED_NAME = re.compile(r"axis_[0-9]+")
 
 
 class ReplicaGroup(NamedTuple):
-    """Sorted devices of a group.
-
-    ``axis`` is the mesh axis, or '' if the program does not name it. ``without_device_0`` means that device 0
-    communicates with no other device, and that this is the largest group of other devices.
-    """
+    """One group of devices that communicate with each other."""
 
     ranks: tuple[int, ...]
+    """The devices, sorted."""
     axis: str = ""
+    """The mesh axis, or '' if the program does not name it."""
     without_device_0: bool = False
+    """Whether device 0 communicates with no other device, so that this is the largest group of other devices."""
 
 
 class BadGroup(Exception):
@@ -89,8 +94,11 @@ class ReplicaGroups:
     def __init__(self, devices: Devices) -> None:
         self.devices = devices
         self._by_spelling: dict[tuple[str, bool], ReplicaGroup] = {}
+        """Groups by the arguments of ``find_group`` or ``find_permute_group``."""
         self._groups: dict[ReplicaGroup, ReplicaGroup] = {}
+        """The object that stands for all groups equal to the key."""
         self._work = 0
+        """Devices and characters of all spellings so far."""
 
     def find_group(self, attributes: str, *, reduces_or_gathers: bool) -> ReplicaGroup:
         """Return what the module's function ``find_group`` returns, from a cache. Raises BadGroup."""
@@ -107,7 +115,8 @@ class ReplicaGroups:
         return self._by_spelling[key]
 
     def _add(self, key: tuple[str, bool], group: ReplicaGroup) -> None:
-        self._work += len(key[0]) + len(group.ranks)
+        text, _ = key
+        self._work += len(text) + len(group.ranks)
         if self._work > MAX_WORK:
             raise BadGroup("too many distinct groups")
         self._by_spelling[key] = self._groups.setdefault(group, group)
@@ -117,12 +126,17 @@ def find_group(attributes: str, devices: Devices, *, reduces_or_gathers: bool) -
     """Return the group of a collective from its attributes, such as ``replica_groups=...``. Raises BadGroup.
 
     ``reduces_or_gathers`` is True for all-reduce, all-gather and reduce-scatter. Only these have the attribute
-    ``use_global_device_ids``.
+    ``use_global_device_ids``. The numbers in the groups mean one of four things:
+
+    - without a channel id, replicas,
+    - with a channel id and ``use_global_device_ids``, devices,
+    - with a channel id, in an all-reduce, all-gather or reduce-scatter, replicas with all their partitions,
+    - with a channel id, in any other collective, partitions.
     """
-    numbers_are_replicas = "channel_id=" not in attributes
-    spans_all_partitions = (
-        reduces_or_gathers and not numbers_are_replicas and "use_global_device_ids=true" not in attributes
-    )
+    has_channel = "channel_id=" in attributes
+    uses_device_ids = has_channel and "use_global_device_ids=true" in attributes
+    spans_all_partitions = has_channel and reduces_or_gathers and not uses_device_ids
+    # One replica with several partitions is a group of several devices.
     min_size = 1 if spans_all_partitions and devices.partitions > 1 else 2
     group = (
         _parse_lists(attributes, min_size)
@@ -135,32 +149,32 @@ def find_group(attributes: str, devices: Devices, *, reduces_or_gathers: bool) -
             raise BadGroup(
                 f"replica_groups in an unknown syntax: {clip(attributes.partition('replica_groups=')[2], 80)!r}"
             )
-        group = ReplicaGroup(())
-    if not numbers_are_replicas and "use_global_device_ids=true" in attributes:
+        group = ReplicaGroup(())  # no groups mean one group of everything
+    if uses_device_ids:
         return group if group.ranks else _make_full_group(devices.total)
-    if numbers_are_replicas:
-        ranks = group.ranks or _make_full_group(devices.replicas).ranks
-        return group._replace(ranks=_sort_ranks(rank * devices.partitions for rank in ranks))
-    if reduces_or_gathers:
-        ranks = group.ranks or _make_full_group(devices.replicas).ranks
-        _check_size(len(ranks) * devices.partitions)
-        return group._replace(
-            ranks=_sort_ranks(
-                replica * devices.partitions + partition for replica in ranks for partition in range(devices.partitions)
-            )
+    if not has_channel:
+        replicas = group.ranks or _make_full_group(devices.replicas).ranks
+        first_devices = (replica * devices.partitions for replica in replicas)
+        return group._replace(ranks=_sort_ranks(first_devices))
+    if spans_all_partitions:
+        replicas = group.ranks or _make_full_group(devices.replicas).ranks
+        _check_size(len(replicas) * devices.partitions)
+        all_devices = (
+            replica * devices.partitions + partition for replica in replicas for partition in range(devices.partitions)
         )
+        return group._replace(ranks=_sort_ranks(all_devices))
     return group if group.ranks else _make_full_group(devices.partitions)
 
 
 def find_permute_group(pairs: str, devices: Devices, *, has_channel: bool) -> ReplicaGroup:
     """Return the devices that a permute connects with device 0, directly or through other devices. Raises BadGroup.
 
-    ``pairs`` are pairs of source and target such as ``{{0,1},{1,0}}``. ``has_channel`` says whether the permute
-    has a channel id.
+    ``pairs`` are pairs of source and target such as ``{{0,1},{1,0}}``. ``has_channel`` says whether the permute has a
+    channel id. With a channel id the numbers are partitions, and otherwise replicas.
     """
     if not _PAIRS.fullmatch(pairs):
         raise BadGroup(f"source_target_pairs in an unknown syntax: {clip(pairs, 80)!r}")
-    parents: dict[int, int] = {}
+    parents: dict[int, int] = {}  # a union-find forest: connected devices have the same root, the lowest of them
 
     def find_root(device: int) -> int:
         while parents.setdefault(device, device) != device:
@@ -174,8 +188,9 @@ def find_permute_group(pairs: str, devices: Devices, *, has_channel: bool) -> Re
     components: dict[int, list[int]] = defaultdict(list)
     for device in list(parents):
         components[find_root(device)].append(device)
-    group, stride = _choose_group(components.values(), 2), 1 if has_channel else devices.partitions
-    return group._replace(ranks=tuple(device * stride for device in group.ranks))
+    group = _choose_group(components.values(), min_size=2)
+    devices_per_number = 1 if has_channel else devices.partitions
+    return group._replace(ranks=tuple(number * devices_per_number for number in group.ranks))
 
 
 def format_group(ranks: Sequence[int]) -> str:
@@ -186,6 +201,7 @@ def format_group(ranks: Sequence[int]) -> str:
 
 
 def _check_size(count: int) -> int:
+    """Return ``count``. Raises BadGroup if no group can have so many devices."""
     if count > MAX_GROUP_SIZE:
         raise BadGroup(f"a group of {count:,} devices is too large")
     return count
@@ -224,34 +240,42 @@ def _choose_group(groups: Iterable[list[int]], min_size: int) -> ReplicaGroup:
         if len(ranks) > len(largest):
             largest = ranks
     without_device_0 = len(group_of_device_0) < min_size <= len(largest)
-    return ReplicaGroup(
-        _sort_ranks(largest if without_device_0 else group_of_device_0 or largest), without_device_0=without_device_0
-    )
+    chosen = largest if without_device_0 else group_of_device_0 or largest
+    return ReplicaGroup(_sort_ranks(chosen), without_device_0=without_device_0)
 
 
 def _parse_lists(attributes: str, min_size: int) -> ReplicaGroup | None:
+    """Parse groups such as ``replica_groups={{0,1},{2,3}}``. Return None if the attributes have another syntax."""
     match = _LISTS.search(attributes)
-    return (
-        _choose_group((_parse_numbers(ranks[1]) for ranks in _LIST.finditer(match[1][1:-1])), min_size)
-        if match
-        else None
-    )
+    if match is None:
+        return None
+    inner_text = match[1][1:-1]  # without the outer braces
+    return _choose_group((_parse_numbers(ranks[1]) for ranks in _LIST.finditer(inner_text)), min_size)
 
 
 def _parse_dense(attributes: str, min_size: int) -> ReplicaGroup | None:
-    """Parse groups in the MLIR syntax ``dense<[[0, 1], [2, 3]]>``, which custom calls use."""
+    """Parse groups in the MLIR syntax ``dense<[[0, 1], [2, 3]]>``, which custom calls use. Return None if the
+    attributes have another syntax.
+    """
     match = _DENSE.search(attributes)
-    return _choose_group(map(_parse_numbers, re.findall(r"\[([0-9, ]+)\]", match[1])), min_size) if match else None
+    if match is None:
+        return None
+    return _choose_group(map(_parse_numbers, re.findall(r"\[([0-9, ]+)\]", match[1])), min_size)
 
 
 def _parse_iota(attributes: str) -> ReplicaGroup | None:
+    """Parse groups such as ``replica_groups=[4,2]<=[2,4]T(1,0)``: 4 groups of 2 consecutive devices of a device order.
+
+    Device 0 comes first in every order, so its group is the first. Return None if the attributes have another syntax.
+    """
     match = _IOTA.search(attributes)
     if match is None:
         return None
-    groups, order = _parse_numbers(match[1]), _DeviceOrder.parse(match[2], match[3])
-    if len(groups) != 2 or groups[0] * groups[1] != order.number:
+    sizes, order = _parse_numbers(match[1]), _DeviceOrder.parse(match[2], match[3])
+    if len(sizes) != 2 or math.prod(sizes) != order.number:
         raise BadGroup(f"{clip(match[0], 80)!r} has sizes that do not match")
-    return ReplicaGroup(_sort_ranks(order.device(position) for position in range(_check_size(groups[1]))))
+    _, group_size = sizes
+    return ReplicaGroup(_sort_ranks(order.device(position) for position in range(_check_size(group_size))))
 
 
 class _DeviceOrder(NamedTuple):
@@ -260,11 +284,15 @@ class _DeviceOrder(NamedTuple):
     """
 
     sizes: tuple[int, ...]
+    """Sizes of the dimensions after the transposition."""
     strides: tuple[int, ...]
+    """Distance of neighbouring devices in each of these dimensions."""
     number: int
+    """Number of devices."""
 
     @classmethod
     def parse(cls, dimensions: str, permutation: str | None) -> "_DeviceOrder":
+        """Parse an order. ``permutation`` is None if nothing is transposed. Raises BadGroup."""
         shape = _parse_numbers(dimensions)
         axes = _parse_numbers(permutation) if permutation else list(range(len(shape)))
         count = math.prod(shape)
@@ -274,44 +302,56 @@ class _DeviceOrder(NamedTuple):
         return cls(tuple(shape[axis] for axis in axes), tuple(strides), count)
 
     def device(self, position: int) -> int:
+        """Return the device at ``position`` in this order."""
         device = 0
         for size, stride in zip(reversed(self.sizes), reversed(self.strides), strict=True):
-            position, digit = divmod(position, size)
-            device += digit * stride
+            position, coordinate = divmod(position, size)
+            device += coordinate * stride
         return device
 
 
 def _parse_mesh(attributes: str) -> ReplicaGroup | None:
+    """Parse groups such as ``replica_groups=mesh['data'=2,'expert'=4] {'expert'}``. Return None if the attributes have
+    another syntax.
+
+    The group contains the mesh positions that differ from the position of device 0 only along the listed axes.
+    """
     match = _MESH.search(attributes)
     if match is None:
         return None
-    axes = {name: int(size) for name, size in _AXIS.findall(match[1])}
-    count = math.prod(axes.values())
-    if not axes or len(axes) > 32 or not 0 < count <= MAX_DEVICES:
-        raise BadGroup(f"the mesh {clip(match[1], 80)!r} is not valid")
-    devices = _parse_numbers(match[4]) if match[4] else []
-    order = _DeviceOrder.parse(match[2] or str(count), match[3])
+    axes_text, dimensions, permutation, devices_text, group_axes_text = match.groups()
+    axis_sizes = {name: int(size) for name, size in _AXIS.findall(axes_text)}
+    count = math.prod(axis_sizes.values())
+    if not axis_sizes or len(axis_sizes) > 32 or not 0 < count <= MAX_DEVICES:
+        raise BadGroup(f"the mesh {clip(axes_text, 80)!r} is not valid")
+    devices = _parse_numbers(devices_text) if devices_text else []
+    order = _DeviceOrder.parse(dimensions or str(count), permutation)
     if order.number != count or (devices and sorted(devices) != list(range(count))):
-        raise BadGroup(f"the device order of the mesh {clip(match[1], 80)!r} is not valid")
+        raise BadGroup(f"the device order of the mesh {clip(axes_text, 80)!r} is not valid")
     strides: dict[str, int] = {}
-    for name in reversed(axes):
-        strides[name] = math.prod(axes[inner_axis] for inner_axis in strides)
+    for name in reversed(axis_sizes):  # row-major: the last axis has stride 1
+        strides[name] = math.prod(axis_sizes[inner_axis] for inner_axis in strides)
     start = devices.index(0) if devices else 0
-    positions, names = [start], []
-    for name, pre_size, part_size in _AXIS_PART.findall(match[5]):
-        size = axes.get(name, 0)
-        if not size or (
-            part_size and (not int(pre_size) or not int(part_size) or size % (int(pre_size) * int(part_size)))
-        ):
-            raise BadGroup(f"the axis {clip(name, 80)!r} of the mesh {clip(match[1], 80)!r} is not valid")
-        names.append(f"{name}:({pre_size}){part_size}" if part_size else name)
-        stride = strides[name] * (size // (int(pre_size) * int(part_size)) if part_size else 1)
-        size = int(part_size) if part_size else size
+    positions, group_axes = [start], []
+    for name, outer_size, part_size in _AXIS_PART.findall(group_axes_text):
+        if name not in axis_sizes:
+            raise BadGroup(f"the axis {clip(name, 80)!r} of the mesh {clip(axes_text, 80)!r} is not valid")
+        size, stride = axis_sizes[name], strides[name]
+        if part_size:  # the axis has outer_size x part_size x inner_size positions, and the group runs over part_size
+            split = int(outer_size) * int(part_size)
+            if not split or size % split:
+                raise BadGroup(f"the axis {clip(name, 80)!r} of the mesh {clip(axes_text, 80)!r} is not valid")
+            inner_size = size // split
+            size, stride = int(part_size), stride * inner_size
+        group_axes.append(f"{name}:({outer_size}){part_size}" if part_size else name)
         _check_size(size * len(positions))
         coordinate = start // stride % size
         positions = [position + (index - coordinate) * stride for position in positions for index in range(size)]
     if any(not 0 <= position < count for position in positions):
-        raise BadGroup(f"the axes {clip(match[5], 80)!r} of the mesh {clip(match[1], 80)!r} are not valid")
+        raise BadGroup(f"the axes {clip(group_axes_text, 80)!r} of the mesh {clip(axes_text, 80)!r} are not valid")
     ranks = _sort_ranks(devices[position] if devices else order.device(position) for position in positions)
-    axis_names = sorted(names, key=lambda name: list(axes).index(name.partition(":")[0]))
-    return ReplicaGroup(ranks, "" if any(_GENERATED_NAME.match(name) for name in names) else "+".join(axis_names))
+    if any(_GENERATED_NAME.match(name) for name in group_axes):
+        return ReplicaGroup(ranks)
+    mesh_order = list(axis_sizes)
+    group_axes.sort(key=lambda axis: mesh_order.index(axis.partition(":")[0]))
+    return ReplicaGroup(ranks, axis="+".join(group_axes))

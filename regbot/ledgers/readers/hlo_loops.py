@@ -26,8 +26,10 @@ integer. A scan needs five instructions.
 """
 
 _NUMBER = re.compile(r"\((-?[0-9]{1,18})\)")
+"""The number in ``constant(8)`` or ``parameter(0)``, after the opcode."""
 _INDEX = re.compile(r"[0-9]{1,6}")
 _FLIPPED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE", "EQ": "EQ"}
+"""Direction of a comparison after its two sides are swapped."""
 
 
 class Value(NamedTuple):
@@ -42,16 +44,18 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scalars:
-    """The integer scalars of one computation.
-
-    ``instructions`` and ``root`` are set if the computation is small and returns one integer. ``results`` is set if the
-    computation returns a tuple: it maps positions in this tuple to values, which refer to the tuple that the
-    computation receives.
+    """The integer scalars of one computation. For a computation that returns neither an integer nor a tuple, or that
+    returns an integer and is too large, all fields are empty.
     """
 
     instructions: Mapping[str, Instruction] = field(default_factory=dict)
+    """Instructions by name, if the computation is small and returns one integer."""
     root: str = ""
+    """Name of the instruction that returns this integer."""
     results: Mapping[int, Value] = field(default_factory=dict)
+    """If the computation returns a tuple: the known integers by their position in it. The values refer to the tuple
+    that the computation receives.
+    """
 
 
 class TripCount(NamedTuple):
@@ -103,83 +107,114 @@ def read_tuple_values(
 def count_trips(
     condition: Scalars, body: Scalars, starts: Mapping[int, int], computations: Mapping[str, Scalars]
 ) -> TripCount:
-    """Return the number of trips of a loop. ``starts`` has the integers of the loop's initial tuple by position."""
+    """Return the number of trips of a loop. ``starts`` has the integers of the loop's initial tuple by position.
+
+    The condition compares the counter with the limit. The limit is a constant, or an element of the tuple that the body
+    does not change.
+    """
+    unknown = TripCount(None, is_assumed=False)
     comparison = _find_comparison(condition, computations)
     if comparison is None:
-        return TripCount(None, False)
-    direction, left, right = comparison
-    if left.position is None or (right.position is not None and _find_step(body, left.position) == 0):
-        direction, left, right = _FLIPPED[direction], right, left
-    if left.position is None:
-        return TripCount(None, False)
-    limit = right.offset
-    if right.position is not None:
-        if _find_step(body, right.position) != 0 or right.position not in starts:
-            return TripCount(None, False)
-        limit += starts[right.position]
-    step, start = _find_step(body, left.position), starts.get(left.position)
-    is_assumed = step is None or start is None
-    count = _count_iterations(direction, (start or 0) + left.offset, 1 if step is None else step, limit)
-    return TripCount(count, is_assumed)
+        return unknown
+    direction, counter, limit = comparison.direction, comparison.left, comparison.right
+    is_left_constant = counter.position is None or (
+        limit.position is not None and _find_step(body, counter.position) == 0
+    )
+    if is_left_constant:  # so the counter is on the right side
+        direction, counter, limit = _FLIPPED[direction], limit, counter
+    if counter.position is None:
+        return unknown
+    limit_value = limit.offset
+    if limit.position is not None:
+        if _find_step(body, limit.position) != 0 or limit.position not in starts:
+            return unknown
+        limit_value += starts[limit.position]
+    step, start = _find_step(body, counter.position), starts.get(counter.position)
+    first_value = (0 if start is None else start) + counter.offset
+    number = _count_iterations(direction, first_value, 1 if step is None else step, limit_value)
+    return TripCount(number, is_assumed=step is None or start is None)
 
 
 def _count_iterations(direction: str, start: int, step: int, limit: int) -> int | None:
+    """Return how often a counter passes a comparison with ``limit`` before it fails for the first time.
+
+    Return None if the counter moves away from the limit, passes over a limit that it must hit (NE), or if the direction
+    is EQ. For 'counter < 10' with start 0 and step 3, the result is 4, for the counters 0, 3, 6 and 9.
+    """
+    distance = limit - start
     match direction:
         case "LT" if step > 0:
-            return max(0, -((start - limit) // step))
+            return max(0, _divide_up(distance, step))
         case "LE" if step > 0:
-            return max(0, -((start - limit - 1) // step))
+            return max(0, _divide_up(distance + 1, step))
         case "GT" if step < 0:
-            return max(0, -((limit - start) // -step))
+            return max(0, _divide_up(-distance, -step))
         case "GE" if step < 0:
-            return max(0, -((limit - start - 1) // -step))
-        case "NE" if step and (limit - start) % step == 0 and (limit - start) // step >= 0:
-            return (limit - start) // step
+            return max(0, _divide_up(-distance + 1, -step))
+        case "NE" if step and distance % step == 0 and distance // step >= 0:
+            return distance // step
     return None
 
 
+def _divide_up(dividend: int, divisor: int) -> int:
+    """Return the quotient, rounded up. ``divisor`` is positive."""
+    return -(-dividend // divisor)
+
+
 def _find_step(body: Scalars, position: int) -> int | None:
+    """Return what the body adds to the tuple's element at ``position``: 0 if the body does not change the element, None
+    if it is unknown.
+    """
     value = body.results.get(position)
     return value.offset if value is not None and value.position == position else None
 
 
-def _find_comparison(condition: Scalars, computations: Mapping[str, Scalars]) -> tuple[str, Value, Value] | None:
-    """Return the direction and both sides of the comparison that a condition returns, or None if it returns no
-    comparison.
+class _Comparison(NamedTuple):
+    """A comparison of two integers. ``direction`` is a key of ``_FLIPPED``, such as 'LT' for left < right."""
+
+    direction: str
+    left: Value
+    right: Value
+
+
+def _find_comparison(condition: Scalars, computations: Mapping[str, Scalars]) -> _Comparison | None:
+    """Return the comparison that a condition returns, or None if it returns none or one side is unknown.
 
     The comparison may be inside a fusion.
     """
     evaluator = _Evaluator(computations, requested_integers=len(condition.instructions))
     scope = _Scope(callee="", instructions=condition.instructions, parameters=())
     root = condition.instructions.get(condition.root)
-    if (
-        root is not None
-        and root.opcode == "fusion"
-        and (callee := evaluator.resolve_callee(scope, root, 0)) is not None
-    ):
-        scope, root = callee.scope, callee.scope.instructions.get(callee.root)
-    direction = root.attributes.get("direction", "") if root is not None and root.opcode == "compare" else ""
-    if root is None or direction not in _FLIPPED:
+    if root is not None and root.opcode == "fusion":
+        callee = evaluator.resolve_callee(scope, root, depth=0)
+        if callee is not None:
+            scope, root = callee.scope, callee.scope.instructions.get(callee.root)
+    if root is None or root.opcode != "compare":
         return None
-    sides = [evaluator.value(scope, name) for name in root.operands[:3]]
-    if len(sides) != 2 or sides[0] is None or sides[1] is None:
+    direction = root.attributes.get("direction", "")
+    if direction not in _FLIPPED:
         return None
-    return direction, sides[0], sides[1]
+    match [evaluator.value(scope, name) for name in root.operands[:3]]:
+        case [Value() as left, Value() as right]:
+            return _Comparison(direction, left, right)
+    return None
 
 
 class _Scope(NamedTuple):
-    """The instructions of one computation and the values of its parameters.
-
-    ``callee`` is the name of the computation, if a fusion or call runs it. ``callee`` and ``parameters`` are empty for
-    a loop's own computations.
-    """
+    """The instructions of one computation and the values of its parameters."""
 
     callee: str
+    """Name of the computation, if a fusion or call runs it; '' for the condition and the body of a loop."""
     instructions: Mapping[str, Instruction]
     parameters: tuple[Value | None, ...]
+    """Values of the parameters; None for an unknown value. Empty for the condition and the body of a loop, whose only
+    parameter is the loop's tuple.
+    """
 
 
 class _Callee(NamedTuple):
+    """A computation that a fusion or call runs. ``root`` is the name of the instruction that it returns."""
+
     scope: _Scope
     root: str
 
@@ -196,6 +231,7 @@ class _Evaluator:
         self._computations = computations
         self._remaining_work = BASE_WORK + WORK_PER_INTEGER * requested_integers
         self._values: dict[tuple[str, tuple[Value | None, ...], str], Value | None] = {}
+        """Results by computation, values of its parameters, and instruction."""
 
     def value(self, scope: _Scope, name: str, depth: int = 0) -> Value | None:
         """Return the integer value of the instruction ``name``, or None if it is unknown."""
@@ -206,7 +242,7 @@ class _Evaluator:
         if instruction is None or depth > MAX_DEPTH or self._remaining_work <= 0:
             return None
         self._remaining_work -= 1
-        self._values[key] = None
+        self._values[key] = None  # an instruction that refers to itself is unknown
         self._values[key] = result = self._evaluate(scope, instruction, depth + 1)
         return result
 
@@ -225,14 +261,15 @@ class _Evaluator:
         return _Callee(callee_scope, computation.root)
 
     def _evaluate(self, scope: _Scope, instruction: Instruction, depth: int) -> Value | None:
+        """Return the value of an instruction, or None if it is unknown or the opcode is not evaluated."""
         match instruction.opcode:
             case "constant":
-                return Value(None, int(number[1])) if (number := _NUMBER.match(instruction.rest)) else None
+                number = _NUMBER.match(instruction.rest)
+                return Value(None, int(number[1])) if number else None
             case "parameter":
                 number = _NUMBER.match(instruction.rest)
-                return (
-                    scope.parameters[int(number[1])] if number and 0 <= int(number[1]) < len(scope.parameters) else None
-                )
+                parameter_index = int(number[1]) if number else len(scope.parameters)
+                return scope.parameters[parameter_index] if 0 <= parameter_index < len(scope.parameters) else None
             case "get-tuple-element":
                 operands, index = instruction.operands, instruction.attributes.get("index", "")
                 source = scope.instructions.get(operands[0]) if operands else None
@@ -249,6 +286,10 @@ class _Evaluator:
 
 
 def _combine(opcode: str, values: Sequence[Value | None]) -> Value | None:
+    """Return the result of a copy, an addition or a subtraction.
+
+    Return None if an operand is unknown, or if the result is no sum of one tuple element and a constant.
+    """
     match opcode, values:
         case ("copy" | "bitcast" | "convert", [value]):
             return value

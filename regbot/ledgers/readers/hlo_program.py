@@ -25,6 +25,7 @@ from regbot.ledgers.readers.hlo_text import MAX_BYTES, ComputationText, Instruct
 from regbot.text.clip import clip
 
 MAX_EXECUTIONS = 2**53
+"""Largest number of executions. Up to this limit, integers are exact in JSON."""
 MAX_INTEGER_TEXT = 4096
 """Computations that return one integer are kept only if their text has fewer characters than this. They are loop
 conditions, and fusions that compute integers of a loop.
@@ -33,8 +34,11 @@ conditions, and fusions that compute integers of a loop.
 _CANDIDATE = re.compile(
     r" (?:all-|collective-|reduce-scatter|ragged-|cross-replica-|(?:custom-call|send|while|conditional)\()"
 )
+"""Opcode of an instruction that may communicate, or that controls how often others run."""
 _INTEGER_RESULT = re.compile(r"-> (?:pred|[su](?:32|64))\[\][^()]*$")
+"""End of the header of a computation that returns one integer or boolean."""
 _REFERENCE = re.compile(r"=%([\w.\-]+)", re.ASCII)
+"""An attribute that names a computation, such as ``calls=%fusion``."""
 _SCALAR_LINE = tuple(map(re.compile, (r"ROOT ", r" = (?:pred|[su](?:32|64))\[\]", r" parameter\(")))
 """Patterns of the lines that ``hlo_loops`` keeps. Few other lines match. Each pattern starts with a literal for
 speed.
@@ -49,21 +53,27 @@ class BrokenProgram(Exception):
 
 
 class ComputationCall(NamedTuple):
+    """A computation that another one calls, and how many times one execution of the caller runs it."""
+
     callee: str
     times: int
 
 
 class WhileLoop(NamedTuple):
-    """A while loop. ``starts`` has the integers of the loop's initial tuple by position."""
+    """A while loop. ``body`` and ``condition`` are names of computations."""
 
     name: str
     body: str
     condition: str
     known_trips: int | None
+    """Trip count that XLA recorded, or None."""
     starts: Mapping[int, int]
+    """Known integers of the loop's initial tuple, by their position in the tuple."""
 
 
 class Conditional(NamedTuple):
+    """A conditional. ``branches`` are names of computations, one of which runs."""
+
     name: str
     branches: tuple[str, ...]
 
@@ -80,9 +90,11 @@ class Computation:
 
     @property
     def is_relevant(self) -> bool:
+        """Whether the computation communicates, itself or through a computation that it calls."""
         return bool(self.communications or self.calls or self.loops or self.conditionals)
 
     def callees(self) -> Iterator[str]:
+        """Yield the names of all computations that this one may run."""
         yield from (call.callee for call in self.calls)
         yield from (name for loop in self.loops for name in (loop.body, loop.condition))
         yield from (branch for conditional in self.conditionals for branch in conditional.branches)
@@ -101,6 +113,7 @@ class Program:
         self._groups = ReplicaGroups(devices)
         self.computations: dict[str, Computation] = {}
         self._scalars: dict[str, Scalars] = {}
+        """Integer scalars of the computations that may decide the trip count of a loop, by name."""
 
     def add(self, body: ComputationText) -> None:
         """Parse and add one computation. Raises BadShape, BadGroup or BrokenProgram."""
@@ -109,184 +122,216 @@ class Program:
         computation = Computation(body.name)
         index = _InstructionIndex(body)
         is_scatter = body.name.startswith("all-reduce-scatter")
-        for line in self._select_lines(body):
-            if may_communicate(line.opcode):
-                communication = parse_communication(line, self._groups, index.find_shape, is_scatter)
+        for instruction in self._select_instructions(body):
+            if may_communicate(instruction.opcode):
+                communication = parse_communication(instruction, self._groups, index.find_shape, is_scatter)
                 if communication is not None:
                     computation.communications.append(communication)
-            if line.opcode == "while":
-                self._add_loop(computation, line, index)
-            elif line.opcode == "conditional":
-                self._add_conditional(computation, line)
-            elif not line.opcode.endswith(("-done", "-update")):
-                self._add_calls(computation, line)
+            if instruction.opcode == "while":
+                self._add_loop(computation, instruction, index)
+            elif instruction.opcode == "conditional":
+                self._add_conditional(computation, instruction)
+            elif not instruction.opcode.endswith(("-done", "-update")):  # the -start operation has made the call
+                self._add_calls(computation, instruction)
         self.computations[body.name] = computation if computation.is_relevant else _SILENT
-        if computation.is_relevant or (_INTEGER_RESULT.search(body.header) and len(body.text) < MAX_INTEGER_TEXT):
+        returns_small_integer = _INTEGER_RESULT.search(body.header) and len(body.text) < MAX_INTEGER_TEXT
+        if computation.is_relevant or returns_small_integer:
             offsets = sorted(match.start() for pattern in _SCALAR_LINE for match in pattern.finditer(body.text))
-            self._scalars[body.name] = select_scalars(
-                filter(None, map(parse_instruction, body.lines_at(offsets))), self._scalars
-            )
+            self._scalars[body.name] = select_scalars(_parse_lines(body, offsets), self._scalars)
 
-    def _select_lines(self, body: ComputationText) -> Iterator[Instruction]:
-        """Yield the few instructions that can be relevant. If possible, all other lines are skipped without parsing."""
+    def _select_instructions(self, body: ComputationText) -> Iterator[Instruction]:
+        """Yield the few instructions that may communicate or call a computation that communicates.
+
+        In a text whose names begin with a percent sign, all other lines are skipped without parsing.
+        """
         if not body.has_percent_names:
             yield from body.instructions()
             return
         offsets = [match.start() for match in _CANDIDATE.finditer(body.text)]
-        if not all(map(self._is_silent, set(_REFERENCE.findall(body.text)))):
+        callees = set(_REFERENCE.findall(body.text))
+        if not self._are_silent(callees):
             offsets += [match.start() for match in _REFERENCE.finditer(body.text) if not self._is_silent(match[1])]
-        yield from filter(None, map(parse_instruction, body.lines_at(sorted(offsets))))
+        yield from _parse_lines(body, sorted(offsets))
 
     def _is_silent(self, callee: str) -> bool:
+        """Whether an earlier computation with this name exists and does not communicate."""
         return self.computations.get(callee) is _SILENT
 
-    def _add_calls(self, computation: Computation, line: Instruction) -> None:
-        attributes = line.attributes
-        callees = [name for key in _CALL_ATTRIBUTES if key in attributes for name in _parse_names(attributes[key])]
-        computation.calls += [ComputationCall(name, 1) for name in callees if not self._is_silent(name)]
+    def _are_silent(self, callees: Iterable[str]) -> bool:
+        return all(self._is_silent(callee) for callee in callees)
 
-    def _add_conditional(self, computation: Computation, line: Instruction) -> None:
-        attributes = line.attributes
-        branches = tuple(
-            name for key in _BRANCH_ATTRIBUTES if key in attributes for name in _parse_names(attributes[key])
-        )
+    def _add_calls(self, computation: Computation, instruction: Instruction) -> None:
+        callees = _list_callees(instruction, _CALL_ATTRIBUTES)
+        computation.calls += [ComputationCall(callee, times=1) for callee in callees if not self._is_silent(callee)]
+
+    def _add_conditional(self, computation: Computation, instruction: Instruction) -> None:
+        branches = _list_callees(instruction, _BRANCH_ATTRIBUTES)
         if not branches:
-            raise BrokenProgram(f"the conditional {clip(line.name, 80)} has no branches")
-        if not all(map(self._is_silent, branches)):
-            computation.conditionals.append(Conditional(line.op_name or line.name, branches))
+            raise BrokenProgram(f"the conditional {clip(instruction.name, 80)} has no branches")
+        if not self._are_silent(branches):
+            computation.conditionals.append(Conditional(instruction.op_name or instruction.name, tuple(branches)))
 
-    def _add_loop(self, computation: Computation, line: Instruction, index: "_InstructionIndex") -> None:
-        attributes = line.attributes
-        callees = [name for key in ("body", "condition") for name in _parse_names(attributes.get(key, ""))]
+    def _add_loop(self, computation: Computation, instruction: Instruction, index: "_InstructionIndex") -> None:
+        """Add a while loop, with its recorded trip count or else with the start values from which to count trips."""
+        callees = _list_callees(instruction, ("body", "condition"))
         if len(callees) != 2:
-            raise BrokenProgram(f"the loop {clip(line.name, 80)} has no body or no condition")
-        if all(map(self._is_silent, callees)):
+            raise BrokenProgram(f"the loop {clip(instruction.name, 80)} has no body or no condition")
+        if self._are_silent(callees):
             return
-        recorded_trips = _KNOWN_TRIPS.search(attributes.get("backend_config", ""))
+        body, condition = callees
+        recorded_trips = _KNOWN_TRIPS.search(instruction.attributes.get("backend_config", ""))
         starts: dict[int, int] = {}
         if recorded_trips is None:
-            initial_tuple = index.lines.get(line.operands[0]) if line.operands else None
+            operands = instruction.operands
+            initial_tuple = index.instructions.get(operands[0]) if operands else None
             if initial_tuple is not None and initial_tuple.opcode == "tuple":
-                values = read_tuple_values(initial_tuple, index.lines, self._scalars)
+                values = read_tuple_values(initial_tuple, index.instructions, self._scalars)
                 starts = {position: value.offset for position, value in values.items() if value.position is None}
         computation.loops.append(
             WhileLoop(
-                line.op_name or line.name,
-                callees[0],
-                callees[1],
-                int(recorded_trips[1]) if recorded_trips else None,
-                starts,
+                instruction.op_name or instruction.name,
+                body,
+                condition,
+                known_trips=int(recorded_trips[1]) if recorded_trips else None,
+                starts=starts,
             )
         )
 
     def count_executions(self, entry: str) -> "ExecutionCounts":
         """Return the execution counts of all computations that ENTRY calls directly or indirectly. Raises
         BrokenProgram.
+
+        ``entry`` is the name of the ENTRY computation. The traffic of each computation is summed from the callees up,
+        because it decides which branch of a conditional counts. Executions are then multiplied from ENTRY down.
         """
         order = _order_callees_first(self.computations, entry)
         traffic: dict[str, _Traffic] = {}
-        edges: dict[str, list[ComputationCall]] = {}
-        counts = ExecutionCounts({}, [], [], [])
+        calls_by_caller: dict[str, list[ComputationCall]] = {}
+        counts = ExecutionCounts(executions={}, unknown_loops=[], assumed_loops=[], unequal_conditionals=[])
         for name in order:
             computation = self.computations[name]
-            edges[name] = [*computation.calls, *self._list_loop_calls(computation, counts)]
+            calls = [*computation.calls, *self._list_loop_calls(computation, counts)]
             for conditional in computation.conditionals:
-                branch_traffic = [traffic[branch] for branch in conditional.branches]
-                largest_traffic = max(branch_traffic, key=lambda candidate: candidate[:2])
-                edges[name].append(ComputationCall(conditional.branches[branch_traffic.index(largest_traffic)], 1))
-                if len(set(branch_traffic)) > 1:
+                largest_branch = max(
+                    conditional.branches, key=lambda branch: (traffic[branch].bytes, traffic[branch].executions)
+                )
+                calls.append(ComputationCall(largest_branch, times=1))
+                if len({traffic[branch] for branch in conditional.branches}) > 1:
                     counts.unequal_conditionals.append(conditional.name)
-            traffic[name] = _sum_traffic(
-                computation.communications, [(traffic[call.callee], call.times) for call in edges[name]]
-            )
+            calls_by_caller[name] = calls
+            traffic[name] = _sum_traffic(computation.communications, calls, traffic)
         executions = dict.fromkeys(order, 0)
         executions[entry] = 1
         for name in reversed(order):
-            for call in edges[name]:
-                executions[call.callee] = min(
-                    executions[call.callee] + executions[name] * call.times, MAX_EXECUTIONS + 1
-                )
+            for call in calls_by_caller[name]:
+                total = executions[call.callee] + executions[name] * call.times
+                executions[call.callee] = min(total, MAX_EXECUTIONS + 1)
         return counts._replace(executions=executions)
 
     def _list_loop_calls(self, computation: Computation, counts: "ExecutionCounts") -> Iterator[ComputationCall]:
+        """Yield the calls of the bodies and conditions of all loops. Add the names of loops whose trip count is unknown
+        or assumed to ``counts``. A loop with an unknown trip count makes one trip.
+        """
         for loop in computation.loops:
-            count = loop.known_trips
-            if count is None:
-                condition, body = (self._scalars.get(name, Scalars()) for name in (loop.condition, loop.body))
-                count, is_assumed = count_trips(condition, body, loop.starts, self._scalars)
-                if count is None:
+            trips = loop.known_trips
+            if trips is None:
+                condition = self._scalars.get(loop.condition, Scalars())
+                body = self._scalars.get(loop.body, Scalars())
+                trips, is_assumed = count_trips(condition, body, loop.starts, self._scalars)
+                if trips is None:
                     counts.unknown_loops.append(loop.name)
+                    trips = 1
                 elif is_assumed:
                     counts.assumed_loops.append(loop.name)
-            yield ComputationCall(loop.body, 1 if count is None else count)
-            yield ComputationCall(loop.condition, (1 if count is None else count) + 1)
+            yield ComputationCall(loop.body, trips)
+            yield ComputationCall(loop.condition, trips + 1)
 
 
 class ExecutionCounts(NamedTuple):
-    """Number of executions of each computation by name.
-
-    The lists name the loops and the conditionals for which these numbers rest on assumptions.
-    """
+    """Number of executions of each computation, and the loops and conditionals for which it rests on assumptions."""
 
     executions: Mapping[str, int]
+    """By the name of the computation. Computations that are never called are missing."""
     unknown_loops: list[str]
+    """Names of loops without a trip count. They are counted as one trip."""
     assumed_loops: list[str]
+    """Names of loops whose trip count assumes the start or the step."""
     unequal_conditionals: list[str]
+    """Names of conditionals whose branches communicate differently."""
 
 
 class _Traffic(NamedTuple):
-    """Total communication of one execution of a computation, with everything that it calls.
-
-    Different sets of collectives have different values of ``checksum``.
-    """
+    """Total communication of one execution of a computation, with everything that it calls."""
 
     bytes: int
     executions: int
+    """Number of executed collectives."""
     checksum: int
+    """Hash of the set of collectives. Two branches with equal checksums communicate alike."""
 
 
 def _sum_traffic(
-    communications: Iterable[HloCollective | UnknownInstruction], calls: Iterable[tuple[_Traffic, int]]
+    communications: Iterable[HloCollective | UnknownInstruction],
+    calls: Iterable[ComputationCall],
+    traffic: Mapping[str, _Traffic],
 ) -> _Traffic:
-    size_bytes = count = checksum = 0
+    """Return the traffic of a computation with these communications and calls.
+
+    ``traffic`` has the traffic of the called computations by name.
+    """
+    total_bytes = executions = checksum = 0
     for communication in communications:
-        count += 1
-        size_bytes += communication.bytes if isinstance(communication, HloCollective) else 0
-        checksum += hash(
-            (communication.kind, communication.bytes, communication.dtype, id(communication.group))
-            if isinstance(communication, HloCollective)
-            else communication.name
-        )
-    for traffic, times in calls:
-        size_bytes, count, checksum = (
-            size_bytes + traffic.bytes * times,
-            count + traffic.executions * times,
-            checksum + traffic.checksum * times,
-        )
-    if size_bytes > MAX_BYTES or count > MAX_EXECUTIONS:
+        executions += 1
+        if isinstance(communication, HloCollective):
+            total_bytes += communication.bytes
+            checksum += hash((communication.kind, communication.bytes, communication.dtype, id(communication.group)))
+        else:
+            checksum += hash(communication.name)
+    for call in calls:
+        called = traffic[call.callee]
+        total_bytes += called.bytes * call.times
+        executions += called.executions * call.times
+        checksum += called.checksum * call.times
+    if total_bytes > MAX_BYTES or executions > MAX_EXECUTIONS:
         raise BrokenProgram("its collectives have more than 2^53 bytes or executions per step")
-    return _Traffic(size_bytes, count, checksum % 2**64)
+    return _Traffic(total_bytes, executions, checksum % 2**64)
 
 
 def _order_callees_first(computations: Mapping[str, Computation], entry: str) -> list[str]:
+    """Return ``entry`` and all computations that it calls, directly or indirectly, each after those that it calls.
+
+    Raises BrokenProgram if a called computation is missing or calls itself. The search keeps its own stack, because
+    calls can be nested deeper than Python's recursion limit.
+    """
     order: list[str] = []
-    is_done: dict[str, bool] = {entry: False}
+    is_finished: dict[str, bool] = {entry: False}  # False while the computation is on the stack
     stack: list[tuple[str, Iterator[str]]] = [(entry, computations[entry].callees())]
     while stack:
         name, callees = stack[-1]
         callee = next(callees, None)
         if callee is None:
-            is_done[name] = True
+            is_finished[name] = True
             order.append(name)
             stack.pop()
         elif callee not in computations:
             raise BrokenProgram(f"{clip(name, 80)} calls {clip(callee, 80)}, which is not in the file")
-        elif callee not in is_done:
-            is_done[callee] = False
+        elif callee not in is_finished:
+            is_finished[callee] = False
             stack.append((callee, computations[callee].callees()))
-        elif not is_done[callee]:
+        elif not is_finished[callee]:
             raise BrokenProgram(f"{clip(callee, 80)} calls itself")
     return order
+
+
+def _parse_lines(body: ComputationText, offsets: Iterable[int]) -> Iterator[Instruction]:
+    """Yield the instructions in the lines that contain ``offsets``, which must be in ascending order."""
+    return (instruction for instruction in map(parse_instruction, body.lines_at(offsets)) if instruction is not None)
+
+
+def _list_callees(instruction: Instruction, attribute_names: Iterable[str]) -> list[str]:
+    """Return the computations that these attributes of an instruction name, in the order of the attributes."""
+    attributes = instruction.attributes
+    return [callee for name in attribute_names for callee in _parse_names(attributes.get(name, ""))]
 
 
 def _parse_names(text: str) -> list[str]:
@@ -301,9 +346,9 @@ class _InstructionIndex:
         self._body = body
 
     @cached_property
-    def lines(self) -> dict[str, Instruction]:
-        return {line.name: line for line in self._body.instructions()}
+    def instructions(self) -> dict[str, Instruction]:
+        return {instruction.name: instruction for instruction in self._body.instructions()}
 
     def find_shape(self, name: str) -> str:
         """Return the shape of the instruction ``name``, or '' if there is no such instruction."""
-        return self.lines[name].shape if name in self.lines else ""
+        return self.instructions[name].shape if name in self.instructions else ""

@@ -28,7 +28,9 @@ _MODULE = re.compile(r"HloModule [^\s,]")
 _STABLEHLO = re.compile(r"module (?:@|\{|attributes)")
 _HEADER_NUMBER = re.compile(r"[0-9]{1,9}")
 _COMPUTATION = re.compile(r"^(ENTRY +)?(%?)([\w.\-]+) *(?:\([^\n]*)?\{[ \r]*$", re.ASCII | re.MULTILINE)
+"""Header line of a computation. The groups are 'ENTRY ', the percent sign, and the name."""
 _INSTRUCTION = re.compile(r"\s+(ROOT\s+)?%?([\w.\-]+) = ", re.ASCII)
+"""Start of an instruction. The groups are 'ROOT ' and the name."""
 _OPCODE = re.compile(r" ([a-z][a-z0-9\-]*)\(")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*+)"')
 _TOKEN = re.compile(
@@ -40,6 +42,7 @@ of an attribute.
 _OPERANDS = re.compile(r"\(([^()]*)\)")
 COMMENT = re.compile(r"/\*[^*]*\*/")
 _SHAPE = re.compile(r"[()]|(?<![a-z0-9])([a-z][a-z0-9]*)\[([^\]\[]*)\](?:\{[^{}]*\})?")
+"""A parenthesis of a tuple, or an array such as ``f32[8,4]{1,0}`` with element type, dimensions and layout."""
 _BITS = re.compile(r"[a-z]+([0-9]{1,3})")
 _DIMENSION = re.compile(r"(?:<=)?([0-9]{1,16})")
 
@@ -55,49 +58,53 @@ class Header(NamedTuple):
     num_partitions: int
     replica_count: int
     is_scheduled: bool
+    """Whether XLA has run all its passes, of which scheduling is the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComputationText:
-    """One computation: its name, its header line and its text. The text has one line per instruction, or more for a
-    large constant.
-
-    ``has_percent_names`` means that names begin with a percent sign, as in dumps.
-    """
+    """One computation of a module."""
 
     name: str
     is_entry: bool
+    """Whether the program starts with this computation."""
     has_percent_names: bool
+    """Whether names begin with a percent sign, as in dumps."""
     header: str
+    """The header line."""
     text: str
+    """The lines after the header line: one per instruction, or more for a large constant."""
 
     def lines_at(self, positions: Iterable[int]) -> Iterator[str]:
         """Yield the lines that contain the given positions, each line once. The positions must be in ascending
         order.
         """
-        end = -1
+        end = -1  # of the last line that was yielded
         for position in positions:
             if position > end:
                 start = self.text.rfind("\n", 0, position) + 1
                 end = self.text.find("\n", position)
-                end = end if end >= 0 else len(self.text)
+                if end < 0:
+                    end = len(self.text)
                 yield self.text[start:end]
 
     def instructions(self) -> Iterator["Instruction"]:
-        return (line for line in map(parse_instruction, self.text.split("\n")) if line is not None)
+        parsed_lines = map(parse_instruction, self.text.split("\n"))
+        return (instruction for instruction in parsed_lines if instruction is not None)
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction line, split at its opcode. ``rest`` is the text after the opcode. It begins with the opening
-    parenthesis of the operands.
-    """
+    """One instruction line, split at its opcode."""
 
     name: str
     shape: str
+    """Shape of the result."""
     opcode: str
     rest: str
+    """The text after the opcode. It begins with the opening parenthesis of the operands."""
     is_root: bool
+    """Whether the computation returns the result of this instruction."""
 
     @cached_property
     def attributes(self) -> dict[str, str]:
@@ -115,8 +122,11 @@ class Instruction:
 
         Older versions of XLA also print the shapes of the operands. The items are then not valid names.
         """
-        match = _OPERANDS.match(COMMENT.sub("", self.rest)) if "/*" in self.rest else _OPERANDS.match(self.rest)
-        return [operand.strip().lstrip("%") for operand in match[1].split(",") if operand.strip()] if match else []
+        text = COMMENT.sub("", self.rest) if "/*" in self.rest else self.rest
+        match = _OPERANDS.match(text)
+        if match is None:
+            return []
+        return [operand.strip().lstrip("%") for operand in match[1].split(",") if operand.strip()]
 
 
 def parse_attributes(text: str) -> dict[str, str]:
@@ -126,7 +136,7 @@ def parse_attributes(text: str) -> dict[str, str]:
     because programs can put any text there (``op_name``, frontend attributes).
     """
     attributes: dict[str, str] = {}
-    name, start, depth = "", 0, 0
+    name, start, depth = "", 0, 0  # the text before the first attribute has the name ''
     for token in _TOKEN.finditer(text):
         token_kind = token.lastindex
         if token_kind == ATTRIBUTE and depth == 0:
@@ -145,12 +155,17 @@ def parse_instruction(text: str) -> Instruction | None:
     """Parse one line of a computation. Return None if the line is not an instruction but a part of a printed
     constant.
     """
-    head = _INSTRUCTION.match(text)
-    opcode = _OPCODE.search(text, head.end() - 1) if head else None
-    if head is None or opcode is None:
+    start_match = _INSTRUCTION.match(text)
+    opcode_match = _OPCODE.search(text, start_match.end() - 1) if start_match else None
+    if start_match is None or opcode_match is None:
         return None
+    root_mark, name = start_match.groups()
     return Instruction(
-        head[2], text[head.end() : opcode.start()], opcode[1], text[opcode.end() - 1 :], head[1] is not None
+        name=name,
+        shape=text[start_match.end() : opcode_match.start()],
+        opcode=opcode_match[1],
+        rest=text[opcode_match.end() - 1 :],
+        is_root=root_mark is not None,
     )
 
 
@@ -185,13 +200,14 @@ def read_module(source: Source) -> tuple[Header, Iterator[ComputationText]]:
 def _parse_header(line: str) -> Header:
     header_attributes = parse_attributes(line)
 
-    def number(name: str) -> int:
-        return max(1, int(value)) if _HEADER_NUMBER.fullmatch(value := header_attributes.get(name, "")) else 1
+    def parse_number(name: str) -> int:
+        value = header_attributes.get(name, "")
+        return max(1, int(value)) if _HEADER_NUMBER.fullmatch(value) else 1
 
     return Header(
         text=line,
-        num_partitions=number("num_partitions"),
-        replica_count=number("replica_count"),
+        num_partitions=parse_number("num_partitions"),
+        replica_count=parse_number("replica_count"),
         is_scheduled=header_attributes.get("is_scheduled") == "true",
     )
 
@@ -199,25 +215,38 @@ def _parse_header(line: str) -> Header:
 def _read_computations(
     source: Source, piece: str, is_complete: bool, pieces: Iterator[tuple[str, bool]]
 ) -> Iterator[ComputationText]:
-    """Yield the computations. Each piece of text ends with one computation, which begins with its header line."""
-    modules = entries = 0
+    """Yield the computations. Each piece of text ends with one computation, which begins with its header line.
+
+    ``piece`` is the first piece, and ``pieces`` are the others. ``is_complete`` says whether a closing brace ends the
+    first piece. The last piece is the text after the last computation, so it must not contain a header line.
+    """
+    module_count = entry_count = 0
     while True:
-        match = _COMPUTATION.search(piece)
-        preamble = piece[: match.start() if match else None]
-        modules += sum(bool(_MODULE.match(line)) for line in preamble.split("\n")) if "HloModule" in preamble else 0
-        if modules > 1:
+        header = _COMPUTATION.search(piece)
+        preamble = piece[: header.start()] if header else piece
+        if "HloModule" in preamble:
+            module_count += sum(_MODULE.match(line) is not None for line in preamble.split("\n"))
+        if module_count > 1:
             raise source.error("contains more than one HloModule; give only the module of the train step")
-        if match is None and is_complete:
+        if header is None and is_complete:
             raise source.error("is broken: it has a closing brace without an opening one; dump or copy it again")
-        if match is not None and not is_complete:
-            raise source.error(f"ends in the middle of the computation {clip(match[3], 100)}; dump or copy it again")
-        if match is None:
+        if header is None:
             break
-        entries += match[1] is not None
-        yield ComputationText(match[3], match[1] is not None, match[2] == "%", match[0], piece[match.end() + 1 :])
+        entry_mark, percent_sign, name = header.groups()
+        if not is_complete:
+            raise source.error(f"ends in the middle of the computation {clip(name, 100)}; dump or copy it again")
+        entry_count += entry_mark is not None
+        yield ComputationText(
+            name=name,
+            is_entry=entry_mark is not None,
+            has_percent_names=percent_sign == "%",
+            header=header[0],
+            text=piece[header.end() + 1 :],
+        )
         piece, is_complete = next(pieces)
-    if entries != 1:
-        problem = f"has {entries} ENTRY computations" if entries else "has no ENTRY computation, so it was cut off"
+    if entry_count != 1:
+        has_many = f"has {entry_count} ENTRY computations"
+        problem = has_many if entry_count else "has no ENTRY computation, so it was cut off"
         raise source.error(f"{problem}; dump or copy it again")
 
 
@@ -227,21 +256,21 @@ def _split_pieces(source: Source) -> Iterator[tuple[str, bool]]:
     Yield each piece with a flag that says whether the piece is complete. All pieces are complete except the last.
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
-    parts: list[str] = []
+    fragments: list[str] = []  # of the piece that is not complete yet
     size, newline = 0, ""
     for chunk in source.chunks():
         text = newline + decoder.decode(chunk)
-        newline = "\n" if text.endswith("\n") else ""
+        newline = "\n" if text.endswith("\n") else ""  # a brace may follow in the next chunk, so the newline is kept
         first, *rest = text[: len(text) - len(newline)].split("\n}")
-        parts.append(first)
+        fragments.append(first)
         size += len(first)
         if size > MAX_COMPUTATION_CHARS:
             raise source.error(f"contains a computation of more than {MAX_COMPUTATION_CHARS:,} characters")
         if rest:
-            yield "".join(parts), True
-            parts, size = [rest.pop()], 0
+            yield "".join(fragments), True
+            fragments, size = [rest.pop()], 0
             yield from ((piece, True) for piece in rest)
-    yield "".join(parts), False
+    yield "".join(fragments), False
 
 
 def parse_tensors(shape: str) -> list[Tensor]:
@@ -252,7 +281,10 @@ def parse_tensors(shape: str) -> list[Tensor]:
 
 
 def parse_elements(shape: str) -> list[list[Tensor]]:
-    """Return the tensors of each top-level element of a tuple. An array counts as one element. Raises BadShape."""
+    """Return the tensors of each top-level element of a tuple. An array counts as one element. Raises BadShape.
+
+    For example, ``((f32[8], f32[4]), f32[2])`` has two elements: one with two tensors and one with one tensor.
+    """
     elements: list[list[Tensor]] = []
     depth = 0
     for token in _SHAPE.finditer(shape):
@@ -286,11 +318,12 @@ def _parse_tensor(dtype: str, dimensions: str) -> Tensor | None:
     if not bits:
         raise BadShape(f"the element type {clip(dtype, 40)} is not known")
     count = 1
-    for text in dimensions.replace(" ", "").split(",") if dimensions else ():
+    sizes = dimensions.replace(" ", "").split(",") if dimensions else []
+    for text in sizes:
         dimension = _DIMENSION.fullmatch(text)
         if dimension is None:
             raise BadShape(f"the dimension {clip(text, 40)!r} has no size")
         count *= int(dimension[1])
         if count * bits > 8 * MAX_BYTES:
             raise BadShape(f"{dtype}[{clip(dimensions, 80)}] is larger than any memory")
-    return Tensor(dtype, (count * bits + 7) // 8)
+    return Tensor(dtype, bytes=(count * bits + 7) // 8)  # rounded up, because a type can have 4 bits

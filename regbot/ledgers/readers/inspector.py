@@ -64,13 +64,17 @@ _KINDS: dict[str, Kind] = {
     "sendrecv": "send_recv",
 }
 _SCALED_BY_RANKS = frozenset(("all_gather", "reduce_scatter", "all_to_all"))
-_START = re.compile(rb'\s*\{\s*"header"\s*:\s*\{')
+"""Kinds whose bytes in the ledger are the logged size times the number of ranks."""
+MAX_RANKS = 2**24
+"""A line with a larger number of ranks is refused."""
+_LINE_START = re.compile(rb'\s*\{\s*"header"\s*:\s*\{')
 
 LogLine = Mapping[str, Any]
+"""One line of the log, as parsed from JSON."""
 
 
 def recognises(head: bytes) -> bool:
-    return _START.match(head) is not None and b'"metadata"' in head
+    return _LINE_START.match(head) is not None and b'"metadata"' in head
 
 
 def read(source: Source) -> Ledger:
@@ -90,7 +94,7 @@ def read(source: Source) -> Ledger:
         steps=1,
         world_size=None,
         rank=contents.membership.rank,
-        entries=contents.tally.entries(0),
+        entries=contents.tally.entries(default_size=0),
         unclassified=contents.unknown.records(),
         guesses=[STEPS_UNKNOWN, *contents.guesses()],
         warnings=[*contents.warnings()],
@@ -98,20 +102,22 @@ def read(source: Source) -> Ledger:
 
 
 def _read_lines(source: Source) -> Iterator[bytes]:
-    rest = b""
+    """Yield the lines of the log. Raises ReadError if a line is too long."""
+    line_start = b""  # the line that continues in the next chunk
     for chunk in source.chunks():
-        first, *more = chunk.split(b"\n")
-        rest += first
-        if len(rest) > MAX_LINE_BYTES:
+        first, *further_lines = chunk.split(b"\n")
+        line_start += first
+        if len(line_start) > MAX_LINE_BYTES:
             raise source.error(f"has a line of more than {MAX_LINE_BYTES:,} bytes; it is not an NCCL Inspector log")
-        if more:
-            yield rest
-            yield from more[:-1]
-            rest = more[-1]
-    yield rest
+        if further_lines:
+            yield line_start
+            yield from further_lines[:-1]
+            line_start = further_lines[-1]
+    yield line_start
 
 
 def _parse_line(source: Source, number: int, text: bytes) -> LogLine:
+    """Parse one line. Raises ReadError if it is not JSON or has no header."""
     try:
         line = parse_json(text, f"line {number}")
     except RecordError as error:
@@ -136,13 +142,21 @@ class _LogContents:
         self.tally = CallTally(source)
         self.unknown = UnknownCalls()
         self._writer = ""
-        self._ranks: dict[str, _RankInCommunicator] = {}
+        """Host and process that wrote the log; '' before the first line that names them."""
+        self._memberships: dict[str, _RankInCommunicator] = {}
+        """Rank of the process in each communicator, by the communicator's id."""
         self._axes: dict[str, str] = {}
+        """Axis of each communicator, by the communicator's id."""
         self._unnamed_by_size: Counter[int] = Counter()
+        """Number of communicators without a name, by their number of ranks."""
         self._sequences: dict[tuple[str, str], SequenceNumbers] = defaultdict(SequenceNumbers)
+        """Sequence numbers of collectives, by communicator and operation."""
         self._dropped: dict[str, int] = {}
+        """Number of calls that were overwritten in the ring buffer, by communicator."""
         self._repeated = 0
+        """Number of lines whose sequence number occurred before."""
         self._smallest_bytes = MAX_VOLUME
+        """Smallest message size so far."""
         self._has_cpu_times = self._has_transfers = False
 
     @property
@@ -151,27 +165,29 @@ class _LogContents:
 
         If that is the communicator of all ranks, the rank is the rank in the job.
         """
-        return max(self._ranks.values(), key=lambda candidate: candidate.size, default=_RankInCommunicator(0, 0))
+        return max(self._memberships.values(), key=lambda candidate: candidate.size, default=_RankInCommunicator(0, 0))
 
     def add(self, line_number: int, line: LogLine) -> None:
         """Add one line of the log."""
         header = line["header"]
         communicator = clip(printable(str(header.get("id"))), 100)
         rank, size = parse_count(header.get("rank")), parse_count(header.get("n_ranks"))
-        if rank is None or not size or size > 2**24:
+        if rank is None or not size or size > MAX_RANKS:
             raise self._make_error(line_number, "has no rank or no n_ranks")
         self._check_one_process(line_number, line, communicator, _RankInCommunicator(rank, size))
-        stats, transfer, collective = (line.get(key) for key in ("dump_stats", "p2p_perf", "coll_perf"))
-        if isinstance(stats, dict):
+        stats = line.get("dump_stats")
+        if isinstance(stats, dict):  # running totals, so the largest value counts
             dropped = sum(parse_count(stats.get(key)) or 0 for key in ("coll_dropped_total", "p2p_dropped_total"))
             self._dropped[communicator] = max(self._dropped.get(communicator, 0), min(dropped, MAX_VOLUME))
-        for prefix, record in (("coll", collective), ("p2p", transfer)):
-            if isinstance(record, dict):
-                self._add_call(line_number, prefix, record, communicator, header, size)
+        for prefix in ("coll", "p2p"):
+            call = line.get(f"{prefix}_perf")
+            if isinstance(call, dict):
+                self._add_call(line_number, prefix, call, communicator, header, size)
 
     def _check_one_process(
         self, line_number: int, line: LogLine, communicator: str, membership: _RankInCommunicator
     ) -> None:
+        """Raise ReadError if the line comes from another process or rank than the lines before."""
         metadata = line.get("metadata")
         if isinstance(metadata, dict):
             writer = f"{metadata.get('hostname')} process {metadata.get('pid')}"
@@ -180,18 +196,22 @@ class _LogContents:
                 raise self._make_error(
                     line_number, "comes from another process than the lines before; give the log of one process"
                 )
-        if self._ranks.setdefault(communicator, membership).rank != membership.rank:
+        earlier_membership = self._memberships.setdefault(communicator, membership)
+        if earlier_membership.rank != membership.rank:
             raise self._make_error(line_number, "is of another rank of the same communicator; give the log of one rank")
-        if len(self._ranks) > MAX_COMMUNICATORS:
+        if len(self._memberships) > MAX_COMMUNICATORS:
             raise self._make_error(
                 line_number, f"is of more than {MAX_COMMUNICATORS:,} communicators; give the log of one process"
             )
 
     def _add_call(
-        self, line_number: int, prefix: str, record: LogLine, communicator: str, header: LogLine, size: int
+        self, line_number: int, prefix: str, call: LogLine, communicator: str, header: LogLine, size: int
     ) -> None:
-        name, sequence = record.get(prefix), parse_count(record.get(f"{prefix}_sn"))
-        message_bytes = parse_count(record.get(f"{prefix}_msg_size_bytes"))
+        """Add one call. ``prefix`` is 'coll' for a collective and 'p2p' for a transfer; the keys of ``call`` begin with
+        it. ``size`` is the number of ranks of the communicator.
+        """
+        name, sequence = call.get(prefix), parse_count(call.get(f"{prefix}_sn"))
+        message_bytes = parse_count(call.get(f"{prefix}_msg_size_bytes"))
         if not isinstance(name, str) or sequence is None or message_bytes is None:
             raise self._make_error(line_number, f"has no {prefix}, {prefix}_sn or {prefix}_msg_size_bytes")
         operation = name.lower().removeprefix("nccl").replace("_", "")
@@ -202,7 +222,7 @@ class _LogContents:
         if prefix == "coll" and not self._sequences[communicator, operation].add(sequence):
             self._repeated += 1
             return
-        self._has_cpu_times |= str(record.get(f"{prefix}_timing_source", "")).endswith("_cpu")
+        self._has_cpu_times |= str(call.get(f"{prefix}_timing_source", "")).endswith("_cpu")
         self._smallest_bytes = min(self._smallest_bytes, message_bytes)
         if size == 1:
             return
@@ -211,7 +231,14 @@ class _LogContents:
         axis = self._find_axis(communicator, str(header.get("comm_name", "")), size)
         self.tally.add(
             CallSum(
-                kind, axis, size, UNKNOWN, "unknown", classify_role(kind, UNKNOWN, moved_bytes), "nccl", moved_bytes
+                kind,
+                axis,
+                group_size=size,
+                dtype=UNKNOWN,
+                phase="unknown",
+                role=classify_role(kind, UNKNOWN, moved_bytes),
+                via="nccl",
+                bytes=moved_bytes,
             )
         )
 

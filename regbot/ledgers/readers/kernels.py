@@ -22,16 +22,15 @@ Category = Literal["nccl", "payload", "control", "sync", "unknown"]
 
 
 class Communication(NamedTuple):
-    """How one kernel communicates.
-
-    ``kind`` is the collective of a payload or control kernel. ``possible_kinds`` are the collectives that an NCCL
-    kernel with this name can run. ``via`` is None if the library is unknown.
-    """
+    """How one kernel communicates."""
 
     category: Category
     via: CollectiveBackend | None
+    """The library; None if it is unknown."""
     kind: Kind | None = None
+    """The collective of a payload or control kernel; None for the other categories."""
     possible_kinds: frozenset[Kind] = frozenset()
+    """The collectives that an NCCL kernel with this name can run; empty for kernels of other libraries."""
 
 
 _ALL_KINDS: frozenset[Kind] = frozenset(get_args(Kind))
@@ -83,12 +82,16 @@ _LIBRARIES: tuple[tuple[str, Communication | None], ...] = (
     (r"\bmultimem_all_gather_kernel\b", Communication("payload", "symm-mem", "all_gather")),
     (r"\bsymmetric_memory::\S*(?:barrier|signal)_kernel\b", Communication("sync", "symm-mem")),
 )
+"""Pattern of a kernel name, and how such a kernel communicates, or None if it uses only local memory. The first pattern
+that matches decides.
+"""
 _LIBRARY_PATTERNS = tuple((re.compile(pattern), communication) for pattern, communication in _LIBRARIES)
 _COMMUNICATION_NAME = re.compile(
     r"nccl|rccl|msccl|nvshmem|rocshmem|deep_ep|hybrid_ep|userbuffers|cross_device_reduce|symmetric_memory|multimem|"
     r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all",
     re.IGNORECASE,
 )
+"""Words that suggest communication."""
 _FUSED = re.compile(r"triton_|cutlass|void cutlass")
 """Names of compute kernels that can look like communication. A compiler names a fused kernel after every operator in
 it, and such an operator can be the wait for a collective.

@@ -12,6 +12,7 @@ The names and the orders of arguments are those of torch 2.0 to 2.13.
 """
 
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from regbot.ledgers.dtypes import width
@@ -21,6 +22,9 @@ from regbot.records.ledger import CollectiveBackend, Kind, Role
 from regbot.text.clip import clip
 
 MAX_VOLUME = 2**53
+"""Largest number of bytes of an entry. A call with more bytes counts as a call of unknown size."""
+MAX_ANNOTATION_TENSORS = 64
+"""Largest number of tensors of an annotation that are measured."""
 _KINDS: dict[str, Kind] = {
     "allreduce": "all_reduce",
     "allreducecoalesced": "all_reduce",
@@ -83,13 +87,15 @@ class Argument(NamedTuple):
     times_group_size: bool = False
 
 
+SPLIT_SIZES = 4
+"""Position of the argument of ``alltoall_base_`` that lists how many rows go to each rank."""
 _DISPATCHER_OPS: dict[str, tuple[Kind, Argument | None]] = {
     "_allgather_base_": ("all_gather", Argument(0)),
-    "allgather_": ("all_gather", Argument(1, True)),
-    "allgather_coalesced_": ("all_gather", Argument(1, True)),
+    "allgather_": ("all_gather", Argument(1, times_group_size=True)),
+    "allgather_coalesced_": ("all_gather", Argument(1, times_group_size=True)),
     "allgather_into_tensor_coalesced_": ("all_gather", Argument(0)),
     "_reduce_scatter_base_": ("reduce_scatter", Argument(1)),
-    "reduce_scatter_": ("reduce_scatter", Argument(0, True)),
+    "reduce_scatter_": ("reduce_scatter", Argument(0, times_group_size=True)),
     "reduce_scatter_tensor_coalesced_": ("reduce_scatter", Argument(1)),
     "allreduce_": ("all_reduce", Argument(0)),
     "allreduce_coalesced_": ("all_reduce", Argument(0)),
@@ -105,6 +111,7 @@ _DISPATCHER_OPS: dict[str, tuple[Kind, Argument | None]] = {
     "barrier": ("barrier", None),
     "monitored_barrier_": ("barrier", None),
 }
+"""Kind and counted argument of each operator ``c10d::``. A barrier has no counted argument."""
 _SYMMETRIC_OPS: dict[str, tuple[Kind, Argument]] = {
     "nvshmem_all_to_all": ("all_to_all", Argument(0)),
     "all_to_all_vdev": ("all_to_all", Argument(0)),
@@ -118,21 +125,23 @@ _SYMMETRIC_OPS: dict[str, tuple[Kind, Argument]] = {
     "two_shot_all_reduce_": ("all_reduce", Argument(0)),
     "reduce_scatter_out": ("reduce_scatter", Argument(0)),
 }
+"""Kind and counted argument of each operator ``symm_mem::`` that communicates."""
 _LOCAL_DISPATCHER_OPS = {"check_for_nan"}
+"""Operators ``c10d::`` that do not communicate."""
 
 
 class CallRow(NamedTuple):
-    """One communication event.
-
-    ``args`` contains only the keys in ``ARGUMENT_KEYS``. Rows with equal ``args`` share the same dictionary.
-    """
+    """One communication event."""
 
     name: str
     thread: tuple[str, str]
+    """Process id and thread id."""
     start_us: float
     end_us: float
     external_id: int | None
+    """Id that links a kernel to the host row of the same call; None if the event has none."""
     args: dict[str, Any]
+    """Arguments with the keys in ``ARGUMENT_KEYS`` only. Rows with equal arguments share the same dictionary."""
 
 
 ARGUMENT_KEYS = (
@@ -165,19 +174,18 @@ def from_metadata(row: CallRow, groups: ProcessGroups) -> KinetoCall | UnknownCa
     if "Collective name" not in row.args:  # the row's name only begins like the name of a metadata row
         return UnknownCall(row.name)
     name = str(row.args["Collective name"])
-    if _normalize(name) in _SETUP_OPERATIONS:
+    operation = _normalize(name)
+    if operation in _SETUP_OPERATIONS:
         return None
-    kind = _KINDS.get(_normalize(name))
+    kind = _KINDS.get(operation)
     if kind is None:
         return UnknownCall(f"Collective name {name}")
-    field = (
-        "Out msg nelems" if kind in ("all_gather", "scatter") or _normalize(name).startswith(("recv", "irecv")) else ""
-    )
+    counts_output = kind in ("all_gather", "scatter") or operation.startswith(("recv", "irecv"))
+    elements = parse_number(row.args.get("Out msg nelems" if counts_output else "In msg nelems"))
     dtype = _parse_dtype(row.args.get("dtype"))
     element_bytes = width(dtype)
-    elements = parse_number(row.args.get(field or "In msg nelems"))
     size_bytes = elements * element_bytes if elements is not None and element_bytes is not None else None
-    return _make_call(row, kind, groups.find_group(row.args), dtype, size_bytes, "nccl")
+    return _make_call(row, kind, groups.find_group(row.args), dtype, size_bytes, via="nccl")
 
 
 def from_annotation(row: CallRow, groups: ProcessGroups) -> KinetoCall | UnknownCall | None:
@@ -189,19 +197,19 @@ def from_annotation(row: CallRow, groups: ProcessGroups) -> KinetoCall | Unknown
     kind = _KINDS.get(_normalize(operation))
     if kind is None:
         return UnknownCall(row.name)
-    dtype, size_bytes, _ = _measure_tensors(row.args, range(64))
-    if kind == "all_gather":
-        size_bytes = None  # the output is counted, but the annotation has only the input and no group
-    return _make_call(row, kind, ProcessGroup(UNKNOWN, groups.world_size), dtype, size_bytes, "nccl")
+    measure = _measure_tensors(row.args, range(MAX_ANNOTATION_TENSORS))
+    # For an all-gather the output is counted, but the annotation has only the input and no group.
+    size_bytes = None if kind == "all_gather" else measure.bytes
+    return _make_call(row, kind, ProcessGroup(UNKNOWN, groups.world_size), measure.dtype, size_bytes, via="nccl")
 
 
 def from_dispatcher(
-    row: CallRow, groups: ProcessGroups, via: CollectiveBackend, types: dict[str, str]
+    row: CallRow, groups: ProcessGroups, via: CollectiveBackend, dtype_by_shape: dict[str, str]
 ) -> KinetoCall | UnknownCall | None:
     """Return the call that a ``c10d::`` row records, or None for operators that do not communicate.
 
-    ``types`` maps shapes, as text, to element types. Rows with lists of tensors contain no element type, so the type
-    is looked up in ``types`` by shape.
+    Rows with lists of tensors contain shapes and no element type. The type is then looked up in ``dtype_by_shape``,
+    whose keys are shapes as text.
     """
     name = row.name.removeprefix("c10d::")
     if name in _LOCAL_DISPATCHER_OPS:
@@ -213,13 +221,11 @@ def from_dispatcher(
     if argument is None:
         return _make_call(row, kind, group, "none", 0, via)
     dtype, size_bytes, elements = _measure_tensors(row.args, (argument.position,))
-    if (
-        size_bytes is None
-        and elements is not None
-        and (shape_dtype := types.get(format_shape(row.args, argument.position)))
-    ):
-        element_bytes = width(shape_dtype)
-        dtype, size_bytes = shape_dtype, elements * element_bytes if element_bytes else None
+    if size_bytes is None and elements is not None:
+        shape_dtype = dtype_by_shape.get(_format_shape(row.args, argument.position))
+        if shape_dtype:
+            element_bytes = width(shape_dtype)
+            dtype, size_bytes = shape_dtype, elements * element_bytes if element_bytes else None
     if argument.times_group_size:
         size_bytes = size_bytes * group.size if size_bytes is not None and group.size else None
     return _make_call(row, kind, group, dtype, size_bytes, via)
@@ -230,23 +236,18 @@ def from_symmetric(row: CallRow, groups: ProcessGroups) -> KinetoCall | None:
     operator = _SYMMETRIC_OPS.get(row.name.removeprefix("symm_mem::"))
     if operator is None:
         return None
-    dtype, size_bytes, _ = _measure_tensors(row.args, (operator[1].position,))
-    return _make_call(
-        row,
-        operator[0],
-        groups.find_expert_group() if operator[0] == "all_to_all" else groups.find_group_of_size(),
-        dtype,
-        size_bytes,
-        "symm-mem",
-    )
+    kind, argument = operator
+    group = groups.find_expert_group() if kind == "all_to_all" else groups.find_group_of_size()
+    measure = _measure_tensors(row.args, (argument.position,))
+    return _make_call(row, kind, group, measure.dtype, measure.bytes, via="symm-mem")
 
 
-def format_shape(args: dict[str, Any], index: int = 0) -> str:
-    """Return the shapes of the argument at ``index`` as text, or '' if no shapes were recorded."""
+def _format_shape(args: dict[str, Any], position: int) -> str:
+    """Return the shapes of the argument at ``position`` as text, or '' if no shapes were recorded."""
     dims = args.get("Input Dims")
-    if not isinstance(dims, list) or index >= len(dims):
+    if not isinstance(dims, list) or position >= len(dims):
         return ""
-    return str(_parse_shapes(dims[index]) or "")
+    return str(_parse_shapes(dims[position]) or "")
 
 
 def format_all_shapes(args: dict[str, Any]) -> str:
@@ -257,12 +258,15 @@ def format_all_shapes(args: dict[str, Any]) -> str:
 def first_dtype(args: dict[str, Any]) -> str:
     """Return the element type of a row's first tensor, or '' if no element type was recorded."""
     types = args.get("Input type")
-    return _parse_dtype(types[0]) if isinstance(types, list) and types and isinstance(types[0], str) else ""
+    if not isinstance(types, list) or not types or not isinstance(types[0], str):
+        return ""
+    return _parse_dtype(types[0])
 
 
 def _make_call(
     row: CallRow, kind: Kind, group: ProcessGroup, dtype: str, size_bytes: int | None, via: CollectiveBackend
 ) -> KinetoCall:
+    """Return a call with its role. ``size_bytes`` is None if the size is unknown. A barrier has no data."""
     if kind == "barrier":
         dtype, size_bytes = "none", 0
     if size_bytes is not None and size_bytes > MAX_VOLUME:
@@ -271,7 +275,9 @@ def _make_call(
 
 
 MAX_CONTROL_INDEX_BYTES = 16 * 2**20
+"""Largest size of a control exchange of indices or counts (int32, int64, bool)."""
 MAX_CONTROL_SMALL_INTEGER_BYTES = 64 * 2**10
+"""Largest size of a control exchange of smaller integers. Larger ones may be a quantized payload."""
 
 
 def classify_role(kind: Kind, dtype: str, size_bytes: int | None) -> Role:
@@ -284,13 +290,9 @@ def classify_role(kind: Kind, dtype: str, size_bytes: int | None) -> Role:
         return "control"
     if size_bytes is None:
         return "payload"
-    if dtype in ("int32", "int64", "bool"):
-        return "control" if size_bytes <= MAX_CONTROL_INDEX_BYTES else "payload"
-    return (
-        "control"
-        if dtype in ("uint8", "int8", "int16") and size_bytes <= MAX_CONTROL_SMALL_INTEGER_BYTES
-        else "payload"
-    )
+    is_index = dtype in ("int32", "int64", "bool") and size_bytes <= MAX_CONTROL_INDEX_BYTES
+    is_small_integer = dtype in ("uint8", "int8", "int16") and size_bytes <= MAX_CONTROL_SMALL_INTEGER_BYTES
+    return "control" if is_index or is_small_integer else "payload"
 
 
 def _normalize(name: str) -> str:
@@ -298,38 +300,51 @@ def _normalize(name: str) -> str:
 
 
 def _parse_dtype(value: object) -> str:
+    """Return torch's name of an element type: 'float32' for 'Float' or 'c10::Float', and 'unknown' for no value."""
     name = str(value or "").removeprefix("c10::").lower().replace(" ", "")
     return clip(_DTYPES.get(name, name), 100) or "unknown"
 
 
-def _measure_tensors(args: dict[str, Any], indices: "range | tuple[int, ...]") -> tuple[str, int | None, int | None]:
-    """Return the element type, the bytes and the number of elements of the tensors at ``indices``.
+class _TensorMeasure(NamedTuple):
+    """Size of the tensors in some arguments of a row."""
 
-    The bytes are None if the width of an element type is unknown. Bytes and elements are both None if no shapes were
-    recorded.
-    """
+    dtype: str
+    """Element type; 'mixed' if there are several, 'unknown' if ``bytes`` is None."""
+    bytes: int | None
+    """None if no shapes were recorded, or if the width of an element type is unknown."""
+    elements: int | None
+    """None if no shapes were recorded."""
+
+
+def _measure_tensors(args: dict[str, Any], positions: Iterable[int]) -> _TensorMeasure:
+    """Return the size of the tensors in the arguments at ``positions``, which are in ascending order."""
+    nothing_recorded = _TensorMeasure("unknown", None, None)
     dims, types = args.get("Input Dims"), args.get("Input type")
     if not isinstance(dims, list) or not isinstance(types, list):
-        return "unknown", None, None
-    elements: dict[str, int] = {}
-    for index in indices:
-        if index >= min(len(dims), len(types)):
+        return nothing_recorded
+    elements_by_dtype: dict[str, int] = {}
+    for position in positions:
+        if position >= min(len(dims), len(types)):
             break
-        dtype = _parse_dtype(types[index])
-        # a 0-dimensional tensor and an argument that is not a tensor both have the shape []
-        if shapes := _parse_shapes(dims[index]) or ([[]] if dims[index] == [] and width(dtype) else []):
-            elements[dtype] = elements.get(dtype, 0) + sum(map(_count_elements, shapes))
-    if not elements:
-        return "unknown", None, None
-    widths = [width(dtype) for dtype in elements]
-    known_widths = [element_bytes for element_bytes in widths if element_bytes is not None]
-    size_bytes = (
-        sum(count * element_bytes for count, element_bytes in zip(elements.values(), known_widths, strict=True))
-        if len(known_widths) == len(widths)
-        else None
-    )
-    dtype = next(iter(elements)) if len(elements) == 1 else "mixed"
-    return (dtype if size_bytes is not None else "unknown"), size_bytes, sum(elements.values())
+        dtype = _parse_dtype(types[position])
+        shapes = _parse_shapes(dims[position])
+        # A 0-dimensional tensor and an argument that is not a tensor both have the shape []. Only the tensor has an
+        # element type.
+        if dims[position] == [] and width(dtype):
+            shapes = [[]]
+        if shapes:
+            elements_by_dtype[dtype] = elements_by_dtype.get(dtype, 0) + sum(map(_count_elements, shapes))
+    if not elements_by_dtype:
+        return nothing_recorded
+    elements = sum(elements_by_dtype.values())
+    size_bytes = 0
+    for dtype, count in elements_by_dtype.items():
+        element_bytes = width(dtype)
+        if element_bytes is None:
+            return _TensorMeasure("unknown", None, elements)
+        size_bytes += count * element_bytes
+    dtype = next(iter(elements_by_dtype)) if len(elements_by_dtype) == 1 else "mixed"
+    return _TensorMeasure(dtype, size_bytes, elements)
 
 
 def _parse_shapes(dims: object) -> list[list[int]]:
@@ -339,17 +354,15 @@ def _parse_shapes(dims: object) -> list[list[int]]:
     """
     if not isinstance(dims, list) or not dims:
         return []
-    candidates = dims if all(isinstance(dimensions, list) for dimensions in dims) else [dims]
-    shapes = [
-        [size for size in dimensions if parse_number(size) is not None and isinstance(size, int)]
-        for dimensions in candidates
-    ]
-    return (
-        shapes if all(len(shape) == len(candidate) for shape, candidate in zip(shapes, candidates, strict=True)) else []
-    )
+    shapes = dims if all(isinstance(item, list) for item in dims) else [dims]
+    is_valid = all(isinstance(size, int) and parse_number(size) is not None for shape in shapes for size in shape)
+    return shapes if is_valid else []
 
 
 def _count_elements(shape: list[int]) -> int:
+    """Return the product of the sizes. A product above the largest valid volume is cut off, so that a hostile shape
+    cannot make huge numbers.
+    """
     elements = 1
     for size in shape:
         elements = min(elements * size, 2 * MAX_VOLUME)
@@ -361,13 +374,18 @@ def _infer_group_size(name: str, args: dict[str, Any]) -> int:
 
     The size is inferred from the splits of an all-to-all, or from the ratio of output to input sizes.
     """
-    dims = args.get("Input Dims")
     if name == "alltoall_base_":
         inputs = args.get("Concrete Inputs")
-        splits = inputs[4] if isinstance(inputs, list) and len(inputs) > 4 else None
-        return len(re.findall(r"\d+", splits)) if isinstance(splits, str) and "..." not in splits else 0
+        splits = inputs[SPLIT_SIZES] if isinstance(inputs, list) and len(inputs) > SPLIT_SIZES else None
+        if not isinstance(splits, str) or "..." in splits:  # a long list is shortened with '...'
+            return 0
+        return len(re.findall(r"\d+", splits))
+    dims = args.get("Input Dims")
     if name not in ("_allgather_base_", "_reduce_scatter_base_") or not isinstance(dims, list) or len(dims) < 2:
         return 0
-    first, second = (sum(map(_count_elements, _parse_shapes(argument))) for argument in dims[:2])
-    small, large = (second, first) if name == "_allgather_base_" else (first, second)
-    return large // small if small and large % small == 0 else 0
+    output_elements, input_elements = (sum(map(_count_elements, _parse_shapes(argument))) for argument in dims[:2])
+    if name == "_allgather_base_":
+        piece, whole = input_elements, output_elements
+    else:
+        piece, whole = output_elements, input_elements
+    return whole // piece if piece and whole % piece == 0 else 0

@@ -18,7 +18,7 @@ UNKNOWN = "unknown"
 MAX_RANKS = 65536
 
 _NO_DESCRIPTION = {"", "undefined", "default_pg", "none"}
-_MEGATRON = {
+_MEGATRON_AXES = {
     "data_parallel": "dp",
     "data_parallel_group_with_cp": "dp_cp",
     "tensor_model_parallel": "tp",
@@ -33,20 +33,21 @@ _MEGATRON = {
 
 
 class ProcessGroup(NamedTuple):
-    """Axis label, number of ranks, and ranks of a group.
-
-    ``axis`` is '' if the group has no description. ``ranks`` is empty if the trace does not list them.
-    """
+    """One process group."""
 
     axis: str
+    """Axis label from the group's description, or '' if the group has no description."""
     size: int
+    """Number of ranks, or 0 if it is unknown."""
     ranks: tuple[int, ...] = ()
+    """The ranks; empty if the trace does not list them."""
 
 
 class ProcessGroups:
     """The process groups of one trace, read from its ``distributedInfo`` and from its rows."""
 
     def __init__(self, envelope: dict[str, Any]) -> None:
+        """``envelope`` has the keys of the trace beside its list of events."""
         distributed_info = envelope.get("distributedInfo")
         info: dict[str, Any] = distributed_info if isinstance(distributed_info, dict) else {}
         backend = info.get("backend")
@@ -54,7 +55,9 @@ class ProcessGroups:
         self.world_size = parse_number(info.get("world_size")) or 0
         self.rank = parse_number(info.get("rank")) or 0
         self._axes: dict[tuple[int, ...], set[str]] = {}
+        """Axes of the groups that consist of the same ranks, by these ranks."""
         self._ranks: dict[str, tuple[int, ...]] = {}
+        """Ranks of each group by the group's name."""
         group_configs = info.get("pg_config")
         for group_config in group_configs if isinstance(group_configs, list) else []:
             if isinstance(group_config, dict):
@@ -64,27 +67,32 @@ class ProcessGroups:
                 self._add_axis(parse_axis(description), ranks)
 
     def _add_axis(self, axis: str, ranks: tuple[int, ...]) -> None:
+        """Note that a group has these ranks. Also note its axis, if it is not ''."""
         if ranks:
             axes = self._axes.setdefault(ranks, set())
             if axis:
                 axes.add(axis)
 
     def find_group(self, args: dict[str, Any]) -> ProcessGroup:
-        """Return the group of a metadata row. The group's size is 0 if the row contains neither size nor ranks."""
+        """Return the group of a metadata row. The group's size is 0 if the row contains neither size nor ranks.
+
+        A row that shortens its ranks has their start and stride instead. A group that has neither a description nor
+        ranks gets the label 'pg NAME'.
+        """
         name = clip(str(args.get("Process Group Name", "")), 100)
         ranks = _parse_ranks(args.get("Process Group Ranks")) or self._ranks.get(name, ())
         size = parse_number(args.get("Group size")) or len(ranks)
-        start, stride = parse_number(args.get("Global rank start")), parse_number(args.get("Global rank stride"))
         if len(ranks) != size:
-            is_strided = start is not None and stride and size <= MAX_RANKS
-            ranks = (
-                tuple(range(start, start + stride * size, stride))
-                if is_strided and start is not None and stride
-                else ()
-            )
+            start, stride = parse_number(args.get("Global rank start")), parse_number(args.get("Global rank stride"))
+            if start is not None and stride and size <= MAX_RANKS:
+                ranks = tuple(range(start, start + stride * size, stride))
+            else:
+                ranks = ()
         axis = parse_axis(str(args.get("Process Group Description", "")))
         self._add_axis(axis, ranks)
-        return ProcessGroup(axis or (f"pg {name}" if name and not ranks else ""), size, ranks)
+        if not axis and name and not ranks:
+            axis = f"pg {name}"
+        return ProcessGroup(axis, size, ranks)
 
     def find_group_of_size(self, size: int = 0) -> ProcessGroup:
         """Return the group of a call that does not name its group, if all groups of ``size`` ranks have the same ranks.
@@ -92,10 +100,11 @@ class ProcessGroups:
         Size 0 matches groups of any size. If the ranks differ, return a group with the axis 'unknown'. Several axes can
         have the same ranks, so the label of the returned group is its ranks.
         """
-        matching_ranks = [ranks for ranks in self._axes if len(ranks) > 1 and size in (0, len(ranks))]
-        if len(matching_ranks) == 1:
-            return ProcessGroup(f"[{format_ranks(matching_ranks[0])}]", len(matching_ranks[0]), matching_ranks[0])
-        return ProcessGroup(UNKNOWN, size or self.world_size)
+        candidates = [ranks for ranks in self._axes if len(ranks) > 1 and size in (0, len(ranks))]
+        if len(candidates) != 1:
+            return ProcessGroup(UNKNOWN, size or self.world_size)
+        (ranks,) = candidates
+        return ProcessGroup(f"[{format_ranks(ranks)}]", len(ranks), ranks)
 
     def find_expert_group(self) -> ProcessGroup:
         """Return the group on the axis 'ep', for libraries that record no group.
@@ -103,12 +112,11 @@ class ProcessGroups:
         If several groups on this axis have different ranks, or if there is none, return a group with the axis
         'unknown'.
         """
-        matching_ranks = [ranks for ranks, axes in self._axes.items() if "ep" in axes and len(ranks) > 1]
-        return (
-            ProcessGroup("ep", len(matching_ranks[0]), matching_ranks[0])
-            if len(matching_ranks) == 1
-            else ProcessGroup(UNKNOWN, self.world_size)
-        )
+        candidates = [ranks for ranks, axes in self._axes.items() if "ep" in axes and len(ranks) > 1]
+        if len(candidates) != 1:
+            return ProcessGroup(UNKNOWN, self.world_size)
+        (ranks,) = candidates
+        return ProcessGroup("ep", len(ranks), ranks)
 
     def find_label(self, group: ProcessGroup) -> str:
         """Return the axis label of ``group``. The label uses the descriptions of all groups that were read so far."""
@@ -129,7 +137,8 @@ def parse_axis(description: str) -> str:
     if name.lower() in _NO_DESCRIPTION:
         return ""
     short_name = name.lower().removeprefix("mesh_")
-    return _MEGATRON.get(short_name) or _MEGATRON.get(short_name.removesuffix("_group")) or clip(short_name, 200)
+    megatron_axis = _MEGATRON_AXES.get(short_name) or _MEGATRON_AXES.get(short_name.removesuffix("_group"))
+    return megatron_axis or clip(short_name, 200)
 
 
 def format_ranks(ranks: Sequence[int]) -> str:
@@ -138,10 +147,10 @@ def format_ranks(ranks: Sequence[int]) -> str:
     A list of more than 400 characters is shortened to the number of ranks, the first rank and the last rank.
     """
     if len(ranks) > 2:
-        steps = {following - previous for previous, following in pairwise(ranks)}
-        if len(steps) == 1:
-            step = steps.pop()
-            return f"{ranks[0]}-{ranks[-1]}" + (f":{step}" if step != 1 else "")
+        strides = {following - previous for previous, following in pairwise(ranks)}
+        if len(strides) == 1:
+            stride = strides.pop()
+            return f"{ranks[0]}-{ranks[-1]}" + (f":{stride}" if stride != 1 else "")
     text = ",".join(map(str, ranks))
     return text if len(text) <= 400 else f"{len(ranks)} ranks from {ranks[0]} to {ranks[-1]}"
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 _CATEGORY, _NAME, _WORD = rb"(\w++)", rb'([^"\\]*+)', rb'("[^"\\]*+"|-?\d++)'
 _NUMBER = rb"(-?\d{1,19}(?:\.\d{1,9})?+)"
+"""Patterns of the values of an event. A process or thread id (``_WORD``) is a string or an integer."""
 _FIRST_EVENT = re.compile(
     rb'(\{\s*"ph"\s*:\s*"X"\s*,\s*"cat"\s*:\s*")' + _CATEGORY + rb'("\s*,\s*"name"\s*:\s*")' + _NAME
     + rb'("\s*,\s*"pid"\s*:\s*)' + _WORD + rb'(\s*,\s*"tid"\s*:\s*)' + _WORD
@@ -32,39 +33,52 @@ class LayoutMismatch(Exception):
 
 
 class Layout(NamedTuple):
-    """Layout of the events in a file.
-
-    ``start`` has the bytes before the category. ``name_gap`` is the number of bytes between category and name.
-    ``header`` is a pattern that matches from the category to the key ``args``.
-    """
+    """Layout of the events in a file."""
 
     start: bytes
+    """The bytes of an event before its category."""
     name_gap: int
+    """Number of bytes between the category and the name."""
     header: re.Pattern[bytes]
+    """Pattern that matches from the category to the key ``args``."""
 
 
 def _encode_four(letters: str) -> int:
+    """Return four letters as one number, in the byte order of ``_read_four``."""
     return int.from_bytes(letters.encode(), "little")
 
 
 _WANTED_CATEGORIES = [_encode_four(word) for word in ("kern", "Kern", "user", "Oper", "Runt")]
+"""First four letters of the categories whose events are all of interest."""
+
+
+class _WantedNames(NamedTuple):
+    """Names of interest in one category. Words are four letters as a number."""
+
+    category_start: tuple[int, int]
+    """The first eight letters of the category, as two words."""
+    distance: int
+    """Letters from the start of the category to the checked part of the name, without ``Layout.name_gap``."""
+    words: list[int]
+    """The checked part of the name must be one of these words."""
+
+    @classmethod
+    def create(cls, category: str, *words: str, skipped_letters: int = 0) -> "_WantedNames":
+        """``skipped_letters`` is the number of letters of the name before the checked part."""
+        start = (category + '",')[:8]  # the category 'cpu_op' has only six letters; a quote and a comma follow it
+        return cls(
+            (_encode_four(start[:4]), _encode_four(start[4:])),
+            len(category) + skipped_letters,
+            [_encode_four(word) for word in words],
+        )
+
+
 _WANTED_NAMES = [
-    (
-        (_encode_four(category[:4]), _encode_four(category[4:8])),
-        len(category) + distance,
-        [_encode_four(name) for name in names],
-    )
-    for category, distance, names in (
-        ('cpu_op",', -2, ("reco", "nccl", "c10d", "symm", "auto")),
-        ("cuda_runtime", 4, ("Laun", "Grap")),
-        ("cuda_runtime", 0, ("hipL", "hipG", "hipE", "hipM", "hipH")),
-        ("cuda_driver", 0, ("cuLa", "cuGr")),
-    )
+    _WantedNames.create("cpu_op", "reco", "nccl", "c10d", "symm", "auto"),
+    _WantedNames.create("cuda_runtime", "Laun", "Grap", skipped_letters=4),  # cudaLaunchKernel, cudaGraphLaunch
+    _WantedNames.create("cuda_runtime", "hipL", "hipG", "hipE", "hipM", "hipH"),
+    _WantedNames.create("cuda_driver", "cuLa", "cuGr"),
 ]
-"""Names of interest by category. An entry has three parts: the first eight letters of a category, a distance, and a
-list of four-letter words. The distance plus ``name_gap`` leads from the start of the category to the checked part of
-the name. This part must be one of the words.
-"""
 
 
 def learn_layout(region: bytes) -> Layout | None:
@@ -74,14 +88,13 @@ def learn_layout(region: bytes) -> Layout | None:
         if b'"X"' in region:
             raise LayoutMismatch
         return None
-    start, _, name_prefix, _, *rest = match.groups()
+    start, _category, name_prefix, _name, *rest = match.groups()
     if not name_prefix.startswith(b'",') or len(start) + len(name_prefix) > _PADDING // 2:
         raise LayoutMismatch
-    pid, tid, ts, dur, args = map(re.escape, rest[::2])
-    header = (
-        _CATEGORY + re.escape(name_prefix) + _NAME + pid + _WORD + tid + _WORD + ts + _NUMBER + dur + _NUMBER + args
-    )
-    return Layout(start, len(name_prefix), re.compile(header))
+    pid_prefix, tid_prefix, ts_prefix, dur_prefix, args_prefix = map(re.escape, rest[::2])  # without the values between
+    ids = _CATEGORY + re.escape(name_prefix) + _NAME + pid_prefix + _WORD + tid_prefix + _WORD
+    times = ts_prefix + _NUMBER + dur_prefix + _NUMBER + args_prefix
+    return Layout(start, len(name_prefix), re.compile(ids + times))
 
 
 def find_candidates(region: bytes, layout: Layout) -> list[tuple[int, int]]:
@@ -92,25 +105,26 @@ def find_candidates(region: bytes, layout: Layout) -> list[tuple[int, int]]:
     ``"X"`` is not at the start of an event in this layout.
     """
     data = np.frombuffer(region + bytes(_PADDING), dtype=np.uint8)
-    marks = np.flatnonzero(data[1:-1] == ord("X"))
-    marks = marks[(data[marks] == ord('"')) & (data[marks + 2] == ord('"'))]
-    event_starts = marks - layout.start.index(b'"X"')
+    quotes = np.flatnonzero(data[1:-1] == ord("X"))  # positions before each X, where the quote of "X" must be
+    quotes = quotes[(data[quotes] == ord('"')) & (data[quotes + 2] == ord('"'))]
+    event_starts = quotes - layout.start.index(b'"X"')
     if not event_starts.size:
         return []
     prefix = np.frombuffer(layout.start, dtype=np.uint8)
     if event_starts[0] < 0 or (data[event_starts[:, None] + np.arange(prefix.size)] != prefix).any():
         raise LayoutMismatch
-    categories = event_starts + prefix.size
-    category_words = _read_four(data, categories)
-    is_wanted = _match_any(category_words, _WANTED_CATEGORIES)
-    for category, distance, names in _WANTED_NAMES:
-        matches = np.flatnonzero(category_words == category[0])
-        matches = matches[_read_four(data, categories[matches] + 4) == category[1]]
+    category_starts = event_starts + prefix.size
+    first_words = _read_four(data, category_starts)
+    is_wanted = _match_any(first_words, _WANTED_CATEGORIES)
+    for (first_word, second_word), distance, name_words in _WANTED_NAMES:
+        matches = np.flatnonzero(first_words == first_word)
+        matches = matches[_read_four(data, category_starts[matches] + 4) == second_word]
         if matches.size:
-            is_wanted[matches] |= _match_any(_read_four(data, categories[matches] + distance + layout.name_gap), names)
+            checked_words = _read_four(data, category_starts[matches] + distance + layout.name_gap)
+            is_wanted[matches] |= _match_any(checked_words, name_words)
     wanted_events = np.flatnonzero(is_wanted)
-    ends = np.append(event_starts, len(region))[wanted_events + 1]
-    return list(zip(categories[wanted_events].tolist(), ends.tolist(), strict=True))
+    event_ends = np.append(event_starts[1:], len(region))
+    return list(zip(category_starts[wanted_events].tolist(), event_ends[wanted_events].tolist(), strict=True))
 
 
 def _read_four(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.uint32]:

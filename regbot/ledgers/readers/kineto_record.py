@@ -27,16 +27,21 @@ MAX_ROWS = 400_000
 """Largest number of communication rows in one file. It is enough for 400 steps of 1000 collectives."""
 MAX_VALUE_BYTES = 32 * 2**20
 """Largest size of all distinct values in the communication rows: shapes, groups, names."""
+MAX_SHAPES_TEXT = 1000
+"""Number of characters from which on the shapes of a gloo annotation are not kept."""
 
 
 class KinetoKernel(NamedTuple):
-    """A communication kernel. ``has_metadata`` means that the arguments of the kernel's event name a collective."""
+    """A communication kernel."""
 
     row: CallRow
     communication: Communication | None
+    """How the kernel communicates by its name; None if the name is that of a compute kernel."""
     device: str
     correlation: int | None
+    """Id that links the kernel to its launch on the host; None if the trace has none."""
     has_metadata: bool
+    """Whether the arguments of the kernel's event name a collective."""
 
 
 class ProfilerStep(NamedTuple):
@@ -52,19 +57,26 @@ class TraceRecord:
     """Everything that is kept from one trace."""
 
     metadata: list[CallRow] = field(default_factory=list)
+    """Host rows ``record_param_comms`` that name a collective."""
     annotations: list[CallRow] = field(default_factory=list)
+    """Host rows ``nccl:...``."""
     dispatcher_rows: list[CallRow] = field(default_factory=list)
+    """Host rows ``c10d::...``."""
     symmetric_rows: list[CallRow] = field(default_factory=list)
+    """Host rows ``symm_mem::...``."""
     nameless_rows: int = 0
     """Number of metadata rows without the name of a collective. torch before 2.2 writes such rows."""
     gloo_rows: int = 0
+    """Number of annotations ``gloo:...``."""
     gloo_types: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Element types that gloo's annotations name, by the shapes of their tensors."""
     kernels: list[KinetoKernel] = field(default_factory=list)
     steps: list[ProfilerStep] = field(default_factory=list)
     optimizer: dict[Thread, Spans] = field(default_factory=lambda: defaultdict(Spans))
+    """Ranges ``Optimizer.step#...``, by thread."""
     times: EventTimes = field(default_factory=EventTimes)
     envelope: dict[str, Any] = field(default_factory=dict)
+    """Keys of the trace beside its list of events."""
 
 
 def read_trace(source: Source) -> TraceRecord:
@@ -79,6 +91,9 @@ def read_trace(source: Source) -> TraceRecord:
 
 
 def _read_events(source: Source, is_ordered: bool) -> TraceRecord:
+    """Read the file once. With ``is_ordered``, the file must have Kineto's order of keys; otherwise LayoutMismatch is
+    raised.
+    """
     reader, record, values = TraceReader(source), TraceRecord(), _SharedValues()
     rows = 0
     for event in reader.events(is_ordered):
@@ -105,8 +120,8 @@ def _add_host_row(record: TraceRecord, values: "_SharedValues", event: TraceEven
         return 0
     if name.startswith("gloo:"):
         record.gloo_rows += 1
-        shapes = kineto_calls.format_all_shapes(event.args)
-        if len(shapes) < 1000 and (dtype := kineto_calls.first_dtype(event.args)):
+        shapes, dtype = kineto_calls.format_all_shapes(event.args), kineto_calls.first_dtype(event.args)
+        if len(shapes) < MAX_SHAPES_TEXT and dtype:
             record.gloo_types[shapes].add(dtype)
     elif name.startswith("ProfilerStep#"):
         record.steps.append(ProfilerStep(event.start_us, event.end_us, (event.pid, event.tid)))
@@ -131,15 +146,23 @@ class _SharedValues:
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
+        """Values by their ``repr``."""
         self.size = 0
+        """Estimated bytes of all values and their keys."""
 
     def make_row(self, event: TraceEvent) -> CallRow:
         args = {key: event.args[key] for key in ARGUMENT_KEYS if key in event.args}
-        external_id = parse_number(event.args.get("External id"))
-        thread = self._share((event.pid, event.tid))
-        return CallRow(self._share(event.name), thread, event.start_us, event.end_us, external_id, self._share(args))
+        return CallRow(
+            name=self._share(event.name),
+            thread=self._share((event.pid, event.tid)),
+            start_us=event.start_us,
+            end_us=event.end_us,
+            external_id=parse_number(event.args.get("External id")),
+            args=self._share(args),
+        )
 
     def _share(self, value: Any) -> Any:
+        """Return the stored value that equals ``value``. Store ``value`` if there is none."""
         key = repr(value)
         if key not in self._values:
             self._values[key] = value

@@ -34,42 +34,52 @@ class KernelLaunches:
         wanted_ids = np.array(
             sorted({correlation for correlation in correlations if correlation is not None}), dtype=np.int64
         )
-        all_launches = (
-            np.frombuffer(trace.times.launches, dtype=np.int64) if trace.times.launches else np.empty(0, dtype=np.int64)
-        )
-        threads = list(trace.times.threads)
-        self._host_times = {
-            int(all_launches[index]): HostTime(
-                trace.times.launched_us[index], threads[trace.times.launch_threads[index]]
-            )
-            for index in np.flatnonzero(np.isin(all_launches, wanted_ids)).tolist()
-        }
+        times = trace.times
+        launched_ids = np.frombuffer(times.launches, dtype=np.int64) if times.launches else np.empty(0, dtype=np.int64)
+        threads = list(times.threads)  # a thread's position is its number
+        self._host_times: dict[int, HostTime] = {}
+        for index in np.flatnonzero(np.isin(launched_ids, wanted_ids)).tolist():
+            thread = threads[times.launch_threads[index]]
+            self._host_times[int(launched_ids[index])] = HostTime(times.launched_us[index], thread)
 
     def find_host_time(self, correlation: int | None) -> HostTime | None:
+        """Return when the host launched the kernel with this correlation id, or None if the trace does not tell."""
         return None if correlation is None else self._host_times.get(correlation)
+
+
+class _RowSpan(NamedTuple):
+    """Start and end of a host row, and the index of the row among all rows."""
+
+    start_us: float
+    end_us: float
+    row_index: int
 
 
 class HostRows:
     """Finds host rows by thread and time."""
 
     def __init__(self, rows: Iterable[CallRow]) -> None:
-        self._rows: dict[Thread, list[tuple[float, float, int]]] = {}
+        self._spans: dict[Thread, list[_RowSpan]] = {}
         for index, row in enumerate(rows):
-            self._rows.setdefault(row.thread, []).append((row.start_us, row.end_us, index))
-        for thread_rows in self._rows.values():
-            thread_rows.sort()
+            self._spans.setdefault(row.thread, []).append(_RowSpan(row.start_us, row.end_us, index))
+        for spans in self._spans.values():
+            spans.sort()
 
     def find_row_at(self, host_time: HostTime) -> int | None:
         """Return the index of the row that was running at ``host_time``, or None if no row was running."""
-        rows = self._rows.get(host_time.thread, [])
-        position = bisect_right(rows, (host_time.time_us, float("inf"), 0)) - 1
-        return rows[position][2] if position >= 0 and host_time.time_us <= rows[position][1] else None
+        span = self._find_last_started(host_time)
+        return span.row_index if span is not None and host_time.time_us <= span.end_us else None
 
     def has_row_inside(self, row: CallRow) -> bool:
         """Whether one of these rows starts during ``row``, on the same thread."""
-        rows = self._rows.get(row.thread, [])
-        position = bisect_right(rows, (row.end_us, float("inf"), 0)) - 1
-        return position >= 0 and rows[position][0] >= row.start_us
+        span = self._find_last_started(HostTime(row.end_us, row.thread))
+        return span is not None and span.start_us >= row.start_us
+
+    def _find_last_started(self, host_time: HostTime) -> _RowSpan | None:
+        """Return the last row of the thread that starts at or before ``host_time``, or None if there is none."""
+        spans = self._spans.get(host_time.thread, [])
+        started_count = bisect_right(spans, host_time.time_us, key=lambda span: span.start_us)
+        return spans[started_count - 1] if started_count else None
 
 
 def keep_outermost(rows: Sequence[CallRow]) -> list[CallRow]:
@@ -79,10 +89,11 @@ def keep_outermost(rows: Sequence[CallRow]) -> list[CallRow]:
     dispatcher a second time, and each of the two passes writes a row.
     """
     outermost_rows = []
-    latest_end: dict[tuple[Thread, str], float] = {}
+    latest_end_us: dict[tuple[Thread, str], float] = {}
+    # An outer row starts no later than the rows inside it, so it comes first in this order.
     for row in sorted(rows, key=lambda row: (row.start_us, -row.end_us)):
-        if row.end_us > latest_end.get((row.thread, row.name), float("-inf")):
-            latest_end[row.thread, row.name] = row.end_us
+        if row.end_us > latest_end_us.get((row.thread, row.name), float("-inf")):
+            latest_end_us[row.thread, row.name] = row.end_us
             outermost_rows.append(row)
     return outermost_rows
 
@@ -95,22 +106,25 @@ class Phases:
         self._backward = {thread: _SpanIndex(spans) for thread, spans in trace.times.backward.items()}
         step_threads = {step.thread for step in trace.steps}
         self._engine_threads = set(self._backward) - step_threads if step_threads else set()
-        """Threads of the autograd engine. All time on these threads is backward, including the time between two
-        functions.
+        """Threads of the autograd engine: those that run backward functions and no profiler step. All time on these
+        threads is backward, including the time between two functions.
         """
 
     def phase_at(self, host_time: HostTime) -> Phase:
-        thread = host_time.thread
-        if thread in self._engine_threads or (
-            thread in self._backward and self._backward[thread].contains(host_time.time_us)
-        ):
+        """Return the phase of a call that the host issued at this time."""
+        thread, time_us = host_time.thread, host_time.time_us
+        if thread in self._engine_threads:
             return "backward"
-        if thread in self._optimizer and self._optimizer[thread].contains(host_time.time_us):
+        if thread in self._backward and self._backward[thread].contains(time_us):
+            return "backward"
+        if thread in self._optimizer and self._optimizer[thread].contains(time_us):
             return "optimizer"
         return "unknown"
 
 
 class _SpanIndex:
+    """Tells whether a time lies in one of many intervals."""
+
     def __init__(self, spans: Spans) -> None:
         merged = union(spans.starts, spans.ends)
         self._starts, self._ends = merged.starts.tolist(), merged.ends.tolist()
@@ -121,15 +135,16 @@ class _SpanIndex:
 
 
 class StepWindow(NamedTuple):
-    """The part of a trace that is counted.
-
-    If ``is_per_step`` is set, each item of ``steps`` has the indices of the collectives in one counted step. Otherwise
-    ``steps`` has only one item, with the indices of all collectives in the trace, which covers ``step_count`` steps.
-    """
+    """The part of a trace that is counted."""
 
     is_per_step: bool
+    """Whether single steps are counted, and not the whole trace."""
     step_count: int
+    """Number of counted steps, or of all steps in the trace if the whole trace is counted."""
     steps: list[list[int]]
+    """Indices of the collectives in each counted step. If the whole trace is counted, there is only one item, with the
+    indices of all collectives.
+    """
     warnings: list[str]
 
 
@@ -138,16 +153,20 @@ def choose_window(
 ) -> StepWindow:
     """Return the steps to count.
 
-    If all steps are equal, all are counted. If all steps except the first and the last are equal, the first and the
-    last are left out. Otherwise the whole trace is counted. Two steps are equal if each key occurs equally often in
-    both. ``host_times`` and ``keys`` have one item per collective: the host time of its kernel launch, and its
-    properties.
+    ``host_times`` and ``keys`` have one item per collective: the host time of its kernel launch, and its properties
+    (kind, axis, phase and others). Two steps are equal if each key occurs equally often in both. If all steps are
+    equal, all are counted. If all steps except the first and the last are equal, the first and the last are left out.
+    Otherwise the whole trace is counted.
     """
     ordered_steps = sorted(steps)
 
     def use_whole_trace(reason: str) -> StepWindow:
-        all_indices = [list(range(len(keys)))]
-        return StepWindow(False, max(len(ordered_steps), 1), all_indices, [f"counts are of the whole trace: {reason}"])
+        return StepWindow(
+            is_per_step=False,
+            step_count=max(len(ordered_steps), 1),
+            steps=[list(range(len(keys)))],
+            warnings=[f"counts are of the whole trace: {reason}"],
+        )
 
     if not ordered_steps:
         return use_whole_trace("it has no step (ProfilerStep#N; call step() on the profiler)")
@@ -169,14 +188,18 @@ def choose_window(
     outside_count = len(keys) - sum(map(len, indices_by_step))
     if outside_count:
         warnings.append(f"{outside_count} collectives outside any step were not counted")
-    counts = [Counter(keys[index] for index in indices) for indices in indices_by_step]
+    key_counts = [Counter(keys[index] for index in indices) for indices in indices_by_step]
     counted_steps = indices_by_step
-    if any(count != counts[0] for count in counts):
-        if len(counts) < 3 or any(count != counts[1] for count in counts[1:-1]):
+    if not _are_equal(key_counts):
+        if len(key_counts) < 3 or not _are_equal(key_counts[1:-1]):
             totals = ", ".join(str(len(indices)) for indices in indices_by_step[:20])
             return use_whole_trace(f"its {len(ordered_steps)} steps are not equal ({totals} collectives)")
         counted_steps = indices_by_step[1:-1]
         warnings.append("the first or the last step differs from the others; neither of the two was counted")
     if not counted_steps[0] and keys:
         return use_whole_trace("its collectives lie outside the steps")
-    return StepWindow(True, len(counted_steps), counted_steps, warnings)
+    return StepWindow(is_per_step=True, step_count=len(counted_steps), steps=counted_steps, warnings=warnings)
+
+
+def _are_equal(key_counts: Sequence[Counter[Hashable]]) -> bool:
+    return all(counts == key_counts[0] for counts in key_counts)

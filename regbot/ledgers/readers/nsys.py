@@ -14,17 +14,17 @@ An export can cover many processes. The ledger contains only the process on the 
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
-from regbot.ledgers.overlap import overlap, union
-from regbot.ledgers.readers.nsys_export import THREAD_BITS, Export, NsysKernel, open_database
-from regbot.ledgers.readers.nsys_ranges import read_calls
+from regbot.ledgers.overlap import Overlap, overlap, union
+from regbot.ledgers.readers.nsys_export import UNKNOWN_PROCESS, Export, NsysKernel, get_process, open_database
+from regbot.ledgers.readers.nsys_ranges import NvtxCalls, read_calls
 from regbot.ledgers.readers.source import Source
 from regbot.ledgers.readers.tally import STEPS_UNKNOWN, UNKNOWN, CallSum, sum_calls
-from regbot.records.ledger import Entry, Kind, Ledger, Role, UnclassifiedCommunication
+from regbot.records.ledger import CollectiveBackend, Entry, Kind, Ledger, Role, UnclassifiedCommunication
 from regbot.text.clip import clip, clip_label
 from regbot.text.printable import printable
 
@@ -33,6 +33,9 @@ TITLE = "Nsight Systems sqlite export"
 
 MAGIC = b"SQLite format 3\x00"
 MAX_SECONDS = 1e7
+"""Largest plausible time of all kernels of an entry, about four months."""
+MAX_UNKNOWN_NAMES = 1000
+"""Largest number of names of unknown communication kernels that are kept."""
 
 
 def recognises(head: bytes) -> bool:
@@ -54,93 +57,96 @@ def read(source: Source) -> Ledger:
         raise source.error("contains numbers or names that are not valid in an export; export it again") from error
 
 
+class _UnclassifiedSum(NamedTuple):
+    """Number of launches of the kernels with one name, and the sum of their seconds, or 0 if that is not known."""
+
+    launches: int = 0
+    seconds: float = 0.0
+
+    def plus(self, launches: int, seconds: float) -> "_UnclassifiedSum":
+        return _UnclassifiedSum(self.launches + launches, self.seconds + seconds)
+
+
+class _KernelSpans(NamedTuple):
+    """Starts and ends of many kernels, in nanoseconds."""
+
+    starts: list[int]
+    ends: list[int]
+
+
+def _new_spans() -> _KernelSpans:
+    return _KernelSpans([], [])
+
+
 @dataclass
 class _ProcessKernels:
-    """Sums over the kernels of one process. Times are in nanoseconds, except in ``unknown``.
+    """Sums over the kernels of one process."""
 
-    ``counts`` are the numbers of NCCL kernels, in all ('nccl') and from CUDA graphs ('graph'). ``unknown`` maps the
-    name of an unknown communication kernel to the number of its launches and their seconds. ``calls`` are the calls of
-    libraries other than NCCL. ``spans`` has the starts and ends of communication kernels by possible kinds and device.
-    ``compute`` has the starts and ends of compute kernels by device. ``nccl`` counts NCCL kernels by possible kinds.
-    """
-
-    counts: Counter[str] = field(default_factory=Counter)
-    unknown: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0, 0.0]))
-    calls: list[CallSum] = field(default_factory=list)
-    spans: dict[tuple[frozenset[Kind], int], tuple[list[int], list[int]]] = field(
-        default_factory=lambda: defaultdict(lambda: ([], []))
-    )
-    compute: dict[int, tuple[list[int], list[int]]] = field(default_factory=lambda: defaultdict(lambda: ([], [])))
     nccl: Counter[frozenset[Kind]] = field(default_factory=Counter)
+    """Number of NCCL kernels, by the kinds of collectives that a kernel with this name can run."""
+    nccl_in_graphs: int = 0
+    """Number of NCCL kernels that a CUDA graph launched."""
+    calls: list[CallSum] = field(default_factory=list)
+    """Calls of libraries other than NCCL. Each payload or control kernel counts as one call."""
+    unknown: dict[str, _UnclassifiedSum] = field(default_factory=lambda: defaultdict(_UnclassifiedSum))
+    """Kernels by name, where the name suggests communication but is in no table."""
+    communication: dict[tuple[frozenset[Kind], int], _KernelSpans] = field(
+        default_factory=lambda: defaultdict(_new_spans)
+    )
+    """Times of communication kernels, by possible kinds and device."""
+    compute: dict[int, _KernelSpans] = field(default_factory=lambda: defaultdict(_new_spans))
+    """Times of compute kernels, by device."""
 
     def add(self, kernel: NsysKernel) -> None:
+        """Add one kernel. Of a barrier (category 'sync') nothing is kept, and of an unknown kernel only its sum."""
         communication, seconds = kernel.communication, (kernel.end - kernel.start) / 1e9
         if communication is None:
-            starts, ends = self.compute[kernel.device]
+            spans = self.compute[kernel.device]
         elif communication.category == "nccl":
-            self.counts["nccl"] += 1
-            self.counts["graph"] += kernel.in_graph
             self.nccl[communication.possible_kinds] += 1
-            starts, ends = self.spans[communication.possible_kinds, kernel.device]
+            self.nccl_in_graphs += kernel.in_graph
+            spans = self.communication[communication.possible_kinds, kernel.device]
         elif (
             communication.category in ("payload", "control")
             and communication.kind is not None
             and communication.via is not None
         ):
             role: Role = "control" if communication.category == "control" else "payload"
-            self.calls.append(
-                CallSum(
-                    communication.kind,
-                    axis=UNKNOWN,
-                    group_size=0,
-                    dtype=UNKNOWN,
-                    phase="unknown",
-                    role=role,
-                    via=communication.via,
-                    bytes=None,
-                )
-            )
-            starts, ends = self.spans[frozenset((communication.kind,)), kernel.device]
+            self.calls.append(_make_unsized_call(communication.kind, role, communication.via))
+            spans = self.communication[frozenset((communication.kind,)), kernel.device]
         else:
-            if communication.category == "unknown" and len(self.unknown) < 1000:
-                unknown_sum = self.unknown[clip_label(printable(kernel.name))]
-                unknown_sum[0], unknown_sum[1] = unknown_sum[0] + 1, unknown_sum[1] + seconds
+            if communication.category == "unknown" and len(self.unknown) < MAX_UNKNOWN_NAMES:
+                name = clip_label(printable(kernel.name))
+                self.unknown[name] = self.unknown[name].plus(1, seconds)
             return
-        starts.append(kernel.start)
-        ends.append(kernel.end)
+        spans.starts.append(kernel.start)
+        spans.ends.append(kernel.end)
+
+
+def _make_unsized_call(kind: Kind, role: Role, via: CollectiveBackend) -> CallSum:
+    """Return one call of which only the kernel is known, so its group, dtype and bytes are unknown."""
+    return CallSum(kind, axis=UNKNOWN, group_size=0, dtype=UNKNOWN, phase="unknown", role=role, via=via, bytes=None)
 
 
 def _build_ledger(source: Source, export: Export) -> Ledger:
+    """Return the ledger of the process on the first device. Raises ReadError if it recorded no communication."""
     ranges = export.ranges()
-    devices: dict[int, int] = {}
-    by_process: dict[int, _ProcessKernels] = defaultdict(_ProcessKernels)
+    first_devices: dict[int, int] = {}
+    kernels_by_process: dict[int, _ProcessKernels] = defaultdict(_ProcessKernels)
     for kernel in export.kernels():
-        by_process[kernel.process].add(kernel)
-        devices[kernel.process] = min(devices.get(kernel.process, kernel.device), kernel.device)
-    processes = {nvtx_range.thread >> THREAD_BITS for nvtx_range in ranges} or set(by_process)
-    process = min(processes, key=lambda candidate: (devices.get(candidate, 2**31), candidate), default=0)
-    kernels = by_process.get(process, by_process.get(0, _ProcessKernels()))
-    nvtx_calls = read_calls([nvtx_range for nvtx_range in ranges if nvtx_range.thread >> THREAD_BITS == process])
+        kernels_by_process[kernel.process].add(kernel)
+        first_devices[kernel.process] = min(first_devices.get(kernel.process, kernel.device), kernel.device)
+    processes = {get_process(nvtx_range.thread) for nvtx_range in ranges} or set(kernels_by_process)
+    process = _find_first_process(processes, first_devices)
+    if process in kernels_by_process:
+        kernels = kernels_by_process[process]
+    else:  # perhaps the export does not name the process of its kernels
+        kernels = kernels_by_process.get(UNKNOWN_PROCESS, _ProcessKernels())
+    nvtx_calls = read_calls([nvtx_range for nvtx_range in ranges if get_process(nvtx_range.thread) == process])
     calls = [*(call for call in nvtx_calls.calls if call.group_size != 1), *kernels.calls]
-    unclassified = {name: (int(count), seconds) for name, (count, seconds) in kernels.unknown.items()}
+    unclassified = dict(kernels.unknown)
     if not nvtx_calls.calls:
-        for kinds, count in kernels.nccl.items():
-            only_kind = _find_only_kind(kinds)
-            if only_kind is None:
-                label = "NCCL kernels that serve " + " or ".join(sorted(kinds)) if len(kinds) < 8 else "NCCL kernels"
-                unclassified[label] = (unclassified.get(label, (0, 0.0))[0] + count, 0.0)
-            else:
-                call = CallSum(
-                    only_kind,
-                    axis=UNKNOWN,
-                    group_size=0,
-                    dtype=UNKNOWN,
-                    phase="unknown",
-                    role="payload",
-                    via="nccl",
-                    bytes=None,
-                )
-                calls += [call] * count
+        _count_nccl_kernels(kernels.nccl, calls, unclassified)
     if not calls and not unclassified:
         raise source.error(
             "contains no NCCL call and no communication kernel, so no communication was recorded; profile with "
@@ -158,62 +164,96 @@ def _build_ledger(source: Source, export: Export) -> Ledger:
             for name, (count, seconds) in sorted(unclassified.items())[:1000]
         ],
         guesses=[STEPS_UNKNOWN, *_list_guesses(calls, kernels)],
-        warnings=[*_list_warnings(nvtx_calls.exchanges, nvtx_calls.calls, kernels, len(processes), unclassified)],
+        warnings=[*_list_warnings(nvtx_calls, kernels, len(processes), unclassified)],
     )
+
+
+def _find_first_process(processes: set[int], first_devices: Mapping[int, int]) -> int:
+    """Return the process with the lowest device. Processes without kernels come last. Return ``UNKNOWN_PROCESS`` if
+    there are no processes.
+    """
+
+    def sort_key(process: int) -> tuple[bool, int, int]:
+        has_no_kernels = process not in first_devices
+        return has_no_kernels, first_devices.get(process, 0), process
+
+    return min(processes, key=sort_key, default=UNKNOWN_PROCESS)
+
+
+def _count_nccl_kernels(
+    kernels: Mapping[frozenset[Kind], int], calls: list[CallSum], unclassified: dict[str, _UnclassifiedSum]
+) -> None:
+    """Add NCCL kernels to ``calls`` if their name allows only one collective, else to ``unclassified``.
+
+    ``kernels`` has the number of kernels by possible kinds.
+    """
+    for kinds, count in kernels.items():
+        only_kind = _find_only_kind(kinds)
+        if only_kind is not None:
+            calls += [_make_unsized_call(only_kind, "payload", "nccl")] * count
+            continue
+        name = "NCCL kernels that serve " + " or ".join(sorted(kinds)) if len(kinds) < 8 else "NCCL kernels"
+        launches_before = unclassified.get(name, _UnclassifiedSum()).launches
+        unclassified[name] = _UnclassifiedSum(launches_before + count, seconds=0.0)
 
 
 def _find_only_kind(kinds: frozenset[Kind]) -> Kind | None:
     """Return the only collective that a kernel can run, or None if there are several.
 
     Two uncommon uses of a kernel are ignored: barriers, which are all-reduces without data, and collectives on lists of
-    uneven tensors.
+    uneven tensors, which NCCL runs as broadcasts or reductions.
     """
     candidates = kinds - {"barrier"}
-    if len(candidates) == 2 and "all_gather" in candidates and "broadcast" in candidates:
+    if candidates == {"all_gather", "broadcast"}:
         return "broadcast"
-    if len(candidates) == 2 and "reduce_scatter" in candidates and "reduce" in candidates:
+    if candidates == {"reduce_scatter", "reduce"}:
         return "reduce"
     return next(iter(candidates)) if len(candidates) == 1 else None
 
 
 def _add_times(source: Source, entries: list[Entry], kernels: _ProcessKernels) -> list[Entry]:
-    """Return the entries. An entry gets exposed and hidden seconds if it is the only one that its kernels can belong
-    to."""
+    """Return the entries, with exposed and hidden seconds where kernels can be assigned.
+
+    A kernel name allows several kinds of collectives. So kernels are assigned to an entry only if no other entry has
+    one of these kinds.
+    """
     compute = {device: union(*spans) for device, spans in kernels.compute.items()}
-    no_spans = union([], [])
-    seconds: dict[int, tuple[float, float]] = {}
-    for (kinds, device), spans in kernels.spans.items():
-        matching = [index for index, entry in enumerate(entries) if entry.kind in kinds and entry.via != "gloo"]
-        if len(matching) == 1:
-            device_overlap = overlap(union(*spans), compute.get(device, no_spans))
-            exposed, hidden = seconds.get(matching[0], (0.0, 0.0))
-            seconds[matching[0]] = (exposed + device_overlap.exposed / 1e9, hidden + device_overlap.hidden / 1e9)
-    if any(max(times) > MAX_SECONDS for times in seconds.values()):
+    no_compute = union([], [])
+    times_by_index: dict[int, Overlap] = {}  # seconds, by the index of the entry
+    for (kinds, device), spans in kernels.communication.items():
+        indices = [index for index, entry in enumerate(entries) if entry.kind in kinds and entry.via != "gloo"]
+        if len(indices) == 1:
+            on_device = overlap(union(*spans), compute.get(device, no_compute))
+            times = times_by_index.get(indices[0], Overlap(exposed=0.0, hidden=0.0))
+            times_by_index[indices[0]] = Overlap(
+                exposed=times.exposed + on_device.exposed / 1e9, hidden=times.hidden + on_device.hidden / 1e9
+            )
+    if any(max(times) > MAX_SECONDS for times in times_by_index.values()):
         raise source.error("has kernels that run for months; its times are wrong, export it again")
-    return [
-        entry.model_copy(update={"exposed_s": seconds[index][0], "hidden_s": seconds[index][1]})
-        if index in seconds
-        else entry
-        for index, entry in enumerate(entries)
-    ]
+    timed_entries = list(entries)
+    for index, times in times_by_index.items():
+        timed_entries[index] = entries[index].model_copy(update={"exposed_s": times.exposed, "hidden_s": times.hidden})
+    return timed_entries
 
 
 def _list_guesses(calls: list[CallSum], kernels: _ProcessKernels) -> Iterator[str]:
+    """Yield one sentence for each property of calls that is unknown, and for calls that are not counted."""
     unsized = sum(call.bytes is None for call in calls)
     if unsized:
         yield f"the bytes of {unsized:,} calls are unknown and shown as 0: the export has no payload for them"
     if any(not call.group_size for call in calls):
         yield "the groups of some calls are unknown; they get the size of the largest known group, and at least 2"
-    if kernels.counts["graph"]:
+    if kernels.nccl_in_graphs:
         yield (
-            f"{kernels.counts['graph']:,} NCCL kernels ran from CUDA graphs. NCCL writes its ranges only at "
+            f"{kernels.nccl_in_graphs:,} NCCL kernels ran from CUDA graphs. NCCL writes its ranges only at "
             "capture, so replayed collectives are not counted"
         )
 
 
 def _list_warnings(
-    exchanges: int, calls: list[CallSum], kernels: _ProcessKernels, processes: int, unclassified: dict[str, Any]
+    nvtx_calls: NvtxCalls, kernels: _ProcessKernels, process_count: int, unclassified_names: Iterable[str]
 ) -> Iterator[str]:
+    calls, exchanges = nvtx_calls.calls, nvtx_calls.exchanges
     yield (
         "the reader follows the published schema and is not yet checked against a real export; element types are "
         "unknown"
@@ -225,14 +265,13 @@ def _list_warnings(
         )
     if exchanges:
         yield f"{exchanges:,} groups of sends and receives with two peers or more are counted as one all-to-all each"
-    nccl_calls = sum(call.via == "nccl" for call in calls)
-    if calls and kernels.counts["nccl"] and kernels.counts["nccl"] != nccl_calls:
+    nccl_calls, nccl_kernels = sum(call.via == "nccl" for call in calls), kernels.nccl.total()
+    if calls and nccl_kernels and nccl_kernels != nccl_calls:
         yield (
-            f"{nccl_calls:,} NCCL calls, but {kernels.counts['nccl']:,} NCCL kernels: grouped calls share a kernel, "
+            f"{nccl_calls:,} NCCL calls, but {nccl_kernels:,} NCCL kernels: grouped calls share a kernel, "
             "and calls in graphs or on copy engines have no kernel of their own"
         )
-    if processes > 1:
-        yield f"the export covers {processes} processes; this ledger is that of the process on the first device"
-    if unclassified:
-        names = ", ".join(repr(clip(name, 80)) for name in sorted(unclassified)[:3])
+    if process_count > 1:
+        yield f"the export covers {process_count} processes; this ledger is that of the process on the first device"
+    if names := ", ".join(repr(clip(name, 80)) for name in sorted(unclassified_names)[:3]):
         yield f"communication that could not be classified is not counted: {names}"

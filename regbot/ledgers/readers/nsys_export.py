@@ -22,14 +22,21 @@ MAX_MILLION_INSTRUCTIONS = 2_000
 aborted.
 """
 MAX_TEXT = 2**20
+"""Largest number of bytes of one text or row."""
 
-THREAD_BITS = 24
-"""Nsight Systems packs ids into one number (globalTid, globalPid). The lowest 24 bits are the thread; the bits above
-them identify the process."""
+UNKNOWN_PROCESS = 0
+"""Process of a kernel or range if the export does not name the process."""
+_THREAD_BITS = 24
+"""Number of low bits of a packed id (globalTid, globalPid) that are the thread. The bits above identify the process."""
 _KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 _RANGES = "NVTX_EVENTS"
 _PUSH_POP, _START_END, _DOMAIN = 59, 60, 75
 """Values of the enum ENUM_NSYS_EVENT_TYPE in the schema."""
+
+
+def get_process(packed_id: int) -> int:
+    """Return the process in a globalTid or globalPid. Nsight Systems packs process and thread into one number."""
+    return packed_id >> _THREAD_BITS
 
 
 def open_database(source: Source) -> sqlite3.Connection:
@@ -40,22 +47,25 @@ def open_database(source: Source) -> sqlite3.Connection:
     for pragma in ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON", "mmap_size=0", "cache_size=-16384"):
         database.execute(f"PRAGMA {pragma}")
     millions = count(1)
+    # SQLite calls this function after every million instructions, and aborts the query when it returns True.
     database.set_progress_handler(lambda: next(millions) > MAX_MILLION_INSTRUCTIONS, 1_000_000)
     return database
 
 
 class NsysKernel(NamedTuple):
-    """One kernel. ``start`` and ``end`` are in nanoseconds. ``process`` is 0 if the export does not name the process.
-    ``in_graph`` says whether a CUDA graph launched the kernel.
-    """
+    """One kernel."""
 
     start: int
+    """Nanoseconds, as ``end``."""
     end: int
     device: int
     process: int
+    """The process in globalPid, or ``UNKNOWN_PROCESS``."""
     communication: Communication | None
+    """How the kernel communicates; None for a compute kernel."""
     name: str
     in_graph: bool
+    """Whether a CUDA graph launched the kernel."""
 
 
 class Export:
@@ -64,11 +74,13 @@ class Export:
     def __init__(self, source: Source, database: sqlite3.Connection) -> None:
         self._source, self._database = source, database
         tables = (_KERNELS, _RANGES, "StringIds")
-        rows = database.execute("SELECT name, type, sql FROM sqlite_master").fetchmany(10_000)
+        schema_rows = database.execute("SELECT name, type, sql FROM sqlite_master").fetchmany(10_000)
         self._columns: dict[str, set[str]] = {}
-        for name, kind, sql in rows:
+        """Names of the columns by table, for those of the three tables that the database has."""
+        for name, kind, sql in schema_rows:
             if name in tables and kind == "table" and not str(sql).upper().startswith("CREATE VIRTUAL"):
-                self._columns[name] = {str(row[1]) for row in database.execute(f"PRAGMA table_info({name})")}
+                column_rows = database.execute(f"PRAGMA table_info({name})")
+                self._columns[name] = {str(column_name) for _, column_name, *_ in column_rows}
         if _KERNELS not in self._columns and _RANGES not in self._columns:
             raise source.error(
                 "is an SQLite database, but not an Nsight Systems export: it has neither kernels nor NVTX ranges; "
@@ -100,18 +112,22 @@ class Export:
         return self._strings[string_id]
 
     def kernels(self) -> Iterator[NsysKernel]:
+        """Yield all kernels. Raises ReadError if a kernel has no times."""
         if not self.has_table(_KERNELS):
             return
         columns = ("start", "end", "deviceId", "globalPid", "demangledName", "shortName", "graphNodeId")
-        for start, end, device, process, demangled_name, short_name, node in self._select(_KERNELS, *columns):
+        for start, end, device, global_pid, demangled_name, short_name, graph_node in self._select(_KERNELS, *columns):
             span = _parse_span(start, end)
             if span is None:
                 raise self._source.error("has kernels without times; export it again")
             name = self.find_string(demangled_name) or self.find_string(short_name)
-            owner_process = process >> THREAD_BITS if isinstance(process, int) else 0
-            in_graph = isinstance(node, int) and node != 0
             yield NsysKernel(
-                *span, device if isinstance(device, int) else 0, owner_process, classify(name), name, in_graph
+                *span,
+                device=device if isinstance(device, int) else 0,
+                process=get_process(global_pid) if isinstance(global_pid, int) else UNKNOWN_PROCESS,
+                communication=classify(name),
+                name=name,
+                in_graph=isinstance(graph_node, int) and graph_node != 0,
             )
 
     def ranges(self) -> list[NvtxRange]:
@@ -123,19 +139,20 @@ class Export:
         if not self.has_table(_RANGES):
             return []
         columns = ("start", "end", "eventType", "text", "textId", "globalTid", "domainId", "jsonText", "jsonTextId")
-        nccl_ranges: list[NvtxRange] = []
-        domains: set[object] = set()
-        for start, end, kind, text, text_id, thread, domain, json_text, json_text_id in self._select(_RANGES, *columns):
+        ranges: list[NvtxRange] = []
+        nccl_domains: set[object] = set()
+        for row in self._select(_RANGES, *columns):
+            start, end, event_type, text, text_id, global_tid, domain, json_text, json_text_id = row
             name = text if isinstance(text, str) and text else self.find_string(text_id)
-            if kind == _DOMAIN and name in ("NCCL", "RCCL"):
-                domains.add(domain)
+            if event_type == _DOMAIN and name in ("NCCL", "RCCL"):
+                nccl_domains.add(domain)
             span = _parse_span(start, end)
-            if kind in (_PUSH_POP, _START_END) and span is not None and re.match(r"nccl[A-Z]", name):
+            is_nccl_range = event_type in (_PUSH_POP, _START_END) and re.match(r"nccl[A-Z]", name)
+            if is_nccl_range and span is not None:
                 payload = json_text if isinstance(json_text, str) else self.find_string(json_text_id)
-                nccl_ranges.append(
-                    NvtxRange(span[0], span[1], thread if isinstance(thread, int) else 0, name, payload, domain)
-                )
-        return [nccl_range for nccl_range in nccl_ranges if not domains or nccl_range.domain in domains]
+                thread = global_tid if isinstance(global_tid, int) else 0
+                ranges.append(NvtxRange(*span, thread=thread, name=name, payload=payload, domain=domain))
+        return [nvtx_range for nvtx_range in ranges if not nccl_domains or nvtx_range.domain in nccl_domains]
 
 
 def _parse_span(start: object, end: object) -> tuple[int, int] | None:

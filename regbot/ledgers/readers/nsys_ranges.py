@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from regbot.ledgers.readers.kineto_calls import classify_role
-from regbot.ledgers.readers.tally import MAX_VOLUME, UNKNOWN, CallSum
+from regbot.ledgers.readers.tally import MAX_VOLUME, UNKNOWN, CallSum, parse_count
 from regbot.records.files import RecordError, parse_json
 from regbot.records.ledger import Kind
 
@@ -30,20 +30,25 @@ _KINDS: dict[str, Kind] = {
 }
 _TRANSFER_OPS = ("send", "recv")
 _SCALED_BY_RANKS = frozenset(("all_gather", "reduce_scatter", "all_to_all"))
+"""Kinds whose bytes in the ledger are the size of one rank's piece times the number of ranks."""
 _SIZE, _COMMUNICATOR, _RANKS = "message size", "communicator id", "no. of ranks"
+"""Parts of the names of the payload's fields."""
+MAX_RANKS = 2**24
+"""A larger number of ranks is taken for a broken payload."""
 
 
 class NvtxRange(NamedTuple):
-    """One range named after an NCCL function. Times are in nanoseconds. ``payload`` is JSON text, or '' if there is
-    none.
-    """
+    """One range named after an NCCL function. Times are in nanoseconds."""
 
     start: int
     end: int
     thread: int
+    """Nsight's globalTid, which contains the process too, or 0 if it is unknown."""
     name: str
     payload: str
+    """JSON text, or '' if the range has no payload."""
     domain: object
+    """Number of the NVTX domain."""
 
 
 class NvtxCalls(NamedTuple):
@@ -59,9 +64,14 @@ class NvtxCalls(NamedTuple):
 
 
 class _NcclCall(NamedTuple):
+    """One call of an NCCL function."""
+
     operation: str
+    """Name of the function in lower case, without 'nccl': for example 'allgather', 'send' or 'groupstart'."""
     message_bytes: int | None
+    """Size of one rank's piece; None if it is unknown."""
     communicator: str
+    """Id of the communicator; '' if it is unknown."""
 
 
 def read_calls(ranges: Iterable[NvtxRange]) -> NvtxCalls:
@@ -69,56 +79,65 @@ def read_calls(ranges: Iterable[NvtxRange]) -> NvtxCalls:
     ranges_by_thread: dict[int, list[NvtxRange]] = defaultdict(list)
     for nvtx_range in ranges:
         ranges_by_thread[nvtx_range.thread].append(nvtx_range)
-    calls_by_thread = {
-        thread: list(map(_parse_range, sorted(ranges_of_thread, key=_sort_key)))
-        for thread, ranges_of_thread in sorted(ranges_by_thread.items())
-    }
-    ranks_by_communicator = dict(
-        _read_communicator_sizes(
-            nvtx_range for ranges_of_thread in ranges_by_thread.values() for nvtx_range in ranges_of_thread
-        )
-    )
+    ranks_by_communicator: dict[str, int] = {}
+    for ranges_of_thread in ranges_by_thread.values():
+        ranks_by_communicator |= dict(_read_communicator_sizes(ranges_of_thread))
     calls: list[CallSum] = []
     exchanges = 0
-    for calls_of_thread in calls_by_thread.values():
+    for _, ranges_of_thread in sorted(ranges_by_thread.items()):
+        calls_of_thread = map(_parse_range, sorted(ranges_of_thread, key=_sort_key))
         for group in _split_groups(calls_of_thread):
-            sends = [nccl_call for nccl_call in group if nccl_call.operation == "send"]
-            is_exchange = len(sends) >= 2 and sum(nccl_call.operation == "recv" for nccl_call in group) >= 2
+            is_exchange = _is_all_to_all(group)
             exchanges += is_exchange
-            if is_exchange:
-                moved_bytes = (
-                    None
-                    if any(nccl_call.message_bytes is None for nccl_call in sends)
-                    else sum(nccl_call.message_bytes or 0 for nccl_call in sends)
-                )
-                num_ranks = ranks_by_communicator.get(sends[0].communicator, len(sends))
-                calls.append(_make_call("all_to_all", sends[0].communicator, num_ranks, moved_bytes))
-            for nccl_call in group:
-                if nccl_call.operation in _TRANSFER_OPS and not is_exchange:
-                    calls.append(
-                        _make_call(
-                            "send_recv",
-                            nccl_call.communicator,
-                            ranks_by_communicator.get(nccl_call.communicator, 0),
-                            nccl_call.message_bytes,
-                        )
-                    )
-                kind = _KINDS.get(nccl_call.operation)
-                if kind is not None:
-                    num_ranks = ranks_by_communicator.get(nccl_call.communicator, 0)
-                    factor = num_ranks or None if kind in _SCALED_BY_RANKS else 1
-                    moved_bytes = (
-                        nccl_call.message_bytes * factor if nccl_call.message_bytes is not None and factor else None
-                    )
-                    calls.append(_make_call(kind, nccl_call.communicator, num_ranks, moved_bytes))
+            calls += _convert_group(group, is_exchange, ranks_by_communicator)
     return NvtxCalls(calls, exchanges, max(ranks_by_communicator.values(), default=0))
 
 
+def _is_all_to_all(group: list[_NcclCall]) -> bool:
+    """Whether a group has at least two sends and two receives. A smaller group can be a transfer between two ranks."""
+    operations = [nccl_call.operation for nccl_call in group]
+    return operations.count("send") >= 2 and operations.count("recv") >= 2
+
+
+def _convert_group(
+    group: list[_NcclCall], is_exchange: bool, ranks_by_communicator: Mapping[str, int]
+) -> Iterator[CallSum]:
+    """Yield the collectives and transfers of one group of calls.
+
+    With ``is_exchange``, the sends and receives of the group together are one all-to-all. Its bytes are the sum of the
+    sends.
+    """
+    if is_exchange:
+        sends = [nccl_call for nccl_call in group if nccl_call.operation == "send"]
+        sent_bytes = [nccl_call.message_bytes for nccl_call in sends if nccl_call.message_bytes is not None]
+        moved_bytes = sum(sent_bytes) if len(sent_bytes) == len(sends) else None
+        communicator = sends[0].communicator
+        num_ranks = ranks_by_communicator.get(communicator, len(sends))
+        yield _make_call("all_to_all", communicator, num_ranks, moved_bytes)
+    for nccl_call in group:
+        communicator, moved_bytes = nccl_call.communicator, nccl_call.message_bytes
+        num_ranks = ranks_by_communicator.get(communicator, 0)
+        kind = _KINDS.get(nccl_call.operation)
+        if nccl_call.operation in _TRANSFER_OPS and not is_exchange:
+            yield _make_call("send_recv", communicator, num_ranks, moved_bytes)
+        elif kind is not None:
+            if kind in _SCALED_BY_RANKS:
+                moved_bytes = moved_bytes * num_ranks if moved_bytes is not None and num_ranks else None
+            yield _make_call(kind, communicator, num_ranks, moved_bytes)
+
+
 def _make_call(kind: Kind, communicator: str, num_ranks: int, moved_bytes: int | None) -> CallSum:
+    """Return one call. ``num_ranks`` is 0 if the communicator's size is unknown."""
     moved_bytes = min(moved_bytes, MAX_VOLUME) if moved_bytes is not None else None
-    axis = f"communicator of {num_ranks} ranks" if communicator and num_ranks else UNKNOWN
     return CallSum(
-        kind, axis, num_ranks, UNKNOWN, "unknown", classify_role(kind, UNKNOWN, moved_bytes), "nccl", moved_bytes
+        kind,
+        axis=f"communicator of {num_ranks} ranks" if communicator and num_ranks else UNKNOWN,
+        group_size=num_ranks,
+        dtype=UNKNOWN,
+        phase="unknown",
+        role=classify_role(kind, UNKNOWN, moved_bytes),
+        via="nccl",
+        bytes=moved_bytes,
     )
 
 
@@ -147,10 +166,12 @@ def _parse_range(nvtx_range: NvtxRange) -> _NcclCall:
 
 
 def _sort_key(nvtx_range: NvtxRange) -> tuple[int, int]:
+    """Sort by start. If two ranges start together, the longer one is the outer one and comes first."""
     return nvtx_range.start, -nvtx_range.end
 
 
 def _parse_operation(name: str) -> str:
+    """Return the operation of an NCCL function: 'allgather' for ``ncclAllGather``."""
     return re.sub(r"[^a-z]", "", name.removeprefix("nccl").lower())
 
 
@@ -159,9 +180,9 @@ def _read_communicator_sizes(ranges: Iterable[NvtxRange]) -> Iterator[tuple[str,
     for nvtx_range in ranges:
         if nvtx_range.name.startswith("ncclComm") and nvtx_range.payload:
             payload = _parse_payload(nvtx_range.payload)
-            communicator, size = _find_value(payload, _COMMUNICATOR), _find_number(payload, _RANKS)
-            if communicator is not None and size and size <= 2**24:
-                yield str(communicator), size
+            communicator, num_ranks = _find_value(payload, _COMMUNICATOR), _find_number(payload, _RANKS)
+            if communicator is not None and num_ranks and num_ranks <= MAX_RANKS:
+                yield str(communicator), num_ranks
 
 
 def _parse_payload(text: str) -> Mapping[str, Any]:
@@ -183,11 +204,13 @@ def _parse_payload(text: str) -> Mapping[str, Any]:
 
 
 def _find_value(payload: Mapping[str, Any], name: str) -> Any:
+    """Return the value of the first key that contains ``name``, or None if there is none."""
     return next((value for key, value in payload.items() if name in key), None)
 
 
 def _find_number(payload: Mapping[str, Any], name: str) -> int | None:
+    """Return the number of the first key that contains ``name``, or None if there is no valid number."""
     value = _find_value(payload, name)
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,15}", value):
         value = int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_VOLUME else None
+    return parse_count(value)

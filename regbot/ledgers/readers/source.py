@@ -17,6 +17,7 @@ from regbot.errors import UserError
 
 CHUNK_BYTES = 2**20
 HEAD_BYTES = 2**16
+"""Number of bytes by which readers recognise their format."""
 MAX_BYTES = 32 * 2**30
 """Largest number of decompressed bytes in a file. A trace of one step has a few megabytes. A trace of a whole epoch is
 refused.
@@ -29,6 +30,10 @@ RATIO_FREE_BYTES = 64 * 2**20
 """Number of decompressed bytes up to which the ratio is not checked. Small files that repeat one line are harmless."""
 
 _GZIP = b"\x1f\x8b"
+
+
+def _new_decompressor() -> "zlib._Decompress":
+    return zlib.decompressobj(wbits=31)  # 31 accepts only gzip
 
 
 class ReadError(UserError):
@@ -89,6 +94,7 @@ class Source:
         return ReadError(f"{self.name}: {problem}")
 
     def _open(self) -> FileIO:
+        """Open the file for reading. Raises ReadError if it is not a regular file. A pipe, for example, could block."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
@@ -105,11 +111,11 @@ class Source:
 
     def _decompress_chunks(self, size: int) -> Iterator[bytes]:
         """Yield the decompressed data of all members of a gzip file. Raises ReadError if the file ends inside a
-        member.
+        member, or if its compression ratio is above ``MAX_RATIO``.
         """
-        read_bytes = written_bytes = 0
+        read_bytes = written_bytes = 0  # totals of compressed and of decompressed bytes
         with self._open() as file:
-            decompressor, at_member_start = zlib.decompressobj(wbits=31), True
+            decompressor, at_member_start = _new_decompressor(), True
             packed = b""
             while True:
                 if not packed:
@@ -131,8 +137,8 @@ class Source:
                     )
                 if chunk:
                     yield chunk
-                if decompressor.eof:
+                if decompressor.eof:  # the member ends; another member may follow, after padding with zeros
                     packed = decompressor.unused_data.lstrip(b"\x00")
-                    decompressor, at_member_start = zlib.decompressobj(wbits=31), True
+                    decompressor, at_member_start = _new_decompressor(), True
             if not at_member_start:
                 raise self.error(f"ends in the middle of its gzip data, after {written_bytes:,} bytes; copy it again")

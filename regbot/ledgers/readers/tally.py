@@ -22,8 +22,10 @@ STEPS_UNKNOWN = "the number of steps in this recording is unknown"
 cover the same number of steps.
 """
 MAX_VOLUME = 2**53
+"""Largest number of bytes or calls of one entry. Up to this limit, integers are exact in JSON."""
 MAX_ENTRIES = 200_000
 MAX_UNCLASSIFIED = 1000
+"""Largest number of names of unknown calls that are kept."""
 MAX_SEQUENCE_RUNS = 64
 """Largest number of runs of consecutive sequence numbers that are kept. A gap between two runs is filled within a few
 calls, or never.
@@ -35,19 +37,18 @@ _SUFFIXES = re.compile(r"(?:\.(?:json|jsonl|txt|log|gz))+$", re.I)
 
 
 class CallSum(NamedTuple):
-    """One or more equal calls.
-
-    ``bytes`` is the sum over these calls, or None if it is unknown. ``group_size`` is 0 if it is unknown.
-    """
+    """One or more calls that have everything in common except their bytes."""
 
     kind: Kind
     axis: str
     group_size: int
+    """Number of ranks in the group, or 0 if it is unknown."""
     dtype: str
     phase: Phase
     role: Role
     via: CollectiveBackend
     bytes: int | None
+    """Sum over the calls, or None if it is unknown."""
 
 
 class EntryKey(NamedTuple):
@@ -68,6 +69,7 @@ class CallTally:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._sums: dict[EntryKey, tuple[int, int]] = {}
+        """Number of calls and sum of their bytes."""
 
     def add(self, call: CallSum, count: int = 1) -> None:
         """Add ``count`` equal calls. ``call.bytes`` is the sum of their bytes.
@@ -75,11 +77,18 @@ class CallTally:
         Raises ReadError if there are too many distinct calls or too many bytes.
         """
         key = EntryKey(
-            call.kind, clip_label(call.axis), call.group_size, clip_label(call.dtype), call.phase, call.role, call.via
+            kind=call.kind,
+            axis=clip_label(call.axis),
+            group_size=call.group_size,
+            dtype=clip_label(call.dtype),
+            phase=call.phase,
+            role=call.role,
+            via=call.via,
         )
         count_before, bytes_before = self._sums.get(key, (0, 0))
-        self._sums[key] = count_before + count, bytes_before + (call.bytes or 0)
-        check_limits(self._source, len(self._sums), self._sums[key][1])
+        bytes_after = bytes_before + (call.bytes or 0)
+        self._sums[key] = count_before + count, bytes_after
+        check_limits(self._source, len(self._sums), bytes_after)
 
     def __bool__(self) -> bool:
         return bool(self._sums)
@@ -89,13 +98,15 @@ class CallTally:
         ReadError.
         """
         sums: dict[EntryKey, tuple[int, int]] = {}
-        for key, (count, size) in self._sums.items():
+        for key, (count, size_bytes) in self._sums.items():
             sized_key = key._replace(group_size=max(key.group_size or default_size, 2))
-            before, total_bytes = sums.get(sized_key, (0, 0))
-            sums[sized_key] = before + count, total_bytes + size
-        check_limits(self._source, len(sums), max((size for _, size in sums.values()), default=0))
+            count_before, bytes_before = sums.get(sized_key, (0, 0))
+            sums[sized_key] = count_before + count, bytes_before + size_bytes
+        largest_bytes = max((size_bytes for _, size_bytes in sums.values()), default=0)
+        check_limits(self._source, len(sums), largest_bytes)
         return [
-            Entry(**key._asdict(), where="", count=count, bytes=size) for key, (count, size) in sorted(sums.items())
+            Entry(**key._asdict(), where="", count=count, bytes=size_bytes)
+            for key, (count, size_bytes) in sorted(sums.items())
         ]
 
 
@@ -110,7 +121,10 @@ def sum_calls(source: Source, calls: Iterable[CallSum], default_size: int) -> li
 
 
 def check_limits(source: Source, entry_count: int, volume: int) -> None:
-    """Raise ReadError if a file has more entries than a ledger can have, or one entry has too many bytes or calls."""
+    """Raise ReadError if a file has more entries than a ledger can have, or one entry has too many bytes or calls.
+
+    ``volume`` is the largest number of bytes or calls of an entry.
+    """
     if entry_count > MAX_ENTRIES:
         raise source.error(f"contains more than {MAX_ENTRIES:,} different collectives; record fewer steps")
     if volume > MAX_VOLUME:
@@ -124,10 +138,11 @@ class UnknownCalls:
         self._counts: dict[str, int] = {}
 
     def add(self, name: str) -> None:
-        key = clip_label(printable(name))
-        if key not in self._counts and len(self._counts) >= MAX_UNCLASSIFIED - 1:
-            key = "calls of other names"
-        self._counts[key] = self._counts.get(key, 0) + 1
+        label = clip_label(printable(name))
+        is_full = len(self._counts) >= MAX_UNCLASSIFIED - 1  # one place is kept for the calls of all further names
+        if label not in self._counts and is_full:
+            label = "calls of other names"
+        self._counts[label] = self._counts.get(label, 0) + 1
 
     def __bool__(self) -> bool:
         return bool(self._counts)
@@ -151,16 +166,18 @@ class SequenceNumbers:
 
     def __init__(self) -> None:
         self._starts: list[int] = []
+        """First number of each run, in ascending order. ``_ends`` has the last numbers in the same order."""
         self._ends: list[int] = []
         self._merged_missing = 0
+        """Number of missing numbers between runs that were merged."""
 
     def add(self, number: int) -> bool:
         """Add ``number`` and return whether it is new to the set."""
         starts, ends = self._starts, self._ends
-        if ends and number == ends[-1] + 1:
+        if ends and number == ends[-1] + 1:  # the usual case: the next number in order
             ends[-1] = number
             return True
-        position = bisect_right(starts, number)
+        position = bisect_right(starts, number)  # the run before this position is the last that starts at or below
         if position and number <= ends[position - 1]:
             return False
         joins_lower = position > 0 and number == ends[position - 1] + 1
