@@ -100,7 +100,7 @@ def _reasons(test: SequentialTest, is_noise_known: bool) -> Iterator[str]:
         yield from decision_sentences(test.tests, test.decision)
     intervals = _intervals(test)
     worst_sd = max(interval.sd for interval in intervals)
-    if test.look == 0:
+    if test.look == 0:  # with fewer pairs than the first look needs, only the given noise makes a decision possible
         yield given_noise_note(worst_sd)
     if test.unused:
         total = test.pairs + test.unused
@@ -130,7 +130,7 @@ def _intervals(test: SequentialTest) -> list[Interval]:
 
 
 def _pairs_text(needed: int | None) -> str:
-    """Return the number of pairs that a decision needs, as text. ``needed`` is None if it is too large to compute."""
+    """Return the number of pairs that a decision needs, as text. ``needed`` is None for an impractical number."""
     if needed is None:
         return "more pairs than is practical: use a quieter node"
     return f"about {needed} pairs" + (", more than the test allows: use a quieter node" if needed > LOOKS[-1] else "")

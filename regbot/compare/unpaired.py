@@ -154,7 +154,9 @@ def _common_session_section(
         )
     fields: dict[str, Any] = {
         "by": "runs",
-        "tests": [primary_test(name, test_decision, interval, []) for name, (test_decision, interval) in tests.items()],
+        "tests": [
+            primary_test(name, test_decision, interval, ratios=[]) for name, (test_decision, interval) in tests.items()
+        ],
     }
     return decided_section(decision, intervals["median"], ALPHA, reasons, base, head, fields=fields), warnings
 
@@ -197,7 +199,8 @@ def _prediction_section(sessions: Files, base: Files, head: Files) -> Throughput
         "by": "runs",
         "sessions": len(sessions),
         "tests": [
-            primary_test(name, test_decision, prediction, []) for name, (test_decision, prediction) in tests.items()
+            primary_test(name, test_decision, prediction, ratios=[])
+            for name, (test_decision, prediction) in tests.items()
         ],
     }
     return decided_section(decision, predictions["median"], PREDICTION_ALPHA, reasons, sessions, head, fields=fields)
@@ -249,7 +252,7 @@ def _undecided_section(base: Files, head: Files, values: ArmValues, sessions: in
         reasons.append(sessions_advice(estimates, sessions, has_undeclared))
     fields: dict[str, Any] = {
         "by": "runs",
-        "tests": [primary_test(name, "undecided", interval, []) for name, interval in intervals.items()],
+        "tests": [primary_test(name, "undecided", interval, ratios=[]) for name, interval in intervals.items()],
     }
     return decided_section("undecided", intervals["median"], ALPHA, reasons, base, head, fields=fields)
 

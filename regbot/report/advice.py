@@ -20,6 +20,8 @@ from regbot.text.percentages import round_up_percent
 
 DISPATCHER_KEYS = ("dispatcher", "moe_token_dispatcher_type", "moe_flex_dispatcher_backend")
 """Configuration keys that choose a dispatcher. Frameworks may put the name of a section before them."""
+DISPATCHER_PATTERNS = (ALL_TO_ALL_REPLACED, AXIS_LOST, BYTES_UP)
+"""Patterns of findings that a change of the dispatcher explains."""
 MAX_FINDING_STEPS = 2
 """Largest number of steps that each point to one finding. The findings themselves are listed above the steps."""
 MAX_RULES = 4
@@ -96,7 +98,8 @@ def _drop_duplicates(words: Iterable[str]) -> tuple[str, ...]:
 
 def advise_next_steps(check: Check) -> list[NextStep]:
     """Return the next steps for the reader, the most useful first; [] for a state without steps, such as a PASS."""
-    if check.verdict.verdict == "INCONCLUSIVE" and (check.state is State.UNCONCERNED or check.is_passing_but_unproven):
+    only_unmeasured_are_open = check.state is State.UNCONCERNED or check.is_passing_but_unproven
+    if check.verdict.verdict == "INCONCLUSIVE" and only_unmeasured_are_open:
         return [_build_no_action_step()]
     return _STEPS[check.state](check) if check.state in _STEPS else []
 
@@ -214,7 +217,7 @@ def _advise_on_missing_record(check: Check) -> list[NextStep]:
     """
     entry = check.decisive[0]
     traced = [run for run in (entry.base, entry.head) if run is not None]
-    ended = [run.arm.name for run in traced if run.outcome == "no_record"]
+    ended = [run.arm.name for run in traced if run.outcome == "no_record"]  # arms whose process ended too early
     ran = "".join(f" ({run.arm.name} ran)" for run in traced if run.outcome == "ok")
     words = f"Find what ends the process of {' and '.join(ended)} before its step is counted{ran}."
     hints = [NextStep((words,))] if ended else []
@@ -231,6 +234,7 @@ def _advise_on_doubtful_crash(check: Check) -> list[NextStep]:
 
 
 def _advise_on_both_broken(check: Check) -> list[NextStep]:
+    """Return the steps if base and head both fail to run. The pull request is then probably not the cause."""
     words = "Maintainer: the base fails too, so look first at the base and at this machine. The logs are folded below."
     return [NextStep((words,)), _build_reproduction_step(check, timed=_only_breaks_when_timed(check))]
 
@@ -302,7 +306,8 @@ _STEPS: dict[State, Callable[[Check], list[NextStep]]] = {
 def _list_finding_steps(check: Check) -> list[NextStep]:
     """Return a step for each finding that is FAIL or REVIEW: which module to look at, and what to look for.
 
-    If the configured dispatcher differs between the arms, the steps of findings that this explains point to it instead.
+    If the configured dispatcher differs between the arms, it explains findings of some patterns. The step of such a
+    finding names the two dispatchers instead of a module.
     """
     steps = []
     for item in share_findings(check):
@@ -311,7 +316,7 @@ def _list_finding_steps(check: Check) -> list[NextStep]:
         place = Name(item.modules[0]) if item.modules else Name(f"axis {item.finding.axis}")
         hint = HINTS.get(item.finding.pattern, "find the line that changes how its tensors are placed or exchanged")
         dispatchers = _find_dispatcher_change(check, item.workloads)
-        if item.finding.pattern in (ALL_TO_ALL_REPLACED, AXIS_LOST, BYTES_UP) and dispatchers:
+        if item.finding.pattern in DISPATCHER_PATTERNS and dispatchers:
             old, new = map(Name, dispatchers)
             steps.append(NextStep(("Find what in this diff changes the dispatcher from ", old, " to ", new, ".")))
         else:

@@ -157,11 +157,13 @@ def draw_losses(timed: TimedRuns) -> LossPlot | None:
     base_losses, head_losses = (
         _group_losses_by_step([run.run.loss for run in timed.runs if run.arm == arm and run.run.loss]) for arm in ARMS
     )
-    steps = [step for step in range(min(len(base_losses), len(head_losses))) if base_losses[step] and head_losses[step]]
+    step_count = min(len(base_losses), len(head_losses))
+    steps = [step for step in range(step_count) if base_losses[step] and head_losses[step]]
     if len(steps) < 2:
         return None
     centre = {step: median(base_losses[step]) for step in steps}  # the loss that is subtracted
-    low, high = ({step: edge(base_losses[step]) - centre[step] for step in steps} for edge in (min, max))
+    low = {step: min(base_losses[step]) - centre[step] for step in steps}
+    high = {step: max(base_losses[step]) - centre[step] for step in steps}
     changes = {step: median(head_losses[step]) - centre[step] for step in steps}
     top, bottom = 12.0, 152.0
     values = [*low.values(), *high.values(), *changes.values(), 0.0]

@@ -233,7 +233,7 @@ def _order_bands(base_bands: dict[BandKey, Columns], head_bands: dict[BandKey, C
 
 
 def _build_strip(columns: Columns, xs: dict[str, float], max_count: int, changed: bool) -> LayerStrip:
-    """Return the strip of one arm. ``xs``: x of each column. ``max_count``: largest count of any cell in the picture."""
+    """Return the strip of one arm. ``xs``: x of each column. ``max_count``: largest count of any cell in both arms."""
     cells = []
     for name, x in xs.items():
         if name in columns:

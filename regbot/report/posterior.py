@@ -226,9 +226,9 @@ def posterior_svg(places: Sequence[PointSummary], names: Sequence[str], none_pro
     xs = [round(LEFT + (number + 0.5) * column, 2) for number in range(len(places))]
     known_means = [place.mean for place in places if place.mean is not None and place.runs]
     mean_scale = scale_around([*known_means, 0.0], MEANS_BOTTOM, MEANS_TOP, min_span=1.0) if known_means else None
-    axis_y = (MEANS_BOTTOM + PANEL_GAP if known_means else MEANS_TOP) + BARS_HEIGHT
-    probability_scale = Scale(0.0, 1.0, axis_y, axis_y - BARS_HEIGHT)
-    width = round(min(max(0.7 * column, 1.5), 40.0), 2)
+    axis_y = (MEANS_BOTTOM + PANEL_GAP if known_means else MEANS_TOP) + BARS_HEIGHT  # y of the axis below the bars
+    probability_scale = Scale(low=0.0, high=1.0, start=axis_y, end=axis_y - BARS_HEIGHT)
+    width = round(min(max(0.7 * column, 1.5), 40.0), 2)  # of a bar
     labels = [clip(printable(name), NAME_CHARACTERS) for name in names]
     parts = [
         Markup('<svg class="posterior" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(

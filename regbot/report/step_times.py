@@ -72,7 +72,11 @@ def _write_table(
 
 
 def _format_cells(entry: WorkloadSection, throughput: Throughput, thresholds: Thresholds) -> tuple[str, ...]:
-    """Return the cells of a workload's row, one for each of ``COLUMNS``."""
+    """Return the cells of a workload's row, one for each of ``COLUMNS``.
+
+    The step times are medians. A note says so if only the mean decided. A comparison with stored sessions has no pairs,
+    and base's step time is that of the stored sessions.
+    """
     sign = ICONS[throughput.status]
     if throughput.pairs or throughput.void_pairs:
         pairs = str(throughput.pairs) + (f" ({throughput.void_pairs} void)" if throughput.void_pairs else "")
