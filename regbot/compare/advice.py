@@ -38,9 +38,9 @@ NODE_NOISES = (
 
 
 def pairs_advice(estimates: Mapping[str, float]) -> str:
-    """Return how many pairs would prove the difference of ``_target_pct`` on a quiet, a typical and a noisy node.
+    """Return how many pairs would prove a difference as large as the estimate on a quiet, a typical and a noisy node.
 
-    ``estimates`` are percentages, by summary (median, mean).
+    A difference below the threshold counts as the threshold. ``estimates`` are percentages, by summary (median, mean).
     """
     thresholds = Thresholds(delta=math.log1p(_target_pct(estimates) / 100), eps=THRESHOLDS.eps)
     advice = (
@@ -119,8 +119,9 @@ def sessions_advice(estimates: Mapping[str, float], sessions: int, has_undeclare
 
 def _target_pct(estimates: Mapping[str, float]) -> int:
     """Return the difference to prove, in percent: the largest estimate, or the threshold if that is larger."""
-    # Round to whole percents, because so few runs do not support more digits.
+    # On the log scale, a speed-up counts like a slowdown by the same factor.
     largest = max(abs(math.log1p(value / 100)) for value in estimates.values())
+    # Round to whole percents, because so few runs do not support more digits.
     return max(round(percent(largest)), round(SETTINGS.threshold_pct))
 
 

@@ -44,7 +44,7 @@ def find_omissions(file: StepFile) -> Iterator[str]:
     untimed = [number for number in file.log.untimed if number > first_counted] if file.log is not None else []
     if untimed:
         yield f"has no time for {count(len(untimed), 'step')}, first for step {untimed[0]}"
-    numbers = sorted({*file.numbers, *untimed}) if untimed else file.numbers
+    numbers = sorted({*file.numbers, *untimed}) if untimed else file.numbers  # a step without a time is no gap
     if gaps := [(before, after) for before, after in find_gaps(numbers) if before >= first_counted]:
         before, after = gaps[0]
         remainder = f", and in {len(gaps) - 1} more places" if len(gaps) > 1 else ""

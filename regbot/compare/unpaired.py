@@ -215,7 +215,7 @@ def _describe_scatter(sessions: Files) -> str:
     same_kind = "head must have run on the same kind of node, with the same software"
     if len(hosts - {()}) > 1:
         return f"the effects of sessions and nodes; {same_kind}"
-    if () in hosts:
+    if () in hosts:  # some files do not name their hosts
         return f"the effects of sessions, and of nodes only if the files are of several; {same_kind}"
     return "the effects of sessions on one host; head ran there too, and its software must be the same"
 

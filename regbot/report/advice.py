@@ -325,8 +325,8 @@ def _list_finding_steps(check: Check) -> list[NextStep]:
 
 
 def _find_dispatcher_change(check: Check, workloads: Sequence[str]) -> tuple[str, str] | None:
-    """Return the dispatchers of base and head in the configuration of the first of ``workloads`` in which they differ;
-    None if they differ in none."""
+    """Return the configured dispatchers of base and head, from the first of ``workloads`` in which they differ. Return
+    None if they differ in no workload."""
     for entry in check.entries:
         sharding = entry.verdict.sharding if entry.name in workloads else None
         changes = sharding.config_changes if sharding is not None else {}

@@ -220,7 +220,7 @@ def describe_confirmation(change: Change) -> str:
     so.
     """
     parent, note = name_parent(change), ""
-    if change.left_out is not None:
+    if change.left_out is not None:  # the point before is not the parent in git
         parent = clip_line(point_name(change.parent), NAME_CHARACTERS)
         note = f"; {parent} is not its parent in git"
         if change.left_out:

@@ -90,7 +90,7 @@ def prose(value: str, limit: int = PROSE_CHARACTERS) -> Markdown:
 
 
 def fence(value: str, language: str = "text") -> Markdown:
-    """Return the end of a log as a fenced block that its content cannot close."""
+    """Return a log or commands as a fenced block that its content cannot close. Of a long text, the end is kept."""
     body = log(value)
     ticks = "`" * max(3, _count_longest_backticks(body) + 1)
     return Markdown(f"{ticks}{language}\n{body}\n{ticks}")

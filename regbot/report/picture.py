@@ -142,7 +142,7 @@ def draw_ledgers(base: Ledger, head: Ledger) -> Picture:
     column_count = len(layers) + (1 if has_outside else 0)
     cell = (STRIP_WIDTH - (OUTSIDE_GAP if has_outside else 0)) / max(column_count, 1)
     cell = min(cell, ROW_HEIGHT)  # a cell is at most a square
-    xs = {name: number * cell for number, name in enumerate(layers)}
+    xs = {name: number * cell for number, name in enumerate(layers)}  # x of each column in a strip
     if has_outside:
         xs[OUTSIDE_LAYERS] = len(layers) * cell + (OUTSIDE_GAP if layers else 0)
     strip = max(xs.values(), default=0) + cell

@@ -95,8 +95,8 @@ def draw_runs(timed: TimedRuns, section: Throughput | None) -> RunPlot | None:
         return None
     top, bottom = 26.0, 236.0
     spreads = {run.verdict.number: _get_quartiles(run) for run in runs}
-    values = [*medians, *(edge for pair in spreads.values() if pair for edge in pair)]
-    scale = scale_around(values, bottom, top, min_span=0.03 * median(medians))
+    quartiles = [seconds for spread in spreads.values() if spread is not None for seconds in spread]
+    scale = scale_around([*medians, *quartiles], bottom, top, min_span=0.03 * median(medians))
     xs, blocks = _place_runs(runs)
     dots = tuple(_build_dot(run, xs[run.verdict.number], scale, spreads[run.verdict.number]) for run in runs)
     return RunPlot(

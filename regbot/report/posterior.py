@@ -2,7 +2,8 @@
 runs, and the mean of the runs.
 
 The picture is drawn as text for a terminal, after every run, and as SVG for the page. The probabilities come from the
-search. The text has few lines, so neighbouring points with little or similar probability share a line: a region.
+search. Neighbouring commits that run the same code are one place of the search, and are drawn as one point. The text
+has few lines, so neighbouring points with little or similar probability share a line: a region.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

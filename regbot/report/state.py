@@ -25,7 +25,7 @@ class State(Enum):
     BASE_BREAKS = auto()
     """Base fails to run, so there is nothing to compare head with."""
     FOREIGN_CODE = auto()
-    """Watched code was imported from outside the checkout."""
+    """A package that must come from the checkout was imported from elsewhere."""
     DOUBTFUL_CRASH = auto()
     """The traced head crashed, and nothing shows that the change is the cause."""
     NO_RECORD = auto()

@@ -33,7 +33,7 @@ def compare_workloads(check: Check, characters: int) -> Markdown:
 
     ``characters``: largest length of all rows together.
     """
-    changed = [entry for entry in check.changed if entry.changed]
+    changed = [entry for entry in check.changed if entry.changed]  # without those that have a finding only
     unmeasured = [entry for entry in check.entries if not entry.judged]
     if not check.entries:
         return Markdown("")
@@ -42,7 +42,9 @@ def compare_workloads(check: Check, characters: int) -> Markdown:
     if not changed and len(unmeasured) == len(check.entries):
         return _write_reason_table(check, unmeasured, characters)
     table = markdown_head("workload", "collective", "base", "head", "bytes per step")
-    rows = [row for group in _group_by_key(changed, _list_change_cells) for row in _format_workload_rows(check, group)]
+    rows = []
+    for group in _group_by_key(changed, _list_change_cells):
+        rows += _format_workload_rows(check, group)
     rows += [
         markdown_row(
             (_name_workloads(check, group), f"not measured: {prose(_select_first_reason(group[0]), 200)}", "", "", "")

@@ -189,8 +189,8 @@ def _describe_undecided(section: Throughput, thresholds: Thresholds) -> str:
 def describe_undecided(section: Throughput) -> str:
     """Return why nothing is decided, for use in a sentence; '' if unknown.
 
-    A decision may be withheld although the pairs show one. The sentence then gives the reason for that, else the power
-    of the pairs.
+    A decision that the pairs would make may be withheld, because of calibration, of the luck of the arms, or of slow
+    launches. The sentence then gives this reason. Otherwise it gives the power of the pairs.
     """
     if is_gate_contradicted(section):
         return GATE_CONTRADICTED
@@ -340,7 +340,7 @@ def describe_setup(section: Throughput, timed: TimedRuns) -> Words:
         words += [f", {count(timed.plan.world_size, 'rank')}"] if timed.plan is not None else []
     if not has_times(section):
         return (*words, ".")
-    if section.by == "screen":
+    if section.by == "screen":  # only in sessions of version 0.1.0
         words += [". Head was run alone, and compared with nothing"]
     elif section.by == "stored":
         stored = f"{count(section.sessions, 'stored session')} of this node class and environment"

@@ -48,7 +48,7 @@ class CollectiveLine:
     base: CollectiveCounts
     head: CollectiveCounts
     reach: int
-    """Number of layers that issue such a collective in either arm; the number of all layers if base has none."""
+    """Number of layers that issue such a collective in either arm. If no layer of base does, number of all layers."""
     changed: bool
     """Whether the arms differ in count or bytes of any phase, role, dtype and module."""
 
@@ -60,6 +60,7 @@ class CollectiveLine:
         """
         if not tally.layers:
             return ""
+        # The most frequent count of a layer, and the number of layers with this count.
         (usual_count, layer_count), *other_counts = Counter(tally.layers.values()).most_common()
         if layer_count == self.reach:
             words = f"{usual_count} per layer"

@@ -23,12 +23,12 @@ def compute_scoreboard(folder: Path, since: date | None = None) -> Scoreboard:
 
     ``since`` is None for all checks. Raises RecordError.
     """
-    rows = [row for row in load_checks(folder) if since is None or row.entry.created[:10] >= since.isoformat()]
+    rows = [row for row in load_checks(folder) if since is None or _ended_since(row, since)]
     last_row_by_commit = {row.entry.head: row for row in rows}  # a later row of the same commit replaces the earlier
     last_rows = sorted(last_row_by_commit.values(), key=lambda row: (row.entry.created, row.name))
     failed = [row for row in last_rows if row.entry.verdict == "FAIL"]
     confirmed = sum(_is_regression(row) is True for row in failed)
-    settled_fails = sum(_is_regression(row) is not None for row in failed)
+    fails_with_known_truth = sum(_is_regression(row) is not None for row in failed)
     known_regressions = sum(_is_regression(row) is True for row in last_rows)
     return Scoreboard(
         since=since.isoformat() if since else None,
@@ -42,12 +42,18 @@ def compute_scoreboard(folder: Path, since: date | None = None) -> Scoreboard:
         passed=_count_unreported(last_rows, "PASS"),
         inconclusive=_count_unreported(last_rows, "INCONCLUSIVE"),
         invalid=_count_unreported(last_rows, "INVALID"),
-        precision=_compute_share(confirmed, settled_fails),
+        precision=_compute_share(confirmed, fails_with_known_truth),
         recall=_compute_share(confirmed, known_regressions),
         minutes=sum(row.entry.minutes for row in rows),
         open=[row for row in last_rows if row.entry.verdict in REGRESSION_STATUSES and row.outcome is None],
         settled=[row for row in last_rows if row.outcome is not None],
     )
+
+
+def _ended_since(row: ShadowRow, since: date) -> bool:
+    """Return whether the check ended on the day ``since`` (UTC) or later."""
+    day = row.entry.created[:10]
+    return day >= since.isoformat()
 
 
 def _is_regression(row: ShadowRow) -> bool | None:
