@@ -95,6 +95,7 @@ def _work_warnings(files: Sequence[StepFile]) -> Iterator[str]:
     work_by_file: dict[str, float] = {}  # file name -> median TFLOP of a step
     for file in files:
         steps = file.log.timed[file.cut :] if file.log is not None else ()
+        # ``tflops`` is a rate, in TFLOP per second and device.
         step_work = [step.tflops * step.seconds for step in steps if step.tflops and step.seconds]
         if step_work and median(step.tflops or 0.0 for step in steps) >= MIN_TFLOPS:
             work_by_file[file.name] = median(step_work)

@@ -11,12 +11,12 @@ from regbot.compare.sections import (
     MAX_NOISE_RATIO,
     SETTINGS,
     THRESHOLDS,
-    decided_section,
     decision_sentences,
     estimate_sentences,
     given_noise_note,
     raise_known_noise,
-    undecided_section,
+    section_with_intervals,
+    section_without_intervals,
     unsteady_section,
 )
 from regbot.compare.steady_cut import find_unsteady
@@ -89,7 +89,7 @@ def _tested_section(
     }
     _, median_interval = test.tests["median"]
     reasons = [*_reasons(test, is_noise_known)]
-    return decided_section(test.decision, median_interval, test.alpha, reasons, base, head, fields=fields)
+    return section_with_intervals(test.decision, median_interval, test.alpha, reasons, base, head, fields=fields)
 
 
 def _reasons(test: SequentialTest, is_noise_known: bool) -> Iterator[str]:
@@ -151,7 +151,7 @@ def _too_few_section(base: Sequence[StepFile], head: Sequence[StepFile], ratios:
         *estimate_sentences(estimates),
         pairs_advice(estimates),
     ]
-    return undecided_section(base, head, estimates["median"], reasons, {"by": "pairs", "pairs": pairs})
+    return section_without_intervals(base, head, estimates["median"], reasons, {"by": "pairs", "pairs": pairs})
 
 
 def _join_numbers(numbers: Sequence[int]) -> str:

@@ -38,9 +38,9 @@ def mixed_units(files: Sequence[StepFile]) -> Iterator[str]:
         if times[split] < MIN_GAP_RATIO * times[split - 1]:
             continue
         minority, majority = sorted((times[:split], times[split:]), key=len)
-        unusual = next(index for index in range(first_kept, len(file.step_s)) if file.step_s[index] in minority)
+        unusual_index = next(index for index in range(first_kept, len(file.step_s)) if file.step_s[index] in minority)
         yield (
-            f"{file.name}: step {file.numbers[unusual]} took {file.step_s[unusual]:g} s, and others take "
+            f"{file.name}: step {file.numbers[unusual_index]} took {file.step_s[unusual_index]:g} s, and others take "
             f"{median(majority):.4g} s: {_unit_question(longest / shortest)}. If the time is correct, the step "
             "hung: measure the run again"
         )

@@ -121,10 +121,10 @@ def unsteady_section(
         "the end of its warm-up with --skip N"
     )
     reasons = [*unsteady_reasons, advice, *estimate_sentences(estimates)]
-    return undecided_section(base, head, estimates["median"], reasons, fields)
+    return section_without_intervals(base, head, estimates["median"], reasons, fields)
 
 
-def decided_section(
+def section_with_intervals(
     decision: Decision,
     median_interval: LogEstimate,
     alpha: float,
@@ -151,7 +151,7 @@ def decided_section(
     )
 
 
-def undecided_section(
+def section_without_intervals(
     base: Sequence[StepFile],
     head: Sequence[StepFile],
     estimate_pct: float,

@@ -33,13 +33,13 @@ from regbot.compare.sections import (
     NOT_CONTROLLED,
     SETTINGS,
     THRESHOLDS,
-    decided_section,
     decision_sentences,
     estimate_sentences,
     given_noise_note,
     pair_noise_from_steps,
     raise_known_noise,
-    undecided_section,
+    section_with_intervals,
+    section_without_intervals,
     unsteady_section,
 )
 from regbot.compare.steady_cut import find_unsteady
@@ -131,7 +131,7 @@ def _common_session_section(
             _describe_session(session),
             pairs_advice(estimates),
         ]
-        return undecided_section(base, head, estimates["median"], reasons, {"by": "runs"}), warnings
+        return section_without_intervals(base, head, estimates["median"], reasons, {"by": "runs"}), warnings
     if unsteady_reasons := find_unsteady(base, head):
         return unsteady_section(base, head, unsteady_reasons, estimates, {"by": "runs"}), warnings
     if known_sd is None:
@@ -158,7 +158,7 @@ def _common_session_section(
             primary_test(name, test_decision, interval, ratios=[]) for name, (test_decision, interval) in tests.items()
         ],
     }
-    return decided_section(decision, intervals["median"], ALPHA, reasons, base, head, fields=fields), warnings
+    return section_with_intervals(decision, intervals["median"], ALPHA, reasons, base, head, fields=fields), warnings
 
 
 def _prediction_section(sessions: Files, base: Files, head: Files) -> Throughput:
@@ -203,7 +203,9 @@ def _prediction_section(sessions: Files, base: Files, head: Files) -> Throughput
             for name, (test_decision, prediction) in tests.items()
         ],
     }
-    return decided_section(decision, predictions["median"], PREDICTION_ALPHA, reasons, sessions, head, fields=fields)
+    return section_with_intervals(
+        decision, predictions["median"], PREDICTION_ALPHA, reasons, sessions, head, fields=fields
+    )
 
 
 def _describe_scatter(sessions: Files) -> str:
@@ -254,7 +256,7 @@ def _undecided_section(base: Files, head: Files, values: ArmValues, sessions: in
         "by": "runs",
         "tests": [primary_test(name, "undecided", interval, ratios=[]) for name, interval in intervals.items()],
     }
-    return decided_section("undecided", intervals["median"], ALPHA, reasons, base, head, fields=fields)
+    return section_with_intervals("undecided", intervals["median"], ALPHA, reasons, base, head, fields=fields)
 
 
 def _intervals_of_these_runs(base: Files, head: Files, values: ArmValues) -> dict[str, Difference]:

@@ -65,9 +65,8 @@ def compare(options: ComparisonOptions) -> Verdict:
         [read_steps(path, options.skip, options.tokens_per_step) for path in paths]
         for paths in (options.base, options.head)
     )
-    if options.tokens_per_step is not None and not any(
-        file.log and file.log.format == "torchtitan" for file in (*base, *head)
-    ):
+    has_torchtitan_log = any(file.log and file.log.format == "torchtitan" for file in (*base, *head))
+    if options.tokens_per_step is not None and not has_torchtitan_log:
         raise ConfigError(
             "--tokens-per-step is for step lines of torchtitan, but no file has them", "leave out --tokens-per-step"
         )
@@ -105,7 +104,9 @@ def _throughput_section(
         section, section_warnings = paired_section(base, head, given_sd)
     else:
         section, section_warnings = unpaired_section(base, head, given_sd, options.separate_sessions)
-    used = [*base[: section.pairs], *head[: section.pairs]] if options.paired else [*base, *head]
+    used = [*base, *head]
+    if options.paired:  # later pairs were not needed for the decision
+        used = [*base[: section.pairs], *head[: section.pairs]]
     omissions = [f"{file.name} {omission}" for file in used for omission in find_omissions(file)]
     if section.status == "PASS" and omissions:
         section = withhold_pass(section, omissions[:MAX_OMISSIONS])

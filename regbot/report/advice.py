@@ -97,9 +97,12 @@ def _drop_duplicates(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def advise_next_steps(check: Check) -> list[NextStep]:
-    """Return the next steps for the reader, the most useful first; [] for a state without steps, such as a PASS."""
-    only_unmeasured_are_open = check.state is State.UNCONCERNED or check.is_passing_but_unproven
-    if check.verdict.verdict == "INCONCLUSIVE" and only_unmeasured_are_open:
+    """Return the next steps for the reader, the most useful first; [] for a state without steps, such as a PASS.
+
+    If the verdict is INCONCLUSIVE only because of workloads that were not run, no action is needed.
+    """
+    only_unmeasured_workloads_are_open = check.state is State.UNCONCERNED or check.is_passing_but_unproven
+    if check.verdict.verdict == "INCONCLUSIVE" and only_unmeasured_workloads_are_open:
         return [_build_no_action_step()]
     return _STEPS[check.state](check) if check.state in _STEPS else []
 

@@ -191,6 +191,7 @@ def _list_timed_runs(check: Check) -> list[str]:
 
 
 def _format_timed_row(run: TimedRun) -> str:
+    """Return the row of a timed run. It has no block if the run is a warm launch."""
     repeated = " (repeated)" if run.run.attempt > 1 else ""
     block = f"{run.block}{repeated}" if run.block else ""
     verdict = run.verdict

@@ -86,8 +86,9 @@ def _head_breaks_headline(check: Check) -> Words:
     failing = check.decisive
     run = _find_failed_head(failing[0]) if failing else None
     failure = _describe_failure(failing[0], run) if failing else "fails"
-    needs_reason = run is not None and run.outcome in QUIET_OUTCOMES and run.reason
-    detail: Words = (": ", UntrustedText(clip(run.reason, REASON_CHARACTERS))) if run and needs_reason else ()
+    detail: Words = ()
+    if run is not None and run.outcome in QUIET_OUTCOMES and run.reason:
+        detail = (": ", UntrustedText(clip(run.reason, REASON_CHARACTERS)))
     base = _BASE_OUTCOMES.get(run.outcome, "does not") if run is not None else "does not"
     separator = "; " if detail else ", "
     return (f"the head {failure} in {_count_workloads(failing, check)}", *detail, f"{separator}the base {base}")
@@ -224,15 +225,18 @@ def _improved_headline(check: Check) -> Words:
 
 
 def _faster_headline(check: Check) -> Words:
-    best = min(
-        check.with_answer(ThroughputAnswer.FASTER),
-        key=lambda entry: (entry.throughput and entry.throughput.estimate_pct) or 0.0,
-    )
+    faster = check.with_answer(ThroughputAnswer.FASTER)
+    best = min(faster, key=_get_estimate_pct)
     return (
-        *_describe_step_change(best, check.with_answer(ThroughputAnswer.FASTER), check),
+        *_describe_step_change(best, faster, check),
         *_append_wall([best]),
         "; the sharding is unchanged",
     )
+
+
+def _get_estimate_pct(entry: WorkloadSection) -> float:
+    """Return the change of the median step time in percent; 0 if unknown. It is negative if head is faster."""
+    return (entry.throughput.estimate_pct or 0.0) if entry.throughput else 0.0
 
 
 def _identical_headline(check: Check) -> Words:
@@ -379,10 +383,12 @@ def _select_clearest_line(entry: WorkloadSection, finding: Finding) -> Collectiv
     """
     axes = _AXIS_SEPARATOR.split(finding.axis)
     candidates = [line for line in entry.changed if line.axis in axes] or entry.changed
-    ranked = sorted(
-        candidates, key=lambda line: (line.head.count >= line.base.count, -abs(line.head.bytes - line.base.bytes))
-    )
-    return ranked[0] if ranked else None
+
+    def rank(line: CollectiveLine) -> tuple[bool, int]:
+        is_decreased = line.head.count < line.base.count
+        return not is_decreased, -abs(line.head.bytes - line.base.bytes)
+
+    return min(candidates, key=rank, default=None)
 
 
 def _describe_line_change(line: CollectiveLine) -> Words:
@@ -392,7 +398,9 @@ def _describe_line_change(line: CollectiveLine) -> Words:
     total counts are given.
     """
     if missing := line.list_missing_layers():
-        names = [word for layer in missing for word in (", ", Name(layer))][1:]
+        names: list[str] = []
+        for layer in missing:
+            names += [", ", Name(layer)] if names else [Name(layer)]
         usual_count = line.describe_count(line.base)
         return (kind_words(line.kind), " on ", Name(line.axis), f" {usual_count} → 0 in ", *names)
     base_count, head_count = line.describe_count(line.base), line.describe_count(line.head)

@@ -273,7 +273,8 @@ def _frame_differences(bands: Sequence[Band]) -> list[ChangeFrame]:
     frames = []
     stacks: list[list[Band]] = []  # bands that share their frames
     for band in bands:
-        if stacks and not band.title and stacks[-1][0].differences == band.differences:
+        has_kind_and_axis_of_previous = not band.title
+        if stacks and has_kind_and_axis_of_previous and stacks[-1][0].differences == band.differences:
             stacks[-1].append(band)
         else:
             stacks.append([band])

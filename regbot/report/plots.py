@@ -143,6 +143,10 @@ def _get_quartiles(run: TimedRun) -> tuple[float, float] | None:
 
 
 def _build_dot(run: TimedRun, x: float, scale: Scale, spread: tuple[float, float] | None) -> Dot:
+    """Return the dot at the run's median step time; on the lower edge of the plot if the run has no steady step.
+
+    ``spread``: quartiles of the run's step times in seconds.
+    """
     step = "no steady step" if run.verdict.median_s is None else milliseconds(run.verdict.median_s)
     return Dot(
         x=x,
@@ -222,11 +226,10 @@ def draw_ratios(section: Throughput, thresholds: Thresholds) -> RatioPlot | None
         return None
     top, bottom = 26.0, 246.0
     limit, indifference = thresholds.threshold_pct, thresholds.indifference_pct
-    values = [
-        *(_to_percent(ratio) for test in tests for ratio in test.log_ratios),
-        *(edge for test in tests for edge in (test.low_pct, test.high_pct)),
-    ]
-    scale = scale_around([*values, -limit, limit], bottom, top)
+    values = [-limit, limit]
+    for test in tests:
+        values += [*map(_to_percent, test.log_ratios), test.low_pct, test.high_pct]
+    scale = scale_around(values, bottom, top)
     gap, right_margin = 26.0, 76.0  # the labels of the thresholds stand in the right margin
     width = (WIDTH - LEFT - right_margin - gap * (len(tests) - 1)) / len(tests)
     interval_width = 90.0  # room beside the pairs for the interval

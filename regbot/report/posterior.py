@@ -92,8 +92,8 @@ def posterior_rows(
 
 
 def share(probability: float) -> str:
-    """Return a probability in percent: ``62.1%`` for ``0.621``. Only exactly 0 gives 0%, and only exactly 1 gives
-    100%."""
+    """Return a probability in percent: ``62.1%`` for ``0.621``, ``62%`` for ``0.62``. Only exactly 0 gives 0%, and only
+    exactly 1 gives 100%."""
     if 0 < probability < 0.0005:
         return "<0.1%"
     if 0.9995 <= probability < 1:
@@ -202,8 +202,10 @@ def _format_row(label: str, region: Region) -> str:
 
 
 def _format_line(label: str, probability: float, note: str = "") -> str:
+    """Return a line with the columns label, bar, percentage and note."""
     percentage = share(probability)
-    percentage = percentage if "." in percentage else percentage.replace("%", ".0%")
+    if "." not in percentage:  # so that the decimal points of all lines are below each other
+        percentage = percentage.replace("%", ".0%")
     label = clip(printable(label), LABEL_CHARACTERS)
     return f"{label:<{LABEL_CHARACTERS}}  {_format_bar(probability)}  {percentage:>6}  {note}".rstrip()
 

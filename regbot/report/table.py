@@ -4,7 +4,7 @@ Workloads with identical rows share these rows. If nothing changed, the table ha
 has one row for all workloads with the same collectives.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import get_args
 
 from regbot.records.ledger import Kind
@@ -73,7 +73,7 @@ def _format_workload_rows(check: Check, group: Sequence[WorkloadSection]) -> lis
     """Return a row for each changed collective of ``group``, which has workloads with equal changes. The first row
     names the workloads."""
     first_entry = group[0]
-    cells = [
+    rows = [
         (
             f"{kind_words(line.kind)} {axis(line)}",
             volume(line, line.base),
@@ -83,7 +83,8 @@ def _format_workload_rows(check: Check, group: Sequence[WorkloadSection]) -> lis
         for line in first_entry.changed
     ]
     return [
-        markdown_row((_name_workloads(check, group) if number == 0 else "", *row)) for number, row in enumerate(cells)
+        markdown_row((_name_workloads(check, group) if number == 0 else "", *cells))
+        for number, cells in enumerate(rows)
     ]
 
 
@@ -122,10 +123,10 @@ def _write_unchanged_table(entries: Sequence[WorkloadSection], characters: int) 
     kinds = [kind for kind in get_args(Kind) if kind in present]
     column_kinds, other_kinds = kinds[:MAX_KINDS], kinds[MAX_KINDS:]
     column_heads = ["workload", *map(kind_words, column_kinds), *(["others"] if other_kinds else [])]
-    groups: dict[tuple[str, ...], list[str]] = {}
+    names_by_cells: dict[CellTexts, list[str]] = {}
     for entry in entries:
         cells = [
-            "<br>".join(_format_volume_on_axis(line) for line in entry.lines if line.kind == kind) or "0"
+            _join_cell_lines(_format_volume_on_axis(line) for line in entry.lines if line.kind == kind)
             for kind in column_kinds
         ]
         other_lines = [
@@ -133,12 +134,17 @@ def _write_unchanged_table(entries: Sequence[WorkloadSection], characters: int) 
             for line in entry.lines
             if line.kind in other_kinds
         ]
-        cells += ["<br>".join(other_lines) or "0"] if other_kinds else []
-        groups.setdefault(tuple(cells), []).append(entry.name)
-    rows = [markdown_row((_join_names(names), *group)) for group, names in groups.items()]
+        cells += [_join_cell_lines(other_lines)] if other_kinds else []
+        names_by_cells.setdefault(tuple(cells), []).append(entry.name)
+    rows = [markdown_row((_join_names(names), *cells)) for cells, names in names_by_cells.items()]
     fitting_rows, cut = fit(rows, characters)
     note = ["", _note_cut_rows(cut)] if cut else []
     return Markdown("\n".join([*markdown_head(*column_heads), *fitting_rows, *note]))
+
+
+def _join_cell_lines(lines: Iterable[str]) -> str:
+    """Return a cell with a line for each axis; ``0`` for a workload without such collectives."""
+    return "<br>".join(lines) or "0"
 
 
 def _format_volume_on_axis(line: CollectiveLine) -> str:

@@ -173,6 +173,7 @@ class WorkloadSection:
 
     @property
     def changed(self) -> list[CollectiveLine]:
+        """The lines that differ between the arms."""
         return [line for line in self.lines if line.changed]
 
 

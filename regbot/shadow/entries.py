@@ -84,7 +84,7 @@ def settle_commit(folder: Path, commit: str, outcome: OutcomeKind, who: str, why
     RecordError if ``commit`` matches no commit or several, or if the commit's last check cannot have this outcome.
     Raises OSError.
     """
-    last_check = load_checks_of_commit(folder, commit)[-1]
+    *_, last_check = load_checks_of_commit(folder, commit)
     _require_fitting_outcome(last_check.entry, outcome)
     record = ShadowOutcome(
         entry=last_check.name, head=last_check.entry.head, outcome=outcome, who=who, when=format_time(now), why=why

@@ -22,6 +22,8 @@ from regbot.text.wrap import wrapped
 
 SUBJECT_CHARACTERS = 60
 """Largest length of a commit's subject in a list."""
+DAY_CHARACTERS = len("2026-03-14")
+"""Number of characters of the day in a time such as ``2026-03-14T09:26:53Z``."""
 NO_CHECKS = "no shadow check is recorded here; run 'regbot check --shadow'"
 
 CONSEQUENCES: dict[Status, str] = {
@@ -79,7 +81,7 @@ def write_scoreboard(board: Scoreboard) -> str:
         return f"no shadow check is recorded{since}" if since else NO_CHECKS
     commits = count(board.commits, "commit")
     lines = [
-        f"shadow scoreboard, {board.first[:10]} to {board.last[:10]}",
+        f"shadow scoreboard, {board.first[:DAY_CHARACTERS]} to {board.last[:DAY_CHARACTERS]}",
         f"{count(board.checks, 'check')} of {commits}, {board.minutes:.0f} minutes of timed runs",
         f"would have stopped {board.would_block} of {commits}",
         "",
@@ -96,11 +98,11 @@ def write_scoreboard(board: Scoreboard) -> str:
     if board.open:
         lines += ["", "open: settle each with 'regbot shadow settle COMMIT confirmed|refuted|unknown --why TEXT'"]
         for row in board.open:
-            lines += [_format_row(row, ""), *_list_reasons(row)]
+            lines += [_format_row(row, outcome=""), *_list_reasons(row)]
     if board.settled:
         lines += ["", "settled"]
         for row in board.settled:
-            lines += [_format_row(row, ""), wrapped(_describe_outcome(row), "    ")]
+            lines += [_format_row(row, outcome=""), wrapped(_describe_outcome(row), "    ")]
     return "\n".join(lines)
 
 
@@ -132,7 +134,7 @@ def _format_share(label: str, share: ShareInterval | None, fallback: str) -> str
 def _format_row(row: ShadowRow, outcome: str) -> str:
     """Return a check on one line: day, head, verdict, ``outcome`` (left out if '') and the subject of the commit."""
     subject = clip_line(printable(row.entry.subject), SUBJECT_CHARACTERS)
-    cells = f"{row.entry.created[:10]}  {short_commit(row.entry.head)}  {row.entry.verdict:<12}"
+    cells = f"{row.entry.created[:DAY_CHARACTERS]}  {short_commit(row.entry.head)}  {row.entry.verdict:<12}"
     parts = [f"  {cells}", f"{outcome:<9}", subject] if outcome else [f"  {cells}", subject]
     return "  ".join(parts).rstrip()
 
@@ -170,7 +172,11 @@ def _explain_status(workload: ShadowWorkload, status: Status) -> str | None:
 def _describe_outcome(row: ShadowRow) -> str:
     """Return the outcome of a row's commit with the person, the date and the reason; '' without an outcome."""
     outcome = row.outcome
-    return printable(f"{outcome.outcome} by {outcome.who} on {outcome.when[:10]}: {outcome.why}") if outcome else ""
+    return (
+        printable(f"{outcome.outcome} by {outcome.who} on {outcome.when[:DAY_CHARACTERS]}: {outcome.why}")
+        if outcome
+        else ""
+    )
 
 
 def _format_throughput(throughput: ShadowThroughput) -> str:
