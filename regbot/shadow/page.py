@@ -172,11 +172,9 @@ def _explain_status(workload: ShadowWorkload, status: Status) -> str | None:
 def _describe_outcome(row: ShadowRow) -> str:
     """Return the outcome of a row's commit with the person, the date and the reason; '' without an outcome."""
     outcome = row.outcome
-    return (
-        printable(f"{outcome.outcome} by {outcome.who} on {outcome.when[:DAY_CHARACTERS]}: {outcome.why}")
-        if outcome
-        else ""
-    )
+    if outcome is None:
+        return ""
+    return printable(f"{outcome.outcome} by {outcome.who} on {outcome.when[:DAY_CHARACTERS]}: {outcome.why}")
 
 
 def _format_throughput(throughput: ShadowThroughput) -> str:
