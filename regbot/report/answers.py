@@ -29,7 +29,8 @@ def answer_questions(check: Check) -> tuple[QuestionAnswer, QuestionAnswer, Ques
 
 
 def _answer_sharding(check: Check) -> QuestionAnswer:
-    """Return the answer for the workload with the gravest sharding section, with a note on unknown workloads."""
+    """Return the answer for the workload with the gravest sharding section, with a note on unknown workloads. The
+    status is None if no sharding section is known."""
     question = "Did the sharding change?"
     sections = [entry.verdict.sharding for entry in check.entries]
     known_sections = [section for section in sections if section is not None]
@@ -71,7 +72,7 @@ _SHARDING_WORDS: dict[Status, Callable[[list[Sharding]], str]] = {
 
 
 def _answer_throughput(check: Check) -> QuestionAnswer:
-    """Return the answer of the timed workload with the gravest status."""
+    """Return the answer of the timed workload with the gravest status. The status is None if nothing was timed."""
     question = "Did throughput change?"
     timed = [entry.throughput for entry in check.entries if entry.throughput is not None]
     if check.state is State.UNCONCERNED:
@@ -118,7 +119,8 @@ def _describe_throughput(section: Throughput) -> str:
 
 
 def _answer_trust(check: Check) -> QuestionAnswer:
-    """Return the answer from the validity sections. It is "no" only if no workload has a valid measurement."""
+    """Return the answer from the validity sections. It is "no" only if no workload has a valid measurement. The status
+    is None if no workload was run."""
     question = "Can the answer be trusted?"
     sections = [entry.verdict.validity for entry in check.entries]
     if check.state is State.UNCONCERNED and check.verdict.verdict == "PASS":

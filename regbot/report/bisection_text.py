@@ -172,7 +172,8 @@ def _write_remainders(result: Bisection) -> Iterator[str]:
 
 
 def _write_unmeasurable(result: Bisection) -> Iterator[str]:
-    """Yield the points that could not be measured and that no change names as a candidate."""
+    """Yield the points that could not be measured and that no change names as a candidate. The heading says "either" if
+    a change names other points that could not be measured."""
     named_points = {item.point.key for change in result.changes for item in change.candidates}
     unnamed = [item for item in result.unmeasurable if item.point.key not in named_points]
     if unnamed:
@@ -252,5 +253,8 @@ def _join_words(sentence: Words) -> str:
 
 
 def _wrap_lines(text: str, indent: str = INDENT, rest_indent: str | None = None) -> Iterable[str]:
-    """Return ``text`` as lines of at most the terminal's width, safe for a terminal."""
+    """Return ``text`` as lines of at most the terminal's width, safe for a terminal.
+
+    ``indent`` is put before the first line, and ``rest_indent`` before all other lines (by default ``indent``).
+    """
     return wrapped(clip(text.replace("−", "-"), 4 * SENTENCE_CHARACTERS), indent, rest_indent).splitlines()
