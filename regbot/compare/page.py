@@ -20,7 +20,7 @@ matter, because at least 10 steps of every long log are left out.
 
 
 def compare_page(verdict: Verdict) -> str:
-    """Return a verdict with one workload as plain text. All file names in the verdict are safe to print in a terminal."""
+    """Return a verdict with one workload as plain text. Its file names are safe to print in a terminal."""
     (entry,) = verdict.workloads
     section = entry.throughput
     assert section is not None
