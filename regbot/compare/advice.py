@@ -1,5 +1,5 @@
-"""Advice for undecided files: how small the noise would have to be for a decision, and how many pairs or files would
-decide."""
+"""Advice if the files decide nothing: how small the noise would have to be for a decision, and how many pairs or files
+would decide."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ from regbot.stats.prediction import MIN_SESSIONS, SESSION_ALPHA
 from regbot.stats.unpaired import MAX_SESSIONS, Difference, sessions_needed, tipping_sd
 
 PREDICTION_ALPHA = SESSION_ALPHA / len(SUMMARIES)
+"""Two-sided error of one prediction interval. Median and mean step time share the error ``SESSION_ALPHA``."""
 
 
 @dataclass(frozen=True)
@@ -22,74 +23,81 @@ class NodeNoise:
 
     kind: str
     pair_pct: float
-    """Log-ratio of a pair."""
+    """Standard deviation of a pair's log-ratio."""
     launch_pct: float
-    """One launch in a session of its own, on a node of its own."""
+    """Standard deviation between launches that each run in another session on another node."""
     session_pct: float
-    """Effect that a session and its node add to all of its launches."""
+    """Standard deviation of the effect that is the same in all launches of a session, and differs between sessions."""
 
 
 NODE_NOISES = (
-    NodeNoise("quiet", 0.3, 0.5, 0.45),
-    NodeNoise("typical", 0.8, 1.0, 0.9),
-    NodeNoise("noisy", 2.5, 2.4, 1.7),
+    NodeNoise("quiet", pair_pct=0.3, launch_pct=0.5, session_pct=0.45),
+    NodeNoise("typical", pair_pct=0.8, launch_pct=1.0, session_pct=0.9),
+    NodeNoise("noisy", pair_pct=2.5, launch_pct=2.4, session_pct=1.7),
 )
 
 
 def pairs_advice(estimates: Mapping[str, float]) -> str:
-    """Return how many pairs would prove the larger of the estimated difference and the threshold, on usual nodes.
+    """Return how many pairs would prove a difference as large as the estimate on a quiet, a typical and a noisy node.
 
-    ``estimates`` are percentages.
+    A difference below the threshold counts as the threshold. ``estimates`` are percentages, by summary (median, mean).
     """
-    pct = _target_pct(estimates)
-    thresholds = Thresholds(delta=math.log1p(pct / 100), eps=THRESHOLDS.eps)
+    thresholds = Thresholds(delta=math.log1p(_target_pct(estimates) / 100), eps=THRESHOLDS.eps)
     advice = (
         f"to prove {_target_text(estimates)}, run base and head in turn on one node and compare with --paired: it takes"
     )
     needed = [pairs_needed(noise.pair_pct / 100, ALPHA, thresholds) for noise in NODE_NOISES]
-    numbers = [_number_text(pairs, LOOKS[-1]) for pairs in needed]
-    return f"{advice} {_by_node(numbers, 'pairs', [f'{noise.pair_pct:g}%' for noise in NODE_NOISES])}"
+    numbers = [_number_text(pairs, limit=LOOKS[-1]) for pairs in needed]
+    pair_noises = [f"{noise.pair_pct:g}%" for noise in NODE_NOISES]
+    return f"{advice} {_list_by_node(numbers, 'pairs', pair_noises)}"
 
 
 def tipping_point(intervals: Mapping[str, Difference], has_single_launch: bool) -> str:
     """Return how little two launches, or two sessions, of one commit would have to differ for a decision.
 
+    ``intervals`` has the interval of each summary (median, mean) without the effects of sessions. The files do not show
+    these effects.
+
     ``has_single_launch``: an arm has only one launch, so the unknown effect is the difference between two launches.
     That difference includes the noise inside a launch, so the interval from the steps is not added to it.
     """
-    tipping = {
-        name: tipping_sd(
-            interval.estimate, 0.0 if has_single_launch else interval.high - interval.estimate, ALPHA, THRESHOLDS
-        )
-        for name, interval in intervals.items()
-    }
+    largest_sds: dict[str, float] = {}  # summary -> largest standard deviation with which the summary decides
+    for name, interval in intervals.items():
+        half_width = 0.0 if has_single_launch else interval.high - interval.estimate
+        largest_sds[name] = tipping_sd(interval.estimate, half_width, ALPHA, THRESHOLDS)
     beyond = [name for name, interval in intervals.items() if abs(interval.estimate) > THRESHOLDS.eps]
-    sd = max(tipping[name] for name in beyond) if beyond else min(tipping.values())
+    # A change is proven if one summary proves it. "No change" needs both summaries.
+    sd = max(largest_sds[name] for name in beyond) if beyond else min(largest_sds.values())
     what = "launches" if has_single_launch else "sessions"
     limit = f"more than {SETTINGS.indifference_pct:g}%" if beyond else f"less than {SETTINGS.threshold_pct:g}%"
     if sd == 0:
         return f"the runs of an arm differ too much among themselves to prove {limit}, even if sessions did not differ"
-    usual_pct = [math.sqrt(2) * (noise.launch_pct if has_single_launch else noise.session_pct) for noise in NODE_NOISES]
+    noise_pct = [noise.launch_pct if has_single_launch else noise.session_pct for noise in NODE_NOISES]
+    # The variance of a difference is the sum of the two variances.
+    difference_pct = [f"{math.sqrt(2) * pct:.1f}%" for pct in noise_pct]
     return (
         f"the estimate proves {limit} only if two {what} of one commit differ by less than {100 * sd:.2f}% (standard "
-        f"deviation); in simulations they differ by {_by_node([f'{pct:.1f}%' for pct in usual_pct])}"
+        f"deviation); in simulations they differ by {_list_by_node(difference_pct)}"
     )
 
 
 def single_pair_power() -> str:
-    """Return which slowdowns one pair could prove if its noise were known."""
-    provable_pct = [percent(mde(noise.pair_pct / 100, 1, ALPHA, THRESHOLDS.eps, known=True)) for noise in NODE_NOISES]
+    """Return the smallest slowdown that one pair of known noise could prove, by kind of node."""
+    detectable = [
+        mde(noise.pair_pct / 100, pairs=1, alpha=ALPHA, eps=THRESHOLDS.eps, known=True) for noise in NODE_NOISES
+    ]
     return (
         "one pair of one session, compared with --paired --noise, proves a slowdown if it is at least "
-        f"{_by_node([f'{pct:.1f}%' for pct in provable_pct])}"
+        f"{_list_by_node([f'{percent(log_ratio):.1f}%' for log_ratio in detectable])}"
     )
 
 
 def sessions_advice(estimates: Mapping[str, float], sessions: int, has_undeclared: bool) -> str:
-    """Return how many more base files of separate sessions would let head's files decide, on usual nodes.
+    """Return how many more base files of separate sessions are needed for a decision about head, by kind of node.
 
-    ``estimates`` are percentages. ``sessions`` is the number of base files that are known to be of separate sessions.
-    ``has_undeclared``: some base files do not show when they ran, and the user has not declared separate sessions.
+    ``estimates`` are percentages, by summary (median, mean). ``sessions`` is the number of base files that are known to
+    be of separate sessions. ``has_undeclared``: some base files do not show when they ran, and the user has not
+    declared separate sessions.
     """
     effect = math.log1p(_target_pct(estimates) / 100)
     needed = [
@@ -102,7 +110,7 @@ def sessions_advice(estimates: Mapping[str, float], sessions: int, has_undeclare
     advice = (
         f"without pairs, a decision needs {MIN_SESSIONS} or more base files of separate sessions (other days), with "
         f"which regbot compares head's files. Here {known}; to prove {_target_text(estimates)} it takes "
-        f"{_by_node([_number_text(number, MAX_SESSIONS) for number in more], 'more files')}"
+        f"{_list_by_node([_number_text(number, limit=MAX_SESSIONS) for number in more], 'more files')}"
     )
     if not has_undeclared:
         return advice
@@ -112,32 +120,37 @@ def sessions_advice(estimates: Mapping[str, float], sessions: int, has_undeclare
 
 
 def _target_pct(estimates: Mapping[str, float]) -> int:
-    """Return the difference to prove, in percent: the largest estimate, and at least the threshold."""
-    # Round to whole percents, because so few runs do not support more digits.
+    """Return the difference to prove, in percent: the largest estimate, or the threshold if that is larger."""
+    # On the log scale, a speed-up counts like a slowdown by the same factor.
     largest = max(abs(math.log1p(value / 100)) for value in estimates.values())
+    # Round to whole percents, because so few runs do not support more digits.
     return max(round(percent(largest)), round(SETTINGS.threshold_pct))
 
 
 def _target_text(estimates: Mapping[str, float]) -> str:
+    """Return the difference to prove as text. A difference above ``UNUSUAL_PCT`` is not given as a number."""
     pct = _target_pct(estimates)
     return f"{pct}%" if pct <= UNUSUAL_PCT else "a difference like this"
 
 
-def _number_text(number: int | None, largest: int) -> str:
-    return f"{number}" if number is not None and number <= largest else f"more than {largest}"
+def _number_text(number: int | None, limit: int) -> str:
+    """Return ``number``, or ``more than <limit>`` if it is None or exceeds ``limit``."""
+    return f"{number}" if number is not None and number <= limit else f"more than {limit}"
 
 
-def _by_node(values: Sequence[str], unit: str = "", pair_noises: Sequence[str] = ()) -> str:
+def _list_by_node(values: Sequence[str], unit: str = "", pair_noises: Sequence[str] = ()) -> str:
     """Return one value for each kind of node: ``4 pairs on a quiet node, 4 on a typical one, 8 on a noisy one``.
 
+    ``values`` and ``pair_noises`` have one text for each of ``NODE_NOISES``. ``unit`` follows the first value.
     ``pair_noises`` are added in parentheses.
     """
-    first = f"{values[0]} {unit}".rstrip()
+    first_value = f"{values[0]} {unit}".rstrip()
     if len({*values}) == 1:
-        return f"{first} on any node, quiet or noisy"
+        return f"{first_value} on any node, quiet or noisy"
     nodes = [f"a {noise.kind} {'node' if i == 0 else 'one'}" for i, noise in enumerate(NODE_NOISES)]
     notes = [f" ({noise} per pair)" if i == 0 else f" ({noise})" for i, noise in enumerate(pair_noises)]
     notes = notes or [""] * len(nodes)
+    values_with_unit = [first_value, *values[1:]]
     return ", ".join(
-        f"{value} on {node}{note}" for value, node, note in zip([first, *values[1:]], nodes, notes, strict=True)
+        f"{value} on {node}{note}" for value, node, note in zip(values_with_unit, nodes, notes, strict=True)
     )

@@ -1,7 +1,7 @@
-"""Detection of files that do not cover a whole run. An incomplete file gets no PASS.
+"""Detection of files that do not cover a whole run. An incomplete file may FAIL, but gets no PASS.
 
-If the steps in the file are slow, the run is slow. If they are not slow, the run may still be slow: the slow steps may
-be missing, the job may have stopped because of a fault, and a step that the optimizer skipped does less work.
+If the steps in the file are slow, the run is slow. If these steps are not slow, the run may still be slow: the slow
+steps may be missing, the job may have stopped because of a fault, and a step that the optimizer skipped does less work.
 """
 
 from collections import Counter
@@ -14,35 +14,42 @@ from regbot.text.words import count
 
 
 def find_gaps(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the pairs of neighbouring step numbers that are further apart than usual."""
-    distance = usual_distance(numbers)
-    return [(number, next_number) for number, next_number in pairwise(numbers) if next_number - number > distance]
+    """Return the pairs of neighbouring step numbers whose distance is larger than the usual distance of the file."""
+    usual = usual_distance(numbers)
+    return [(number, next_number) for number, next_number in pairwise(numbers) if next_number - number > usual]
 
 
 def usual_distance(numbers: Sequence[int]) -> int:
-    """Return the most frequent distance of neighbouring step numbers. If two distances are equally frequent, return the
-    smaller.
+    """Return the most frequent distance of neighbouring step numbers; 1 for a single step.
+
+    If two distances are equally frequent, return the smaller distance.
     """
-    distances = Counter(next_number - number for number, next_number in pairwise(numbers))
-    return min(distances.items(), key=lambda item: (-item[1], item[0]))[0] if distances else 1
+    frequencies = Counter(next_number - number for number, next_number in pairwise(numbers))
+    if not frequencies:
+        return 1
+    highest = max(frequencies.values())
+    return min(distance for distance, frequency in frequencies.items() if frequency == highest)
 
 
 def find_omissions(file: StepFile) -> Iterator[str]:
-    """Yield what the steps that count lack. The texts continue the file name: ``lacks steps between 20 and 40``."""
-    first = file.numbers[file.cut]
+    """Yield signs that the file lacks a part of the run after the warm-up.
+
+    Each text continues the file name: ``lacks steps between 20 and 40``.
+    """
+    first_counted = file.numbers[file.cut]
     if file.log is not None and file.log.jobs > 1:
         yield f"contains {file.log.jobs} jobs, of which only the last is compared; check why the others ended"
     elif file.steady is not None and file.steady.restart:
         yield "seems to contain a restarted process; check why the first one ended"
-    untimed = [number for number in file.log.untimed if number > first] if file.log is not None else []
+    untimed = [number for number in file.log.untimed if number > first_counted] if file.log is not None else []
     if untimed:
         yield f"has no time for {count(len(untimed), 'step')}, first for step {untimed[0]}"
-    numbers = sorted({*file.numbers, *untimed}) if untimed else file.numbers
-    if late_gaps := [gap for gap in find_gaps(numbers) if gap[0] >= first]:
-        yield f"lacks steps between {late_gaps[0][0]} and {late_gaps[0][1]}" + (
-            f", and in {len(late_gaps) - 1} more places" if len(late_gaps) > 1 else ""
-        )
-    steps = [step for step in file.log.steps if step.number >= first] if file.log is not None else []
+    numbers = sorted({*file.numbers, *untimed}) if untimed else file.numbers  # a step without a time is no gap
+    if gaps := [(before, after) for before, after in find_gaps(numbers) if before >= first_counted]:
+        before, after = gaps[0]
+        remainder = f", and in {len(gaps) - 1} more places" if len(gaps) > 1 else ""
+        yield f"lacks steps between {before} and {after}{remainder}"
+    steps = [step for step in file.log.steps if step.number >= first_counted] if file.log is not None else []
     if skipped_steps := sum(step.skipped for step in steps):
         yield f"contains {skipped_steps} steps that the optimizer skipped"
     if nan_steps := sum(step.nan for step in steps):
@@ -58,8 +65,10 @@ def csv_warnings(files: Sequence[StepFile]) -> Iterator[str]:
 
 
 def _step_number_warnings(numbers: Sequence[int]) -> Iterator[str]:
+    """Yield a warning if steps are missing, and a warning if only every n-th step is in the file."""
     if gaps := find_gaps(numbers):
-        yield f"steps are missing: {count(len(gaps), 'gap')}, the first from {gaps[0][0]} to {gaps[0][1]}"
+        before, after = gaps[0]
+        yield f"steps are missing: {count(len(gaps), 'gap')}, the first from {before} to {after}"
     if (distance := usual_distance(numbers)) > 1:
         yield (
             f"only every {distance}th step is in the file; the file does not say whether its time is of one "

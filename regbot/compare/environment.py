@@ -31,15 +31,22 @@ FACTS = {
     "container": re.compile(r"^\W*NVIDIA Release (\S+)"),
     "NCCL": re.compile(r"\bNCCL version (\d\S*)"),
 }
+"""Name of a fact -> pattern of the log line that states the fact. The group of the pattern is the value."""
 
 HEAD_LINES = 50_000
 """Maximum number of lines that are searched for facts above the first step. Megatron prints a few thousand."""
 
 MAX_WORK_RATIO = 1.05
+"""If the work of a step differs between two files by more than this ratio, a warning says so."""
 MIN_TFLOPS = 5.0
 """Smallest TFLOP/s that is compared. Logs print TFLOP/s in steps of 0.1, so rounding dominates smaller values."""
 
 PEAK_METRIC = "mem-max-allocated-bytes"
+"""Name of the peak memory in Megatron's golden values."""
+MAX_PEAK_BYTES = 2**60
+"""Larger values are no peak memory."""
+FACT_CHARACTERS = 200
+"""Largest length of a value of a fact."""
 
 
 def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
@@ -49,14 +56,14 @@ def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str
     files = [*base, *head]
     facts_by_file = {file.name: _read_facts(file.path) for file in files if file.log is not None}
     for fact in FACTS:
-        values: dict[str, list[str]] = {}
+        files_by_value: dict[str, list[str]] = {}
         for name, facts in facts_by_file.items():
             if fact in facts:
-                values.setdefault(facts[fact], []).append(name)
-        if len(values) > 1:
+                files_by_value.setdefault(facts[fact], []).append(name)
+        if len(files_by_value) > 1:
             yield (
                 f"the {fact} differs: "
-                + ", ".join(f"{value} in {join_names(names)}" for value, names in values.items())
+                + ", ".join(f"{value} in {join_names(names)}" for value, names in files_by_value.items())
                 + "; this can cause a difference in step time"
             )
     yield from _work_warnings(files)
@@ -69,6 +76,7 @@ def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str
 
 
 def _read_facts(path: Path) -> dict[str, str]:
+    """Return the facts in the lines above the first step of a log. The first value of a fact counts."""
     facts: dict[str, str] = {}
     try:
         for line in islice(StepLogFile(path).lines(), HEAD_LINES):
@@ -76,32 +84,33 @@ def _read_facts(path: Path) -> dict[str, str]:
                 break
             for fact, pattern in FACTS.items():
                 if fact not in facts and (match := pattern.search(line.text)):
-                    facts[fact] = clip(printable(match.group(1)).rstrip(" ,"), 200)
-    except LogError:  # The file was readable before, and its steps are already read.
-        return facts
+                    facts[fact] = clip(printable(match.group(1)).rstrip(" ,"), FACT_CHARACTERS)
+    except LogError:
+        pass  # The facts are optional, and the steps of this file have been read before.
     return facts
 
 
 def _work_warnings(files: Sequence[StepFile]) -> Iterator[str]:
-    """Yield a warning if the files differ in the work of a step, as the frameworks count FLOPs per device."""
-    step_tflop: dict[str, float] = {}
+    """Yield a warning if the files differ in the work of a step: the TFLOP per device, as the frameworks count them."""
+    work_by_file: dict[str, float] = {}  # file name -> median TFLOP of a step
     for file in files:
         steps = file.log.timed[file.cut :] if file.log is not None else ()
-        tflop_by_step = [step.tflops * step.seconds for step in steps if step.tflops and step.seconds]
-        if tflop_by_step and median(step.tflops or 0.0 for step in steps) >= MIN_TFLOPS:
-            step_tflop[file.name] = median(tflop_by_step)
-    if step_tflop and max(step_tflop.values()) > MAX_WORK_RATIO * min(step_tflop.values()):
-        smallest = min(step_tflop, key=lambda name: step_tflop[name])
-        largest = max(step_tflop, key=lambda name: step_tflop[name])
+        # ``tflops`` is a rate, in TFLOP per second and device.
+        step_work = [step.tflops * step.seconds for step in steps if step.tflops and step.seconds]
+        if step_work and median(step.tflops or 0.0 for step in steps) >= MIN_TFLOPS:
+            work_by_file[file.name] = median(step_work)
+    if work_by_file and max(work_by_file.values()) > MAX_WORK_RATIO * min(work_by_file.values()):
+        smallest = min(work_by_file, key=lambda name: work_by_file[name])
+        largest = max(work_by_file, key=lambda name: work_by_file[name])
         yield (
-            f"the work of a step differs: {step_tflop[largest]:.4g} TFLOP per device in {largest}, "
-            f"{step_tflop[smallest]:.4g} in {smallest}; the batch, the devices or the way of counting differ"
+            f"the work of a step differs: {work_by_file[largest]:.4g} TFLOP per device in {largest}, "
+            f"{work_by_file[smallest]:.4g} in {smallest}; the batch, the devices or the way of counting differ"
         )
 
 
 def _peak_warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
-    """Yield a warning if no file of base has the same peak memory as a file of head."""
-    base_peaks, head_peaks = ({_peak_bytes(file) for file in arm} - {0} for arm in (base, head))
+    """Yield a warning if base and head have no value of peak memory in common: then more than their times differs."""
+    base_peaks, head_peaks = ({_peak_bytes(file) for file in arm} - {0} for arm in (base, head))  # 0: unknown
     if base_peaks and head_peaks and not base_peaks & head_peaks:
         yield (
             f"base and head differ in more than their times: the peak of memory is {_format_bytes(base_peaks)} in base "
@@ -125,4 +134,5 @@ def _peak_bytes(file: StepFile) -> int:
     metric = document.get(PEAK_METRIC) if isinstance(document, dict) else None
     values = metric.get("values") if isinstance(metric, dict) else None
     peaks = values.values() if isinstance(values, dict) else ()
-    return max((int(value) for value in peaks if isinstance(value, int | float) and 0 < value < 2**60), default=0)
+    plausible_peaks = [int(value) for value in peaks if isinstance(value, int | float) and 0 < value < MAX_PEAK_BYTES]
+    return max(plausible_peaks, default=0)

@@ -3,22 +3,23 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-_FIGURE = re.compile(r"\d[\d.]*")
+_NUMBER = re.compile(r"\d[\d.]*")
 
 
 def merge_warnings(warnings: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Merge ``(file name, warning)`` pairs into sentences. Warnings that differ only in their numbers become one
-    sentence.
+    """Yield sentences from pairs of a file name and a warning. Warnings that differ only in their numbers become one
+    sentence, which shows the numbers of the first file.
     """
-    groups: dict[str, list[tuple[str, str]]] = {}
+    groups: dict[str, list[tuple[str, str]]] = {}  # warning without its numbers -> file names and warnings
     for name, warning in warnings:
-        groups.setdefault(_FIGURE.sub("", warning), []).append((name, warning))
+        groups.setdefault(_NUMBER.sub("", warning), []).append((name, warning))
     for group in groups.values():
-        first, names = group[0][1], [name for name, _ in group]
+        names = [name for name, _ in group]
+        _, first_warning = group[0]
         if len({warning for _, warning in group}) == 1:
-            yield f"{join_names(names)}: {first}"
+            yield f"{join_names(names)}: {first_warning}"
         else:
-            yield f"{names[0]}: {first}; {len(group) - 1} more files have the same warning"
+            yield f"{names[0]}: {first_warning}; {len(group) - 1} more files have the same warning"
 
 
 def join_names(names: Sequence[str]) -> str:

@@ -2,8 +2,8 @@
 
 A *session* is a series of launches without a long pause. If base and head ran in turn in one session on the same hosts,
 effects of node and day affect both arms alike. If each base file comes from a session of its own, the scatter of the
-files contains these effects. Files that show neither of the two decide nothing, because a difference between two
-sessions looks like a difference between two commits.
+files contains these effects. If the files show neither of these two cases, they decide nothing, because a difference
+between two sessions looks like a difference between two commits.
 
 Host names do not separate sessions: containers on one machine have several host names.
 
@@ -23,11 +23,11 @@ from regbot.logs import LINE_FORMATS, LogError, StepLogFile
 from regbot.stats.prediction import MIN_NODES
 
 MAX_PAUSE_S = 3600.0
-"""A session ends if no launch follows within this time. Clocks and neighbours of a node change within hours. An hour
-covers the pause for a build.
+"""A session ends if no launch follows within this time, in seconds. Clocks and neighbours of a node change within
+hours. An hour covers the pause for a build.
 """
 
-_TIME = re.compile(r"\b(20\d\d-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)\b")
+_DAY_AND_TIME = re.compile(r"\b(20\d\d-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)\b")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,9 @@ class CommonSession:
     """The session in which all runs of both arms ran in turn."""
 
     start_s: float
+    """Start of the first launch (Unix time)."""
     end_s: float
+    """End of the last launch (Unix time)."""
     hosts: tuple[str, ...]
     turns: int
     """Number of changes between base and head, in the order of the launches."""
@@ -74,73 +76,81 @@ def read_hosts(file: StepFile) -> tuple[str, ...]:
 
 
 def find_common_session(base: Sequence[StepFile], head: Sequence[StepFile]) -> CommonSession | None:
-    """Return the session of all runs; None if the files do not show that they ran in one.
+    """Return the session in which all runs ran; None if the files do not prove such a session.
 
-    The evidence is in the files: the same hosts, one launch after the other without a long pause, and base and head in
-    turn. As in a session of pairs, the launches must change between base and head at least once for each run of the
+    The files prove it if they show the same hosts, one launch after the other without a long pause, and base and head
+    in turn. As in a session of pairs, the launches must change between base and head at least once for each run of the
     smaller arm, and at least twice. With fewer changes, an effect that lasts for hours could stay in one arm.
     """
     files = [*base, *head]
-    hosts = {read_hosts(file) for file in files}
-    times_of_files = [read_times(file) for file in files]
-    launches = [times for times in times_of_files if times is not None]
-    if hosts == {()} or len(hosts) > 1 or len(launches) < len(files) or len(_group_by_session(launches)) > 1:
+    hosts, *other_hosts = {read_hosts(file) for file in files}
+    if other_hosts or not hosts:
         return None
-    order = sorted(range(len(files)), key=lambda i: launches[i].start_s)
-    if any(launches[later].start_s < launches[earlier].end_s for earlier, later in pairwise(order)):
+    launches = [times for file in files if (times := read_times(file)) is not None]
+    has_unknown_times = len(launches) < len(files)
+    if has_unknown_times or len(_group_by_session(launches)) > 1:
+        return None
+    arms = ["base"] * len(base) + ["head"] * len(head)
+    ordered = sorted(zip(launches, arms, strict=True), key=lambda item: item[0].start_s)
+    if any(later.start_s < earlier.end_s for (earlier, _), (later, _) in pairwise(ordered)):
         return None  # simultaneous launches disturb each other, or ran on several machines with one host name
-    turns = sum((earlier < len(base)) != (later < len(base)) for earlier, later in pairwise(order))
+    turns = sum(arm != next_arm for (_, arm), (_, next_arm) in pairwise(ordered))
     if turns < max(2, min(len(base), len(head))):
         return None
-    return CommonSession(launches[order[0]].start_s, launches[order[-1]].end_s, hosts.pop(), turns)
+    (first_launch, _), (last_launch, _) = ordered[0], ordered[-1]
+    return CommonSession(first_launch.start_s, last_launch.end_s, hosts, turns)
 
 
 def select_separate_sessions(files: Sequence[StepFile], declared: bool) -> list[StepFile]:
-    """Return one file of each session, in the given order: the first file of each session that the files show.
+    """Return one file of each session, in the given order. It is the file of the session's first launch.
 
-    Only one counts, because a mean of several launches scatters less than the one launch that it is compared with.
-    A file that does not show when it ran counts as a session only if the user has ``declared`` it.
+    Only one file counts, because the mean of several launches scatters less than the single launch of head. A file that
+    does not show when it ran is a session of its own if the user has ``declared`` separate sessions. Otherwise it is
+    left out.
     """
     times = [read_times(file) for file in files]
-    known = [(i, launch) for i, launch in enumerate(times) if launch is not None]
-    groups = _group_by_session([launch for _, launch in known])
-    selected = {known[group[0]][0] for group in groups}
+    dated = [(i, launch) for i, launch in enumerate(times) if launch is not None]
+    first_launches = [session[0] for session in _group_by_session([launch for _, launch in dated])]
+    selected = {dated[launch_index][0] for launch_index in first_launches}
     if declared:
         selected |= {i for i, launch in enumerate(times) if launch is None}
     return [files[i] for i in sorted(selected)]
 
 
 def has_unknown_host(sessions: Sequence[StepFile], head: Sequence[StepFile]) -> bool:
-    """Return whether head may have run on other hosts than ``sessions``, which has one base file of each session, and
-    these are too few to show how much hosts differ.
+    """Return whether head may have run on a host without a base file, while base has too few hosts to show how much
+    hosts differ.
 
-    False if no base file names its hosts: nothing can then be said about hosts.
+    ``sessions`` has one base file of each session. The result is False if no base file names its hosts: nothing can
+    then be said about hosts.
     """
     base_hosts = {read_hosts(file) for file in sessions} - {()}
-    return 0 < len(base_hosts) < MIN_NODES and not {read_hosts(file) for file in head} <= base_hosts
+    has_few_hosts = 0 < len(base_hosts) < MIN_NODES
+    return has_few_hosts and any(read_hosts(file) not in base_hosts for file in head)
 
 
 def _group_by_session(launches: Sequence[LaunchTimes]) -> list[list[int]]:
-    """Return the indices of the launches of each session, in the order of their start."""
-    groups: list[list[int]] = []
-    end_s = -math.inf
+    """Return a list for each session: the indices of its launches in ``launches``, in the order of their start."""
+    sessions: list[list[int]] = []
+    session_end_s = -math.inf
     for i in sorted(range(len(launches)), key=lambda index: launches[index].start_s):
-        if launches[i].start_s > end_s + MAX_PAUSE_S:
-            groups.append([])
-        groups[-1].append(i)
-        end_s = max(end_s, launches[i].end_s)
-    return groups
+        if launches[i].start_s > session_end_s + MAX_PAUSE_S:
+            sessions.append([])
+        sessions[-1].append(i)
+        session_end_s = max(session_end_s, launches[i].end_s)
+    return sessions
 
 
 def _read_log_times(file: StepFile) -> LaunchTimes | None:
-    """Return the times of the first and the last step line with a time; None if no step line has one."""
-    times: list[float] = []
+    """Return the times of the first and the last step line that has a time; None if no step line has a time."""
+    times: list[float] = []  # of the first and the last such line
     try:
         for line in StepLogFile(file.path).lines():
-            match = _TIME.search(line.text)
+            match = _DAY_AND_TIME.search(line.text)
             if match and any(line_format.recognises(line.text) for line_format in LINE_FORMATS):
-                times = [*times[:1], _unix_time(*match.groups())]
-    except (LogError, ValueError):  # a date that no calendar has; the steps of the file were readable before
+                day, time = match.groups()
+                times = [*times[:1], _unix_time(day, time)]
+    except (LogError, ValueError):  # ValueError: the date does not exist, such as 2026-02-30
         return None
     return LaunchTimes(min(times), max(times)) if times else None
 

@@ -11,15 +11,16 @@ DECISION_WORDS = {
     "no_change": "no change",
     "undecided": "undecided",
 }
+"""Decision -> words for it in the output."""
 
 MIN_WARM_UP_DIFFERENCE = 10
 """Smallest difference between the warm-ups of base and head that is printed, in steps. Smaller differences do not
-matter, because at least 10 steps of every log are left out.
+matter, because at least 10 steps of every long log are left out.
 """
 
 
 def compare_page(verdict: Verdict) -> str:
-    """Return the verdict as plain text. All file names in it are safe to print in a terminal."""
+    """Return a verdict with one workload as plain text. Its file names are safe to print in a terminal."""
     (entry,) = verdict.workloads
     section = entry.throughput
     assert section is not None
@@ -39,13 +40,18 @@ def compare_page(verdict: Verdict) -> str:
 
 
 def _headline(section: Throughput) -> str:
-    """Return the decision with an estimate: of the median step time, or of the mean if only the mean was decisive."""
+    """Return the decision with an estimate and its interval.
+
+    The estimate is that of the median step time, or that of the mean step time if only the mean led to the decision.
+    """
     if section.decision is None:
         return section.reasons[0]
     words = DECISION_WORDS[section.decision]
-    agreeing = [test for test in section.tests if test.decision == section.decision != "undecided"]
-    if agreeing and agreeing[0].summary != "median":
-        deciding = agreeing[0]
+    deciding_tests = [test for test in section.tests if test.decision == section.decision]
+    if section.decision == "undecided":
+        deciding_tests = []
+    if deciding_tests and all(test.summary != "median" for test in deciding_tests):
+        deciding = deciding_tests[0]
         interval = _format_interval(deciding.estimate_pct, deciding.low_pct, deciding.high_pct)
         words += f" by its {deciding.summary} step time, {interval}"
     elif section.estimate_pct is not None:
@@ -60,8 +66,9 @@ def _format_interval(estimate: float, low: float | None, high: float | None) -> 
 
 
 def _warm_up_note(section: Throughput) -> str:
-    """Return a note if the warm-ups of base and head differ much in length; otherwise ''. Step times do not show this
-    difference.
+    """Return a note if the warm-ups of base and head differ by ``MIN_WARM_UP_DIFFERENCE`` steps or more; otherwise ''.
+
+    The compared step times do not show this difference, because they exclude the warm-up.
     """
     base, head = section.base_warmup_steps, section.head_warmup_steps
     if base is None or head is None or abs(base - head) < MIN_WARM_UP_DIFFERENCE:
@@ -70,6 +77,7 @@ def _warm_up_note(section: Throughput) -> str:
 
 
 def _test_table(section: Throughput) -> list[str]:
+    """Return the lines of a table with one row for each tested summary (median and mean step time)."""
     rows = [("step time", "estimate", "interval", "")]
     rows += [
         (

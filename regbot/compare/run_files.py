@@ -18,21 +18,25 @@ from regbot.logs import DOCUMENT_FORMATS, LogError, LogFormat, StepLog, StepLogF
 from regbot.logs import FORMATS as LOG_FORMATS
 from regbot.records.files import RecordError, parse_json, parse_record, read_capped
 from regbot.records.run import Run
-from regbot.stats.steady import SteadyState, steady_state
+from regbot.stats.steady import MIN_CUT, SteadyState, steady_state
 from regbot.stats.summary import summarise
 from regbot.text.clip import clip
 from regbot.text.printable import printable
 
 MIN_STEPS, RECOMMENDED_STEPS = 8, 50
-"""Numbers of steps in a file: the minimum that can show a steady state, and the recommended number."""
+"""Numbers of steps in a file: the minimum that can show a steady state, and the recommended number. Both include the
+warm-up."""
 
 CSV_HEADER = "step,step_s"
 
 MIN_STEP_S, MAX_STEP_S = 1e-9, 1e7
-"""Limits of a step time in seconds: a nanosecond and about a hundred days. Other values are in another unit."""
+"""Limits of a step time in seconds: a nanosecond and about a hundred days. Values outside are not in seconds."""
 
 MAX_FAULTS = 3
 """Maximum number of bad values of one file that are listed."""
+
+QUOTE_CHARACTERS = 80
+"""Largest length of a quotation from a file in a message."""
 
 FORMATS = (
     f"what is read: CSV with the header '{CSV_HEADER}', one line per step; Run records (regbot/run@1); "
@@ -40,6 +44,7 @@ FORMATS = (
 )
 
 _REGBOT_RECORD = re.compile(r'"schema"\s*:\s*"regbot/')
+"""Beginning of the schema of a record, such as ``"schema": "regbot/run@1"``."""
 
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 _STEP_NUMBER = re.compile(r"\d{1,15}")
@@ -47,15 +52,15 @@ _STEP_NUMBER = re.compile(r"\d{1,15}")
 
 @dataclass(frozen=True)
 class StepFile:
-    """One run, as read from its file."""
+    """One run, as read from its file. A run with ``faults`` may have no steps."""
 
     path: Path
     step_s: tuple[float, ...]
     """Seconds of every step, including the warm-up."""
     cut: int
-    """Number of leading steps that do not count."""
+    """Number of leading values of ``step_s`` that do not count."""
     numbers: tuple[int, ...]
-    """Step numbers in the file."""
+    """Step number of each value of ``step_s``, as the file gives it."""
     faults: tuple[str, ...] = ()
     """Reasons why the run cannot be compared. Each reason says where the fault is and what to do."""
     run: Run | None = None
@@ -83,11 +88,11 @@ class StepFile:
 
 
 def read_steps(path: Path, skip: int | None = None, tokens_per_step: float | None = None) -> StepFile:
-    """Read the run in ``path``. Cut its first ``skip`` steps, or by default the steps before its steady state.
+    """Read the run in ``path``. Leave out its first ``skip`` steps, or by default the steps before its steady state.
 
-    If a Run record states its own cut, at least that many steps are cut. ``tokens_per_step`` is the number of tokens of
-    one step on one rank, for logs of torchtitan. Raises RecordError if the file cannot be read as a run, or no step
-    remains after the cut.
+    Without ``skip``, at least the cut that a Run record states is left out. ``tokens_per_step`` is the number of tokens
+    of one step on one rank, for logs of torchtitan. Raises RecordError if the file cannot be read as a run, or if no
+    step remains.
     """
     try:
         file = _read_file(path, skip, tokens_per_step)
@@ -106,14 +111,16 @@ def read_steps(path: Path, skip: int | None = None, tokens_per_step: float | Non
         file = replace(file, steady=steady, cut=max(file.cut, steady.cut))
     if steps <= file.cut:
         advice = "leave out fewer with --skip N" if skip is None else "leave out fewer"
+        recommended = file.cut + RECOMMENDED_STEPS - MIN_CUT  # RECOMMENDED_STEPS already includes MIN_CUT steps
         raise RecordError(
             f"{file.name}: has {steps} steps, and the first {file.cut} are left out, so no step remains",
-            f"give at least {file.cut + 1} steps ({file.cut + RECOMMENDED_STEPS - 10} are better), or {advice}",
+            f"give at least {file.cut + 1} steps ({recommended} are better), or {advice}",
         )
     return replace(file, faults=_suspect_faults(file)) if file.log is not None else file
 
 
 def _read_file(path: Path, skip: int | None, tokens_per_step: float | None) -> StepFile:
+    """Read the file in the format that its beginning shows: a log, a Run record (JSON) or CSV."""
     log = StepLogFile(path, tokens_per_step)
     if log_format := _detect_log_format(log):
         return _file_from_log(path, log_format.read(log), skip)
@@ -123,13 +130,14 @@ def _read_file(path: Path, skip: int | None, tokens_per_step: float | None) -> S
         raise RecordError(str(error), f"one file is one run; {FORMATS}") from error
     if not data.strip():
         raise RecordError(f"{path}: is empty", FORMATS)
-    return _file_from_record(path, data, skip) if data.lstrip()[:1] == b"{" else _file_from_csv(path, data, skip)
+    is_json = data.lstrip().startswith(b"{")
+    return _file_from_record(path, data, skip) if is_json else _file_from_csv(path, data, skip)
 
 
 def _detect_log_format(log: StepLogFile) -> LogFormat | None:
-    """Return the format of a log; None for CSV and for Run records.
+    """Return the format of a log; None for CSV and for regbot's own records.
 
-    Run records are recognised first, because their text may contain lines of a log.
+    CSV and records are recognised first, because the text of a record may contain lines of a log.
     """
     beginning = log.head()
     first_line = beginning.partition("\n")[0].rstrip()
@@ -144,20 +152,27 @@ def _detect_log_format(log: StepLogFile) -> LogFormat | None:
 
 
 def _file_from_log(path: Path, log: StepLog, skip: int | None) -> StepFile:
+    # An entry of ``timed`` always has seconds. NaN is only for the type checker.
     step_faults = [(step, _step_fault(step.seconds or math.nan)) for step in log.timed]
     faults = [
         f"{log.origin}: step {step.number} took {step.seconds:g} s: {fault}" for step, fault in step_faults if fault
     ]
-    numbers = tuple(step.number for step in log.timed)
-    return StepFile(path, log.step_s, log.count_leading_values(skip or 0), numbers, _limit_faults(faults), log=log)
+    return StepFile(
+        path,
+        step_s=log.step_s,
+        cut=log.count_leading_values(skip or 0),
+        numbers=tuple(step.number for step in log.timed),
+        faults=_limit_faults(faults),
+        log=log,
+    )
 
 
 def _suspect_faults(file: StepFile) -> tuple[str, ...]:
-    """Return faults for counted steps whose time ended before their device work was done.
+    """Return a fault for each counted step whose time ended before the work of the step on the device was done.
 
-    The time of another step then contains this device work.
+    The time of a neighbouring step then contains this work. The log reader finds these steps.
     """
-    suspect = file.log.suspect if file.log is not None else ()
+    suspect = file.log.suspect if file.log is not None else ()  # step numbers
     return _limit_faults(
         [
             f"{file.name}: step {number} ({seconds:g} s) was not waited for: only its dispatch was timed, "
@@ -176,28 +191,31 @@ def _file_from_csv(path: Path, data: bytes, skip: int | None) -> StepFile:
     lines = text.split("\n")
     if not _is_header(lines[0]):
         raise RecordError(f"{path}:1: the first line is {_quote(lines[0])}", FORMATS)
-    values: list[float] = []
-    numbers: list[int] = []
+    step_s: list[float] = []
+    step_numbers: list[int] = []
     faults: list[str] = []
-    previous: tuple[int, int] | None = None
-    for number, line in enumerate(lines[1:], start=2):
+    previous_line_number = 0
+    for line_number, line in enumerate(lines[1:], start=2):
         if not line.strip():
             continue
-        step, seconds = _parse_row(f"{path}:{number}", line)
-        if previous is not None and step <= previous[0]:
-            problem = "is given twice" if step == previous[0] else f"comes after step {previous[0]}"
+        location = f"{path}:{line_number}"
+        step, seconds = _parse_row(location, line)
+        if step_numbers and step <= step_numbers[-1]:
+            problem = "is given twice" if step == step_numbers[-1] else f"comes after step {step_numbers[-1]}"
             raise RecordError(
-                f"{path}:{number}: step {step} {problem} (line {previous[1]})",
+                f"{location}: step {step} {problem} (line {previous_line_number})",
                 "step numbers must rise. One file is one run: split the file where a new run begins",
             )
         if fault := _step_fault(seconds):
-            faults.append(f"{path}:{number}: step {step} took {seconds:g} s: {fault}")
-        previous = (step, number)
-        numbers.append(step)
-        values.append(seconds)
-    if not values:
+            faults.append(f"{location}: step {step} took {seconds:g} s: {fault}")
+        previous_line_number = line_number
+        step_numbers.append(step)
+        step_s.append(seconds)
+    if not step_s:
         raise RecordError(f"{path}: has a header and no step", FORMATS)
-    return StepFile(path, tuple(values), skip or 0, tuple(numbers), _limit_faults(faults))
+    return StepFile(
+        path, step_s=tuple(step_s), cut=skip or 0, numbers=tuple(step_numbers), faults=_limit_faults(faults)
+    )
 
 
 def _is_header(line: str) -> bool:
@@ -205,20 +223,23 @@ def _is_header(line: str) -> bool:
 
 
 def _parse_row(location: str, line: str) -> tuple[int, float]:
+    """Return the step number and the seconds of a CSV row. Raises RecordError with ``location``, which is file:line."""
     fields = [field.strip() for field in line.split(",")]
     if len(fields) != 2:
         raise RecordError(
             f"{location}: has {len(fields)} fields, {_quote(line)}",
             "there must be two, the step's number and its seconds with a decimal point and no other separator",
         )
-    if not _STEP_NUMBER.fullmatch(fields[0]):
-        raise RecordError(f"{location}: the step is {_quote(fields[0])}", "it must be a whole number")
-    if not _NUMBER.fullmatch(fields[1]):
-        raise RecordError(f"{location}: the time is {_quote(fields[1])}", "it must be a number of seconds")
-    return int(fields[0]), float(fields[1])
+    step, seconds = fields
+    if not _STEP_NUMBER.fullmatch(step):
+        raise RecordError(f"{location}: the step is {_quote(step)}", "it must be a whole number")
+    if not _NUMBER.fullmatch(seconds):
+        raise RecordError(f"{location}: the time is {_quote(seconds)}", "it must be a number of seconds")
+    return int(step), float(seconds)
 
 
 def _file_from_record(path: Path, data: bytes, skip: int | None) -> StepFile:
+    """Read a Run record. A run that did not end well becomes a file with a fault and without steps."""
     first_line = data.lstrip().split(b"\n", 1)[0]
     if b'"regbot/session@1"' in first_line:
         raise RecordError(f"{path}: is a session of several runs", f"judge it with 'regbot judge {path}'")
@@ -229,14 +250,20 @@ def _file_from_record(path: Path, data: bytes, skip: int | None) -> StepFile:
     run = parse_record(data, Run, str(path))
     if run.outcome != "ok":
         fault = f"{path}: the run ended as {run.outcome}: {run.reason or 'no reason was recorded'}; measure it again"
-        return StepFile(path, (), 0, (), (fault,), run)
+        return StepFile(path, step_s=(), cut=0, numbers=(), faults=(fault,), run=run)
     if run.timing is None:
         raise RecordError(f"{path}: is a {run.tier} run without step times", "give a timed one")
-    values = run.timing.step_s
-    step_faults = [(number, seconds, _step_fault(seconds)) for number, seconds in enumerate(values)]
+    step_s = run.timing.step_s
+    step_faults = [(number, seconds, _step_fault(seconds)) for number, seconds in enumerate(step_s)]
     faults = [f"{path}: step {number} took {seconds:g} s: {fault}" for number, seconds, fault in step_faults if fault]
-    cut = run.timing.cut if skip is None else skip
-    return StepFile(path, tuple(values), cut, tuple(range(len(values))), _limit_faults(faults), run)
+    return StepFile(
+        path,
+        step_s=tuple(step_s),
+        cut=run.timing.cut if skip is None else skip,
+        numbers=tuple(range(len(step_s))),
+        faults=_limit_faults(faults),
+        run=run,
+    )
 
 
 def _step_fault(seconds: float) -> str:
@@ -251,10 +278,11 @@ def _step_fault(seconds: float) -> str:
 
 
 def _limit_faults(faults: Sequence[str]) -> tuple[str, ...]:
+    """Return the first ``MAX_FAULTS`` faults, and the number of further faults as one more text."""
     remainder = [f"and {len(faults) - MAX_FAULTS} more such steps"] if len(faults) > MAX_FAULTS else []
     return (*faults[:MAX_FAULTS], *remainder)
 
 
 def _quote(text: str) -> str:
     """Return text from a file for use in a message: quoted, escaped and shortened."""
-    return clip(repr(text.rstrip("\r")), 80)
+    return clip(repr(text.rstrip("\r")), QUOTE_CHARACTERS)

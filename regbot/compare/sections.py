@@ -17,8 +17,11 @@ from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import LOOK_ALPHA, Thresholds
 
 SETTINGS = Settings()
+"""Thresholds in percent. A comparison of files reads no regbot.toml and uses the defaults."""
 THRESHOLDS = Thresholds.from_percent(SETTINGS.threshold_pct, SETTINGS.indifference_pct)
+"""The thresholds as log-ratios: an interval within +-``delta`` proves no change, and one above ``eps`` a slowdown."""
 ALPHA = LOOK_ALPHA / len(SUMMARIES)
+"""Two-sided error of one interval. Median and mean step time share the error of one look."""
 
 NOT_CONTROLLED = "differences between nodes and sessions are not controlled"
 
@@ -36,9 +39,9 @@ right, four pairs show more than twice this noise in fewer than one of a hundred
 def decision_sentences(
     tests: Mapping[str, tuple[Decision, LogEstimate]], decision: Decision, against: str = "base"
 ) -> Iterator[str]:
-    """Yield sentences that explain the decision; for a change, one for each summary (median, mean) that shows it.
+    """Yield sentences that explain the decision. A change has a sentence for each summary (median, mean) that shows it.
 
-    ``against`` names what head is compared with.
+    ``tests`` has the decision and the interval of each summary. ``against`` names what head is compared with.
     """
     if decision in ("regressed", "improved"):
         word = "slower" if decision == "regressed" else "faster"
@@ -50,7 +53,8 @@ def decision_sentences(
                 )
     elif decision == "no_change":
         largest = max(percent(interval.high) for _, interval in tests.values())
-        bound = f"at most {ceil(100 * largest) / 100:.2f}% slower" if largest > 0 else "not slower"
+        rounded_up = ceil(100 * largest) / 100
+        bound = f"at most {rounded_up:.2f}% slower" if largest > 0 else "not slower"
         yield f"median and mean step time lie within {SETTINGS.threshold_pct:g}%; head is {bound} than {against}"
     else:
         yield (
@@ -60,7 +64,10 @@ def decision_sentences(
 
 
 def estimate_sentences(estimates: Mapping[str, float]) -> Iterator[str]:
-    """Yield the estimates of too few runs in percent, and a warning if they are far outside the usual noise."""
+    """Yield the estimates in percent, and a remark if the largest one is far outside the usual noise.
+
+    The sentences are for too few runs. ``estimates`` are percentages, by summary (median, mean).
+    """
     yield ", ".join(f"{name} step time {value:+.2f}%" for name, value in estimates.items())
     largest = max(estimates.values(), key=abs)
     if abs(largest) > UNUSUAL_PCT:
@@ -71,16 +78,19 @@ def estimate_sentences(estimates: Mapping[str, float]) -> Iterator[str]:
 
 
 def pair_noise_from_steps(base: Sequence[StepFile], head: Sequence[StepFile]) -> float:
-    """Return a lower bound for the standard deviation of a pair, from the noise of the steps inside the runs."""
-    variances = [[run_standard_error(file.kept_s) ** 2 for file in arm] for arm in (base, head)]
-    return math.sqrt(sum(math.fsum(arm) / len(arm) for arm in variances))
+    """Return a lower bound for the standard deviation of a pair's log-ratio, from the noise of the steps inside the
+    runs. It is a lower bound because launches also differ as a whole."""
+    base_variance, head_variance = (
+        math.fsum(run_standard_error(file.kept_s) ** 2 for file in arm) / len(arm) for arm in (base, head)
+    )
+    return math.sqrt(base_variance + head_variance)
 
 
 def raise_known_noise(known_sd: float, base: Sequence[StepFile], head: Sequence[StepFile]) -> tuple[float, list[str]]:
-    """Return the standard deviation of a pair to use, and warnings.
+    """Return the standard deviation of a pair's log-ratio to judge with, and warnings.
 
-    The standard deviation is ``known_sd``, or a larger value if the noise of the steps contradicts ``known_sd``. This
-    function is for few runs, because the scatter between few runs shows little or nothing.
+    It is ``known_sd``, or a larger value if the noise of the steps contradicts ``known_sd``. This check is for few
+    runs: the scatter between few runs shows too little to check ``known_sd``.
     """
     step_noise = pair_noise_from_steps(base, head)
     if step_noise <= MAX_NOISE_RATIO * known_sd:
@@ -105,16 +115,16 @@ def unsteady_section(
     estimates: Mapping[str, float],
     fields: dict[str, Any],
 ) -> Throughput:
-    """Build the undecided section for an arm without a steady state. ``unsteady_reasons`` says which arm it is."""
+    """Build the undecided section of arms without a steady state. ``unsteady_reasons`` says which arms these are."""
     advice = (
         "a run without a steady state has no step time to compare: run it twice as long, find the drift, or give "
         "the end of its warm-up with --skip N"
     )
     reasons = [*unsteady_reasons, advice, *estimate_sentences(estimates)]
-    return undecided_section(base, head, estimates["median"], reasons, fields)
+    return section_without_intervals(base, head, estimates["median"], reasons, fields)
 
 
-def decided_section(
+def section_with_intervals(
     decision: Decision,
     median_interval: LogEstimate,
     alpha: float,
@@ -124,7 +134,7 @@ def decided_section(
     *,
     fields: dict[str, Any],
 ) -> Throughput:
-    """Build the section of a comparison whose intervals were tested."""
+    """Build the section of a comparison with intervals. ``fields``: further fields of the section, with "tests"."""
     tests: list[PrimaryTest] = fields["tests"]
     status: Status = STATUS[decision]
     return Throughput(
@@ -141,14 +151,14 @@ def decided_section(
     )
 
 
-def undecided_section(
+def section_without_intervals(
     base: Sequence[StepFile],
     head: Sequence[StepFile],
     estimate_pct: float,
     reasons: Sequence[str],
     fields: dict[str, Any],
 ) -> Throughput:
-    """Build the section of a comparison whose intervals were not tested."""
+    """Build the section of a comparison without intervals. ``fields``: further fields of the section."""
     return Throughput(
         status="INCONCLUSIVE",
         reasons=[*reasons],
@@ -176,6 +186,7 @@ def withhold_pass(section: Throughput, omissions: Sequence[str]) -> Throughput:
 
 
 def _arm_fields(base: Sequence[StepFile], head: Sequence[StepFile]) -> dict[str, Any]:
+    """Return the fields of the section about step times and warm-ups of the arms."""
     return {
         "base_step_s": _median_step_s(base),
         "head_step_s": _median_step_s(head),
@@ -185,4 +196,5 @@ def _arm_fields(base: Sequence[StepFile], head: Sequence[StepFile]) -> dict[str,
 
 
 def _median_step_s(files: Sequence[StepFile]) -> float:
+    """Return the median over the runs of each run's median step time, in seconds."""
     return median(median(file.kept_s) for file in files)

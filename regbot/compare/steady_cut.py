@@ -1,9 +1,9 @@
 """Choice of the steps to compare: those of the steady state, and the same steps in both arms.
 
 The end of the warm-up and the thermal rise of the node change the step time. These effects cancel between files only if
-all files contain the same part of them. So both runs of a pair leave out the longer warm-up of the two, and unpaired
-files leave out the longest warm-up of all files. A file that never settles is kept, because dropping single runs would
-bias the result.
+all files contain the same part of these effects. So both runs of a pair leave out the longer warm-up of the two, and
+unpaired files leave out the longest warm-up of all files. A file that never settles is kept, because dropping single
+runs would bias the result.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from regbot.stats.steady import unsettled_warnings
 from regbot.stats.unpaired import MIN_RUNS
 
 FEW_STEPS = 20
-"""With fewer steady steps, single stalls dominate the mean of a run."""
+"""With fewer steady steps than this, single stalls dominate the mean of a run."""
 
 Files = Sequence[StepFile]
 
@@ -24,9 +24,9 @@ Files = Sequence[StepFile]
 def align_steps(base: Files, head: Files, paired: bool) -> tuple[list[StepFile], list[StepFile]]:
     """Return the files with the cuts that the comparison uses.
 
-    Both files of a pair get the larger of their two cuts. All unpaired files get the largest cut of any file. They keep
-    their own cuts if the user gave the cuts, or if the largest cut would take steps from a file and leave it fewer than
-    20.
+    Both files of a pair get the larger of their two cuts. All unpaired files get the largest cut of any file. In two
+    cases, all unpaired files keep their own cuts: if the user gave the cuts, or if the largest cut would leave too few
+    steps of a file.
     """
     if paired:
         cuts = [max(base_file.cut, head_file.cut) for base_file, head_file in zip(base, head, strict=True)]
@@ -36,13 +36,19 @@ def align_steps(base: Files, head: Files, paired: bool) -> tuple[list[StepFile],
         return base_files, head_files
     cut = max(file.cut for file in (*base, *head))
     user_gave_cuts = all(file.steady is None for file in (*base, *head))
-    if user_gave_cuts or any(len(file.step_s) - cut < min(FEW_STEPS, len(file.kept_s)) for file in (*base, *head)):
+    if user_gave_cuts or any(_is_too_short_for(cut, file) for file in (*base, *head)):
         return [*base], [*head]
     return [replace(file, cut=cut) for file in base], [replace(file, cut=cut) for file in head]
 
 
+def _is_too_short_for(cut: int, file: StepFile) -> bool:
+    """Return whether ``cut`` would take counted steps from the file and leave fewer than ``FEW_STEPS``."""
+    remaining = len(file.step_s) - cut
+    return remaining < len(file.kept_s) and remaining < FEW_STEPS
+
+
 def describe_left_out(files: Files) -> str:
-    """Describe the steps that do not count."""
+    """Return a sentence that says which steps do not count, and why."""
     cuts = {file.cut for file in files}
     unit = "steps" if all(file.log is None or file.log.steps_per_value == 1 for file in files) else "logged values"
     cause = "they come before the steady state" if any(file.steady for file in files) else "as given by --skip"
@@ -59,7 +65,7 @@ def median_warm_up(files: Files) -> float | None:
 
 
 def find_unsteady(base: Files, head: Files) -> list[str]:
-    """Return why the arms have no comparable step time; [] if they have one.
+    """Return why the arms have no comparable step time; [] if they have a comparable step time.
 
     With fewer than four files per arm, the share of unsteady files is not reliable, so unsteady files only cause a
     warning. Unsteady runs on a CPU also only cause a warning, because other work makes their step times wander.
@@ -70,12 +76,14 @@ def find_unsteady(base: Files, head: Files) -> list[str]:
 
 
 def _is_unsteady(file: StepFile) -> bool:
+    """Return whether the run has no steady state. A run on a CPU and a run with a cut by --skip are never unsteady."""
     is_on_cpu = file.run is not None and file.run.node is not None and not file.run.node.gpus
     return file.steady is not None and not file.steady.steady and not is_on_cpu
 
 
 def warnings(files: Files) -> Iterator[str]:
-    """Yield warnings about files without a steady state, about steady files, and about numbers of steps."""
+    """Yield warnings about files without a steady state, then warnings of steady files, then warnings about the numbers
+    of steps."""
     steady_states = [(file.name, file.steady) for file in files if file.steady is not None]
     yield from merge_warnings(
         (name, f"no steady state: {steady.reason}") for name, steady in steady_states if not steady.steady
@@ -86,6 +94,6 @@ def warnings(files: Files) -> Iterator[str]:
     fewest = min((len(file.kept_s) for file in files), default=FEW_STEPS)
     if fewest < FEW_STEPS:
         yield f"a run has {fewest} steady steps; below {FEW_STEPS} single stalls dominate its mean"
-    steps = {len(file.step_s) for file in files}
-    if len(steps) > 1:
-        yield f"runs have {min(steps)} to {max(steps)} steps; give each the same number"
+    lengths = {len(file.step_s) for file in files}
+    if len(lengths) > 1:
+        yield f"runs have {min(lengths)} to {max(lengths)} steps; give each the same number"

@@ -33,13 +33,13 @@ from regbot.compare.sections import (
     NOT_CONTROLLED,
     SETTINGS,
     THRESHOLDS,
-    decided_section,
     decision_sentences,
     estimate_sentences,
     given_noise_note,
     pair_noise_from_steps,
     raise_known_noise,
-    undecided_section,
+    section_with_intervals,
+    section_without_intervals,
     unsteady_section,
 )
 from regbot.compare.steady_cut import find_unsteady
@@ -54,68 +54,75 @@ from regbot.stats.unpaired import MIN_RUNS, Difference, detectable_excess, predi
 from regbot.text.percentages import round_up_percent
 from regbot.text.words import count
 
-Columns = dict[str, tuple[list[float], list[float]]]
-"""Summary name -> the values of the base runs and the values of the head runs."""
+ArmValues = dict[str, tuple[list[float], list[float]]]
+"""Summary (median, mean) -> its value for each base run, and its value for each head run, on the log scale."""
 
 Files = Sequence[StepFile]
 
 
 def unpaired_section(
-    base: Files, head: Files, known_sd: float | None, separate_sessions: bool = False
+    base: Files, head: Files, given_sd: float | None, separate_sessions: bool = False
 ) -> tuple[Throughput, list[str]]:
     """Return the throughput section of unpaired runs, and warnings.
 
     The test has the error rate of one look, so it is valid once. Testing again after adding files would be a second
-    look. ``known_sd`` is the known standard deviation of a pair's log-ratio. ``separate_sessions``: the user says that
-    each base file is of a session of its own.
+    look. ``given_sd`` is the standard deviation of a pair's log-ratio that the user gave with --noise; None if not
+    given. ``separate_sessions``: the user says that each base file is of a session of its own.
     """
-    columns = _summary_columns(base, head)
-    estimates = _estimate_pct(columns)
+    values = _collect_values(base, head)
     session = find_common_session(base, head)
     if session is not None:
-        return _common_session_section(base, head, columns, session, known_sd)
+        return _common_session_section(base, head, values, session, given_sd)
     warnings = []
-    if known_sd is not None:
+    if given_sd is not None:
         warnings.append(
-            f"--noise {100 * known_sd:.2g}% is not used: it is the noise of pairs in one session, and nothing in the "
+            f"--noise {100 * given_sd:.2g}% is not used: it is the noise of pairs in one session, and nothing in the "
             "files shows that base and head ran in one"
         )
     if unsteady_reasons := find_unsteady(base, head):
-        return unsteady_section(base, head, unsteady_reasons, estimates, {"by": "runs"}), warnings
+        return unsteady_section(base, head, unsteady_reasons, _estimate_pct(values), {"by": "runs"}), warnings
     sessions = select_separate_sessions(base, separate_sessions)
     if len(sessions) >= MIN_SESSIONS and not has_unknown_host(sessions, head):
         return _prediction_section(sessions, base, head), warnings
     has_undeclared = not separate_sessions and any(read_times(file) is None for file in base)
-    return _undecided_section(base, head, columns, len(sessions), has_undeclared), warnings
+    return _undecided_section(base, head, values, len(sessions), has_undeclared), warnings
 
 
-def _summary_columns(base: Files, head: Files) -> Columns:
-    values = [[file.summaries() for file in files] for files in (base, head)]
-    return {name: ([run[name] for run in values[0]], [run[name] for run in values[1]]) for name in SUMMARIES}
+def _collect_values(base: Files, head: Files) -> ArmValues:
+    base_summaries, head_summaries = ([file.summaries() for file in files] for files in (base, head))
+    return {name: ([run[name] for run in base_summaries], [run[name] for run in head_summaries]) for name in SUMMARIES}
 
 
-def _estimate_pct(columns: Columns) -> dict[str, float]:
-    """Return the difference of the means of head and base by summary, in percent."""
-    return {name: percent(fmean(head_runs) - fmean(base_runs)) for name, (base_runs, head_runs) in columns.items()}
+def _estimate_pct(values: ArmValues) -> dict[str, float]:
+    """Return by how many percent head's mean over its runs is above base's, for each summary."""
+    return {
+        name: percent(fmean(head_values) - fmean(base_values)) for name, (base_values, head_values) in values.items()
+    }
 
 
 def _common_session_section(
-    base: Files, head: Files, columns: Columns, session: CommonSession, known_sd: float | None
+    base: Files, head: Files, values: ArmValues, session: CommonSession, given_sd: float | None
 ) -> tuple[Throughput, list[str]]:
-    estimates = _estimate_pct(columns)
+    """Judge the runs of one session by Welch's interval, or by the normal interval if the noise is known.
+
+    Returns the throughput section, and warnings. ``given_sd`` has the same meaning as in ``unpaired_section``.
+    """
+    estimates = _estimate_pct(values)
     has_enough_runs = min(len(base), len(head)) >= MIN_RUNS
     warnings: list[str] = []
-    if known_sd is not None:
-        observed_sd = max(observed_pair_sd(*column) or 0.0 for column in columns.values())
-        if observed_sd > MAX_NOISE_RATIO * known_sd:
+    known_sd = given_sd
+    if given_sd is not None:
+        # The observed standard deviation is None if an arm has one run. Such runs contradict no given noise.
+        observed_sd = max(observed_pair_sd(*base_and_head) or 0.0 for base_and_head in values.values())
+        if observed_sd > MAX_NOISE_RATIO * given_sd:
             warning = (
                 f"the runs scatter by {100 * observed_sd:.2g}% per pair, but --noise says "
-                f"{100 * known_sd:.2g}%; the observed scatter is used"
+                f"{100 * given_sd:.2g}%; the observed scatter is used"
             )
             warnings = [warning]
             known_sd = None
         elif not has_enough_runs:
-            known_sd, warnings = raise_known_noise(known_sd, base, head)
+            known_sd, warnings = raise_known_noise(given_sd, base, head)
     if known_sd is None and not has_enough_runs:
         runs = f"{count(len(base), 'base run')} and {count(len(head), 'head run')}"
         reasons = [
@@ -124,13 +131,13 @@ def _common_session_section(
             _describe_session(session),
             pairs_advice(estimates),
         ]
-        return undecided_section(base, head, estimates["median"], reasons, {"by": "runs"}), warnings
+        return section_without_intervals(base, head, estimates["median"], reasons, {"by": "runs"}), warnings
     if unsteady_reasons := find_unsteady(base, head):
         return unsteady_section(base, head, unsteady_reasons, estimates, {"by": "runs"}), warnings
-    intervals = {
-        name: welch(*column, ALPHA) if known_sd is None else known_noise_difference(*column, known_sd, ALPHA)
-        for name, column in columns.items()
-    }
+    if known_sd is None:
+        intervals = _welch_intervals(values)
+    else:
+        intervals = _known_noise_intervals(values, known_sd)
     tests = {name: (decide(interval, THRESHOLDS), interval) for name, interval in intervals.items()}
     decision = combine(tests.values(), THRESHOLDS)
     worst_sd = max(interval.sd for interval in intervals.values())
@@ -147,15 +154,21 @@ def _common_session_section(
         )
     fields: dict[str, Any] = {
         "by": "runs",
-        "tests": [primary_test(name, test_decision, interval, []) for name, (test_decision, interval) in tests.items()],
+        "tests": [
+            primary_test(name, test_decision, interval, ratios=[]) for name, (test_decision, interval) in tests.items()
+        ],
     }
-    return decided_section(decision, intervals["median"], ALPHA, reasons, base, head, fields=fields), warnings
+    return section_with_intervals(decision, intervals["median"], ALPHA, reasons, base, head, fields=fields), warnings
 
 
 def _prediction_section(sessions: Files, base: Files, head: Files) -> Throughput:
-    """Judge head by the prediction interval from ``sessions``, which has one base file of each session."""
+    """Judge head by the prediction interval from ``sessions``, which has one base file of each session.
+
+    ``base`` has all base files.
+    """
     predictions = {
-        name: predict_head(*column, PREDICTION_ALPHA) for name, column in _summary_columns(sessions, head).items()
+        name: predict_head(base_values, head_values, PREDICTION_ALPHA)
+        for name, (base_values, head_values) in _collect_values(sessions, head).items()
     }
     tests = {name: (decide(prediction, THRESHOLDS), prediction) for name, prediction in predictions.items()}
     decision = combine(tests.values(), THRESHOLDS)
@@ -175,9 +188,8 @@ def _prediction_section(sessions: Files, base: Files, head: Files) -> Throughput
         f"{_describe_scatter(sessions)}"
     )
     if decision == "undecided":
-        provable = round_up_percent(
-            percent(THRESHOLDS.eps + detectable_excess(worst_sd, len(sessions), PREDICTION_ALPHA))
-        )
+        detectable = THRESHOLDS.eps + detectable_excess(worst_sd, len(sessions), PREDICTION_ALPHA)
+        provable = round_up_percent(percent(detectable))
         estimates = {name: percent(prediction.estimate) for name, prediction in predictions.items()}
         reasons += [
             f"with this noise, {len(sessions)} base sessions can detect a slowdown of {provable} or more",
@@ -186,33 +198,39 @@ def _prediction_section(sessions: Files, base: Files, head: Files) -> Throughput
     fields: dict[str, Any] = {
         "by": "runs",
         "sessions": len(sessions),
-        "tests": [primary_test(name, *test, []) for name, test in tests.items()],
+        "tests": [
+            primary_test(name, test_decision, prediction, ratios=[])
+            for name, (test_decision, prediction) in tests.items()
+        ],
     }
-    return decided_section(decision, predictions["median"], PREDICTION_ALPHA, reasons, sessions, head, fields=fields)
+    return section_with_intervals(
+        decision, predictions["median"], PREDICTION_ALPHA, reasons, sessions, head, fields=fields
+    )
 
 
 def _describe_scatter(sessions: Files) -> str:
     """Return which effects the scatter of base files of separate sessions contains, and where head must have run.
 
-    If base names only one host, head ran on this host: ``unpaired_section`` excludes unknown hosts.
+    If all base files name the same host, head ran on this host: ``unpaired_section`` excludes unknown hosts.
     """
     hosts = {read_hosts(file) for file in sessions}
     same_kind = "head must have run on the same kind of node, with the same software"
     if len(hosts - {()}) > 1:
         return f"the effects of sessions and nodes; {same_kind}"
-    if () in hosts:
+    if () in hosts:  # some files do not name their hosts
         return f"the effects of sessions, and of nodes only if the files are of several; {same_kind}"
     return "the effects of sessions on one host; head ran on this host, and must have had the same software"
 
 
-def _undecided_section(base: Files, head: Files, columns: Columns, sessions: int, has_undeclared: bool) -> Throughput:
-    """Return the section that describes what the interval of these runs is worth.
+def _undecided_section(base: Files, head: Files, values: ArmValues, sessions: int, has_undeclared: bool) -> Throughput:
+    """Return the undecided section of runs whose sessions are not known. It says what the interval of these runs is
+    worth, and what would decide.
 
-    ``sessions`` is the number of separate sessions of base. ``has_undeclared``: some base files do not show when they
-    ran, and the user has not said that their sessions are separate.
+    ``sessions`` is the number of base files that are known to be of separate sessions. ``has_undeclared``: some base
+    files do not show when they ran, and the user has not said that their sessions are separate.
     """
-    estimates = _estimate_pct(columns)
-    intervals = _intervals_of_these_runs(base, head, columns)
+    estimates = _estimate_pct(values)
+    intervals = _intervals_of_these_runs(base, head, values)
     has_single_launch = min(len(base), len(head)) == 1
     why = "nothing in the files shows that base and head ran in turn in one session"
     if sessions >= MIN_SESSIONS:
@@ -236,17 +254,29 @@ def _undecided_section(base: Files, head: Files, columns: Columns, sessions: int
         reasons.append(sessions_advice(estimates, sessions, has_undeclared))
     fields: dict[str, Any] = {
         "by": "runs",
-        "tests": [primary_test(name, "undecided", interval, []) for name, interval in intervals.items()],
+        "tests": [primary_test(name, "undecided", interval, ratios=[]) for name, interval in intervals.items()],
     }
-    return decided_section("undecided", intervals["median"], ALPHA, reasons, base, head, fields=fields)
+    return section_with_intervals("undecided", intervals["median"], ALPHA, reasons, base, head, fields=fields)
 
 
-def _intervals_of_these_runs(base: Files, head: Files, columns: Columns) -> dict[str, Difference]:
-    """Return intervals without the effects of sessions: Welch's, or from the steps if an arm has one run."""
+def _intervals_of_these_runs(base: Files, head: Files, values: ArmValues) -> dict[str, Difference]:
+    """Return an interval for each summary, without the effects of sessions: Welch's interval, or an interval from the
+    noise of the steps if an arm has one run."""
     if min(len(base), len(head)) > 1:
-        return {name: welch(*column, ALPHA) for name, column in columns.items()}
-    step_noise = pair_noise_from_steps(base, head)
-    return {name: known_noise_difference(*column, step_noise, ALPHA) for name, column in columns.items()}
+        return _welch_intervals(values)
+    return _known_noise_intervals(values, pair_noise_from_steps(base, head))
+
+
+def _welch_intervals(values: ArmValues) -> dict[str, Difference]:
+    return {name: welch(base_values, head_values, ALPHA) for name, (base_values, head_values) in values.items()}
+
+
+def _known_noise_intervals(values: ArmValues, pair_sd: float) -> dict[str, Difference]:
+    """Return the normal interval of each summary. ``pair_sd`` is the standard deviation of a pair's log-ratio."""
+    return {
+        name: known_noise_difference(base_values, head_values, pair_sd, ALPHA)
+        for name, (base_values, head_values) in values.items()
+    }
 
 
 def _describe_session(session: CommonSession) -> str:

@@ -1,8 +1,8 @@
 """The verdict on files of step times, with one workload, ``files``: did throughput change?
 
 Paired files are judged by the same test as the sessions of a check. The difference of unpaired files includes the
-effects of nodes and sessions. They decide only if the files show that all of them are of one session, or that the base
-files are of enough separate sessions.
+effects of nodes and sessions. Unpaired files decide in two cases only: they show that all runs are of one session, or
+that the base files are of enough separate sessions.
 """
 
 from collections.abc import Sequence
@@ -25,6 +25,14 @@ from regbot.text.clip import clip_message
 from regbot.text.printable import printable
 
 WORKLOAD = "files"
+"""Name of the one workload in the verdict."""
+
+REVISION_CHARACTERS = 500
+"""Longer lists of file names are cut to ``CUT_REVISION_CHARACTERS``."""
+CUT_REVISION_CHARACTERS = 460
+
+NO_COMMIT = "0" * 40
+"""Stands for the commit and the tree of an arm, because files have neither."""
 
 MAX_OMISSIONS = 4
 """Maximum number of omissions that the verdict names."""
@@ -32,13 +40,13 @@ MAX_OMISSIONS = 4
 
 @dataclass(frozen=True)
 class ComparisonOptions:
-    """Inputs of ``regbot compare``. The files of an arm are in session order."""
+    """Inputs of ``regbot compare``. The files of an arm are in the order in which they ran."""
 
     base: Sequence[Path]
     head: Sequence[Path]
     paired: bool = False
     noise_pct: float | None = None
-    """Known standard deviation of the log-ratio of one pair, in percent of a log unit."""
+    """Standard deviation of the log-ratio of one pair, times 100, as the user gave it; None if not given."""
     skip: int | None = None
     """Number of leading steps to leave out; None for the steps before the steady state."""
     tokens_per_step: float | None = None
@@ -57,19 +65,18 @@ def compare(options: ComparisonOptions) -> Verdict:
         [read_steps(path, options.skip, options.tokens_per_step) for path in paths]
         for paths in (options.base, options.head)
     )
-    if options.tokens_per_step is not None and not any(
-        file.log and file.log.format == "torchtitan" for file in (*base, *head)
-    ):
+    has_torchtitan_log = any(file.log and file.log.format == "torchtitan" for file in (*base, *head))
+    if options.tokens_per_step is not None and not has_torchtitan_log:
         raise ConfigError(
             "--tokens-per-step is for step lines of torchtitan, but no file has them", "leave out --tokens-per-step"
         )
     file_faults = list(faults(base, head, options.paired))
-    remarks: list[str] = []
+    section_warnings: list[str] = []
     if file_faults:
         section = Throughput(status="INVALID", reasons=["the files cannot be compared"])
     else:
         base, head = align_steps(base, head, options.paired)
-        section, remarks = _throughput_section(base, head, options)
+        section, section_warnings = _throughput_section(base, head, options)
     entry = WorkloadVerdict(
         name=WORKLOAD,
         sharding=None,
@@ -84,7 +91,7 @@ def compare(options: ComparisonOptions) -> Verdict:
         base=_arm("base", options.base),
         head=_arm("head", options.head),
         workloads=[entry],
-        warnings=[clip_message(printable(warning)) for warning in (*warnings(base, head), *remarks)],
+        warnings=[clip_message(printable(warning)) for warning in (*warnings(base, head), *section_warnings)],
     )
 
 
@@ -92,19 +99,22 @@ def _throughput_section(
     base: Sequence[StepFile], head: Sequence[StepFile], options: ComparisonOptions
 ) -> tuple[Throughput, list[str]]:
     """Return the throughput section of files that can be compared, and warnings."""
-    known_sd = None if options.noise_pct is None else options.noise_pct / 100
+    given_sd = None if options.noise_pct is None else options.noise_pct / 100
     if options.paired:
-        section, remarks = paired_section(base, head, known_sd)
+        section, section_warnings = paired_section(base, head, given_sd)
     else:
-        section, remarks = unpaired_section(base, head, known_sd, options.separate_sessions)
-    used = [*base[: section.pairs], *head[: section.pairs]] if options.paired else [*base, *head]
+        section, section_warnings = unpaired_section(base, head, given_sd, options.separate_sessions)
+    used = [*base, *head]
+    if options.paired:  # later pairs were not needed for the decision
+        used = [*base[: section.pairs], *head[: section.pairs]]
     omissions = [f"{file.name} {omission}" for file in used for omission in find_omissions(file)]
     if section.status == "PASS" and omissions:
         section = withhold_pass(section, omissions[:MAX_OMISSIONS])
-    return section.model_copy(update={"reasons": [*section.reasons, describe_left_out(used)]}), remarks
+    return section.model_copy(update={"reasons": [*section.reasons, describe_left_out(used)]}), section_warnings
 
 
 def _check_options(options: ComparisonOptions) -> None:
+    """Raise ConfigError if options are out of range, exclude each other, or name a file twice."""
     if not options.base or not options.head:
         raise ConfigError("both arms need a file: --base FILE... --head FILE...")
     if options.paired and len(options.base) != len(options.head):
@@ -127,19 +137,21 @@ def _check_options(options: ComparisonOptions) -> None:
         raise ConfigError(
             f"--tokens-per-step {options.tokens_per_step:g}: must be above 0", "give the tokens of one step on one rank"
         )
-    paths: dict[Path, Path] = {}
+    given_paths: dict[Path, Path] = {}  # resolved path -> path as given
     for path in (*options.base, *options.head):
         resolved = path.resolve()
-        if resolved in paths:
-            alias = f" (also as {printable(str(paths[resolved]))})" if paths[resolved] != path else ""
+        if resolved in given_paths:
+            earlier_path = given_paths[resolved]
+            alias = f" (also as {printable(str(earlier_path))})" if earlier_path != path else ""
             raise ConfigError(
                 f"{printable(str(path))}: is given twice{alias}", "one file is one run, and each run counts once"
             )
-        paths[resolved] = path
+        given_paths[resolved] = path
 
 
 def _arm(name: Literal["base", "head"], paths: Sequence[Path]) -> Arm:
-    """Build an arm without a commit. Its revision is the names of the files."""
-    names = ", ".join(printable(str(path)) for path in paths)
-    revision = names if len(names) <= 500 else f"{names[:460]} ... ({len(paths)} files)"
-    return Arm(name=name, revision=revision, commit="0" * 40, tree="0" * 40)
+    """Build an arm without a commit. Its revision is the list of file names."""
+    revision = ", ".join(printable(str(path)) for path in paths)
+    if len(revision) > REVISION_CHARACTERS:
+        revision = f"{revision[:CUT_REVISION_CHARACTERS]} ... ({len(paths)} files)"
+    return Arm(name=name, revision=revision, commit=NO_COMMIT, tree=NO_COMMIT)

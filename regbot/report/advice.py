@@ -1,11 +1,15 @@
-"""Prepare the findings and the next steps for the reader. A finding that several workloads share appears once."""
+"""Prepare the findings and the next steps for the reader of a report.
+
+A finding that several workloads have in common appears once. Every state of a check (``state.py``) has its own function
+that returns the steps, the most useful first. "Maintainer:" begins a step that the author of the change cannot take.
+"""
 
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED, AXIS_LOST, BYTES_UP
-from regbot.records.verdict import Finding, Throughput
+from regbot.records.verdict import GRAVITY, Finding, Throughput
 from regbot.report.hints import HINTS
 from regbot.report.markdown import Name, UntrustedText, Words, visible
 from regbot.report.quantities import size
@@ -16,15 +20,21 @@ from regbot.text.percentages import round_up_percent
 
 DISPATCHER_KEYS = ("dispatcher", "moe_token_dispatcher_type", "moe_flex_dispatcher_backend")
 """Configuration keys that choose a dispatcher. Frameworks may put the name of a section before them."""
+DISPATCHER_PATTERNS = (ALL_TO_ALL_REPLACED, AXIS_LOST, BYTES_UP)
+"""Patterns of findings that a change of the dispatcher explains."""
 MAX_FINDING_STEPS = 2
 """Largest number of steps that each point to one finding. The findings themselves are listed above the steps."""
 MAX_RULES = 4
+"""Largest number of ``--expect`` rules in a command or a step."""
 MAX_WORKLOADS = 4
+"""A command names at most this many workloads. A command for more workloads names none and checks all."""
 COMMAND_CHARACTERS = 160
 """Largest length of a value in a command. Longer values are left out of the command."""
 
 
 REPORT = Name("report.html")
+_UNSAFE_IN_DOUBLE_QUOTES = set('"$`\\!\n')
+"""Characters with a meaning for a shell even within double quotes."""
 
 
 @dataclass(frozen=True)
@@ -37,37 +47,45 @@ class NextStep:
 
 @dataclass(frozen=True)
 class SharedFinding:
-    """One finding with every workload that has it."""
+    """One finding with every workload that has the same finding."""
 
     finding: Finding
+    """The finding of the first of these workloads."""
     workloads: tuple[str, ...]
     modules: tuple[str, ...]
+    """Modules of the finding in any of the workloads."""
     text: Words
+    """Explanation of the finding."""
 
 
 def share_findings(check: Check) -> list[SharedFinding]:
-    """Return the findings of all workloads, the gravest first. Equal findings are merged, with the names of their
-    workloads."""
-    groups: dict[tuple[str, str, str, str], list[tuple[str, Finding]]] = {}
+    """Return the findings of all workloads, the gravest first.
+
+    Findings with the same status, pattern, axis and declared reason are merged.
+    """
+    groups: dict[tuple[str, str, str, str], list[tuple[str, Finding]]] = {}  # values: workload names and findings
     for entry in check.entries:
         for finding in entry.findings:
             key = (finding.status, finding.pattern, finding.axis, finding.accepted or "")
             groups.setdefault(key, []).append((entry.name, finding))
-    gravity = {"FAIL": 0, "INVALID": 1, "REVIEW": 2, "INCONCLUSIVE": 3, "PASS": 4}
-    return [
-        SharedFinding(
-            finding=group[0][1],
-            workloads=_drop_duplicates(name for name, _ in group),
-            modules=_drop_duplicates(module for _, finding in group for module in finding.modules),
-            text=_select_explanation(group),
-        )
-        for _, group in sorted(groups.items(), key=lambda item: gravity[item[0][0]])
-    ]
+    shared = [_merge_findings(group) for group in groups.values()]
+    return sorted(shared, key=lambda item: GRAVITY.index(item.finding.status))
+
+
+def _merge_findings(group: list[tuple[str, Finding]]) -> SharedFinding:
+    """Merge equal findings. ``group``: workload names and findings."""
+    _, first_finding = group[0]
+    return SharedFinding(
+        finding=first_finding,
+        workloads=_drop_duplicates(name for name, _ in group),
+        modules=_drop_duplicates(module for _, finding in group for module in finding.modules),
+        text=_select_explanation(group),
+    )
 
 
 def _select_explanation(group: list[tuple[str, Finding]]) -> Words:
-    """Return the explanation of a finding. If workloads have different explanations, return the first one, with the
-    name of its workload."""
+    """Return the explanation of equal findings. If the explanations differ, return the first one as an example, with
+    the name of its workload."""
     workload, finding = group[0]
     if len({other.text for _, other in group}) == 1:
         return (UntrustedText(finding.text),)
@@ -79,13 +97,18 @@ def _drop_duplicates(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def advise_next_steps(check: Check) -> list[NextStep]:
-    """Return the next steps for the reader, the most useful first. A PASS without findings has none."""
-    if check.verdict.verdict == "INCONCLUSIVE" and (check.state is State.UNCONCERNED or check.is_passing_but_unproven):
+    """Return the next steps for the reader, the most useful first; [] for a state without steps, such as a PASS.
+
+    If the verdict is INCONCLUSIVE only because of workloads that were not run, no action is needed.
+    """
+    only_unmeasured_workloads_are_open = check.state is State.UNCONCERNED or check.is_passing_but_unproven
+    if check.verdict.verdict == "INCONCLUSIVE" and only_unmeasured_workloads_are_open:
         return [_build_no_action_step()]
     return _STEPS[check.state](check) if check.state in _STEPS else []
 
 
 def _build_no_action_step() -> NextStep:
+    """Return the step for an INCONCLUSIVE verdict whose cause is workloads that were not run."""
     no_action = "No action is needed: by default this verdict blocks nothing. Maintainer: "
     return NextStep(
         (
@@ -101,18 +124,14 @@ def _advise_on_sharding(check: Check) -> list[NextStep]:
 
 
 def _advise_on_both_failures(check: Check) -> list[NextStep]:
-    """Return the steps where sharding and throughput both fail. Steps about sharding come first, because sharding is
-    measured exactly and usually explains the change in step time."""
-    return [
-        *_list_finding_steps(check),
-        _build_reproduction_step(check),
-        *_list_declaration_steps(check),
-    ]
+    """Return the steps if sharding and throughput both fail. They are about sharding only, because sharding is measured
+    exactly and usually explains the change in step time."""
+    return _advise_on_sharding(check)
 
 
 def _advise_on_slowdown(check: Check) -> list[NextStep]:
-    """Return the steps where throughput fails. The step times come first, followed by differences in training and
-    findings that need review."""
+    """Return the steps if throughput fails. The step times come first, then differences in training, then findings that
+    need a review."""
     return [
         _build_times_step(check),
         *_list_loss_steps(check),
@@ -123,6 +142,10 @@ def _advise_on_slowdown(check: Check) -> list[NextStep]:
 
 
 def _advise_on_undecided_times(check: Check) -> list[NextStep]:
+    """Return the steps if the step times decide nothing. They depend on the cause.
+
+    A cause that makes further pairs useless comes first. The noise of the pairs comes last.
+    """
     sections = [entry.throughput for entry in check.decisive if entry.throughput]
     if any(map(is_gate_contradicted, sections)):
         words: Words = (
@@ -161,13 +184,17 @@ def _advise_on_undecided_times(check: Check) -> list[NextStep]:
 
 
 def _is_unfinished(section: Throughput) -> bool:
-    """Return whether the session has fewer pairs than a full session. A full session can then detect a smaller
-    slowdown. If one of the two detectable slowdowns is unknown, the session counts as unfinished."""
+    """Return whether the session has fewer pairs than a full session.
+
+    A full session would then detect a smaller slowdown. If one of the two detectable slowdowns is unknown, the session
+    counts as unfinished.
+    """
     session_mde, full_mde = section.mde_pct, section.mde_full_pct
     return session_mde is None or full_mde is None or full_mde < session_mde
 
 
 def _advise_on_training(check: Check) -> list[NextStep]:
+    """Return the steps if head trains differently. Only timed runs show this, so the reproduction is timed too."""
     return [
         *_list_loss_steps(check),
         *_list_finding_steps(check),
@@ -177,20 +204,23 @@ def _advise_on_training(check: Check) -> list[NextStep]:
 
 
 def _advise_on_broken_head(check: Check) -> list[NextStep]:
-    ended = any(run.outcome == "short" for entry in check.decisive for run in entry.failed)
+    """Return the steps if head fails to run. The first step is a hint for runs that ended early without an error."""
+    ended_early = any(run.outcome == "short" for entry in check.decisive for run in entry.failed)
     words = (
         "Look for what ends the training loop early: the number of steps, the amount of data, an exit without an error."
     )
-    hints = [NextStep((words,))] if ended else []
+    hints = [NextStep((words,))] if ended_early else []
     return [*hints, *_list_log_steps(check), _build_reproduction_step(check, timed=_only_breaks_when_timed(check))]
 
 
 def _advise_on_missing_record(check: Check) -> list[NextStep]:
-    """Return the steps where a traced run ended without a record. If the code under test ended the process, the log
-    rarely shows it, so the first step says what to look for."""
+    """Return the steps if a traced run ended without a record.
+
+    If the code under test ended the process, the log rarely shows that. The first step therefore says what to look for.
+    """
     entry = check.decisive[0]
     traced = [run for run in (entry.base, entry.head) if run is not None]
-    ended = [run.arm.name for run in traced if run.outcome == "no_record"]
+    ended = [run.arm.name for run in traced if run.outcome == "no_record"]  # arms whose process ended too early
     ran = "".join(f" ({run.arm.name} ran)" for run in traced if run.outcome == "ok")
     words = f"Find what ends the process of {' and '.join(ended)} before its step is counted{ran}."
     hints = [NextStep((words,))] if ended else []
@@ -198,6 +228,7 @@ def _advise_on_missing_record(check: Check) -> list[NextStep]:
 
 
 def _advise_on_doubtful_crash(check: Check) -> list[NextStep]:
+    """Return the steps if the traced head crashed, and nothing shows that the change is the cause."""
     if check.is_unsupported:
         words = "Maintainer: update regbot. If its newest version fails too, report the reason above."
     else:
@@ -206,12 +237,13 @@ def _advise_on_doubtful_crash(check: Check) -> list[NextStep]:
 
 
 def _advise_on_both_broken(check: Check) -> list[NextStep]:
+    """Return the steps if base and head both fail to run. The pull request is then probably not the cause."""
     words = "Maintainer: the base fails too, so look first at the base and at this machine. The logs are folded below."
     return [NextStep((words,)), _build_reproduction_step(check, timed=_only_breaks_when_timed(check))]
 
 
 def _advise_on_broken_base(check: Check) -> list[NextStep]:
-    """Return the steps where base fails. Usually the pull request adds regbot, so its base lacks the code to
+    """Return the steps if base fails to run. Usually the pull request adds regbot, so the base lacks the code to
     measure."""
     words: Words = (
         "If this pull request adds ",
@@ -227,6 +259,8 @@ def _advise_on_broken_base(check: Check) -> list[NextStep]:
 
 
 def _advise_on_foreign_code(check: Check) -> list[NextStep]:
+    """Return the steps if a package was imported from outside the checkout, so that the code of the commit did not
+    run."""
     words: Words = (
         "Maintainer: remove the installed copy of the package. Then add the package's folder in the checkout to ",
         Name("source_roots"),
@@ -236,6 +270,7 @@ def _advise_on_foreign_code(check: Check) -> list[NextStep]:
 
 
 def _advise_on_missing_dispatcher(check: Check) -> list[NextStep]:
+    """Return the steps if the timed runs used another dispatcher than the requested one."""
     nodes = [timed_run.run.node for entry in check.decisive for timed_run in entry.timed.runs]
     has_gpu = any(node is not None and node.gpus for node in nodes)
     words = "install the requested dispatcher on this machine ("
@@ -246,6 +281,7 @@ def _advise_on_missing_dispatcher(check: Check) -> list[NextStep]:
 
 
 def _advise_on_missing_times(check: Check) -> list[NextStep]:
+    """Return the steps if the ledgers were compared, but step times could not be measured."""
     words = "Repeat the timing when the cause is fixed, or on another node of the same class:"
     return [*_list_log_steps(check), *_list_retiming_steps(check, (words,))]
 
@@ -267,9 +303,15 @@ _STEPS: dict[State, Callable[[Check], list[NextStep]]] = {
     State.REVIEW: _advise_on_sharding,
     State.INCONCLUSIVE: _advise_on_undecided_times,
 }
+"""State of a check -> function that returns its steps. States that are not listed have no steps."""
 
 
 def _list_finding_steps(check: Check) -> list[NextStep]:
+    """Return a step for each finding that is FAIL or REVIEW: which module to look at, and what to look for.
+
+    If the configured dispatcher differs between the arms, it explains findings of some patterns. The step of such a
+    finding names the two dispatchers instead of a module.
+    """
     steps = []
     for item in share_findings(check):
         if item.finding.status not in ("FAIL", "REVIEW"):
@@ -277,7 +319,7 @@ def _list_finding_steps(check: Check) -> list[NextStep]:
         place = Name(item.modules[0]) if item.modules else Name(f"axis {item.finding.axis}")
         hint = HINTS.get(item.finding.pattern, "find the line that changes how its tensors are placed or exchanged")
         dispatchers = _find_dispatcher_change(check, item.workloads)
-        if item.finding.pattern in (ALL_TO_ALL_REPLACED, AXIS_LOST, BYTES_UP) and dispatchers:
+        if item.finding.pattern in DISPATCHER_PATTERNS and dispatchers:
             old, new = map(Name, dispatchers)
             steps.append(NextStep(("Find what in this diff changes the dispatcher from ", old, " to ", new, ".")))
         else:
@@ -286,12 +328,14 @@ def _list_finding_steps(check: Check) -> list[NextStep]:
 
 
 def _find_dispatcher_change(check: Check, workloads: Sequence[str]) -> tuple[str, str] | None:
-    """Return the dispatchers of base and head in the configurations of one of ``workloads``; None if they are equal."""
+    """Return the configured dispatchers of base and head, from the first of ``workloads`` in which they differ. Return
+    None if they differ in no workload."""
     for entry in check.entries:
         sharding = entry.verdict.sharding if entry.name in workloads else None
         changes = sharding.config_changes if sharding is not None else {}
         for key, (old, new) in changes.items():
-            if key.rpartition(".")[2] in DISPATCHER_KEYS and old != new:
+            key_without_section = key.rpartition(".")[2]
+            if key_without_section in DISPATCHER_KEYS and old != new:
                 return str(old), str(new)
     return None
 
@@ -311,6 +355,7 @@ def _build_times_step(check: Check) -> NextStep:
 
 
 def _list_loss_steps(check: Check) -> list[NextStep]:
+    """Return the step that compares the losses; [] if no workload trains differently."""
     if all(entry.verdict.validity.status != "REVIEW" for entry in check.entries):
         return []
     compare: Words = ("Compare the losses step by step in ", REPORT)
@@ -325,8 +370,11 @@ def _list_loss_steps(check: Check) -> list[NextStep]:
 
 
 def _describe_noise(check: Check) -> Words:
-    """Return why the pairs are undecided, and what to do. It depends on the smallest slowdown that a full session on
-    this node can detect."""
+    """Return why the pairs are undecided, and what to do.
+
+    If even a full session cannot detect a slowdown of the threshold, the node is too noisy. Otherwise the change is
+    close to the threshold.
+    """
     threshold = check.session.header.throughput.threshold_pct
     full_mdes = [entry.throughput.mde_full_pct for entry in check.decisive if entry.throughput]
     known_mdes = [mde_pct for mde_pct in full_mdes if mde_pct is not None]
@@ -350,13 +398,14 @@ def _list_log_steps(check: Check) -> list[NextStep]:
 
 
 def _only_breaks_when_timed(check: Check) -> bool:
-    """Whether all failed runs are timed runs, so that a trace would not reproduce the failure."""
+    """Return whether all failed runs are timed runs. A trace would then not reproduce the failure."""
     failed = [run for entry in check.decisive for run in entry.failed]
     return bool(failed) and all(run.tier == "timed" for run in failed)
 
 
 def _build_reproduction_step(check: Check, timed: bool = False) -> NextStep:
-    """Return the step that repeats the check of the worst workload. It has timed runs only if ``timed`` is set."""
+    """Return the step that repeats the check of the first decisive workload. ``timed``: whether the command also times
+    base and head."""
     worst = [entry.name for entry in check.decisive[:1]]
     if timed:
         return NextStep(("Reproduce it:",), (check_command(check, worst),))
@@ -370,8 +419,8 @@ def _build_reproduction_step(check: Check, timed: bool = False) -> NextStep:
 def _list_retiming_steps(
     check: Check, words: Words = ("Repeat the timing on a quiet node of the same class:",)
 ) -> list[NextStep]:
-    """Return the step that repeats the timing on the same node class. Times of different node classes cannot be
-    compared."""
+    """Return the step that repeats the timing. It asks for the same node class, because times are not compared across
+    classes. ``words`` introduce the command."""
     budget = check.session.header.budget_min
     flags = (f"--budget {budget:g}",) if budget is not None else ()
     if _is_stored_comparison(check):
@@ -389,17 +438,17 @@ def _is_stored_comparison(check: Check) -> bool:
 
 
 def _build_timed_command(check: Check, flags: Sequence[str] = ()) -> str:
+    """Return the command that repeats the check of the decisive workloads, with timed runs."""
     return check_command(check, [entry.name for entry in check.decisive], flags)
 
 
 def _list_declaration_steps(check: Check) -> list[NextStep]:
     """Return the step that declares the findings as intended, with the ``--expect`` options; [] without findings."""
-    is_whole = not check.unconcerned and not check.session.header.left_out
     rules = [
         f"{item.finding.pattern}@{item.finding.axis}@{name}: why this is intended"
         for item in share_findings(check)
         if item.finding.status in ("FAIL", "REVIEW")
-        for name in (("*",) if is_whole and len(item.workloads) == len(check.entries) else item.workloads)
+        for name in _name_workloads_in_rules(item, check)
     ]
     rules = [rule for rule in rules if _is_typable(rule)]
     options = tuple(f"--expect {_quote_rule(rule)}" for rule in rules[:MAX_RULES])
@@ -418,9 +467,18 @@ def _list_declaration_steps(check: Check) -> list[NextStep]:
     return [NextStep(words, options)]
 
 
+def _name_workloads_in_rules(item: SharedFinding, check: Check) -> tuple[str, ...]:
+    """Return the workloads to declare a finding for: ``*`` if all configured workloads ran and have the finding."""
+    ran_all = not check.unconcerned and not check.session.header.left_out
+    return ("*",) if ran_all and len(item.workloads) == len(check.entries) else item.workloads
+
+
 def check_command(check: Check, workloads: Sequence[str], flags: Sequence[str] = ()) -> str:
-    """Return the shell command that repeats this check with the same arms and declarations. ``workloads``: the
-    workloads to check. If there are none or too many, the command checks all. ``flags``: further options."""
+    """Return the shell command that repeats this check with the same arms and declarations.
+
+    ``workloads``: the workloads to check. If there are none, or more than ``MAX_WORKLOADS``, the command checks all.
+    ``flags``: further options.
+    """
     parts = [
         "regbot check",
         f"--base {short_commit(check.verdict.base.commit)}",
@@ -437,11 +495,12 @@ def check_command(check: Check, workloads: Sequence[str], flags: Sequence[str] =
 
 
 def _is_typable(word: str) -> bool:
-    """Whether a word is short enough and has no invisible characters, so that it can be part of a command."""
+    """Return whether a word is short enough and has no invisible characters, so that it can be part of a command."""
     return visible(word, COMMAND_CHARACTERS) == word
 
 
 def _quote_rule(rule: str) -> str:
     """Return the rule, quoted for a shell. Double quotes are used where they are safe, because they make the reason
     easy to edit."""
-    return f'"{rule}"' if not set(rule) & set('"$`\\!\n') else shlex.quote(rule)
+    is_safe = not set(rule) & _UNSAFE_IN_DOUBLE_QUOTES
+    return f'"{rule}"' if is_safe else shlex.quote(rule)

@@ -12,13 +12,15 @@ from regbot.report.throughput import ThroughputAnswer, classify_throughput, sele
 
 @dataclass(frozen=True)
 class QuestionAnswer:
-    """One question with its answer. ``topic``: short name of the question. ``status``: status of the answer, None if
-    nothing was measured. ``words``: the answer."""
+    """One question with its answer."""
 
     question: str
     topic: str
+    """Short name of the question."""
     status: Status | None
+    """Status of the answer; None if nothing was measured."""
     words: str
+    """The answer."""
 
 
 def answer_questions(check: Check) -> tuple[QuestionAnswer, QuestionAnswer, QuestionAnswer]:
@@ -27,6 +29,8 @@ def answer_questions(check: Check) -> tuple[QuestionAnswer, QuestionAnswer, Ques
 
 
 def _answer_sharding(check: Check) -> QuestionAnswer:
+    """Return the answer for the workload with the gravest sharding section, with a note on unknown workloads. The
+    status is None if no sharding section is known."""
     question = "Did the sharding change?"
     sections = [entry.verdict.sharding for entry in check.entries]
     known_sections = [section for section in sections if section is not None]
@@ -42,10 +46,13 @@ def _answer_sharding(check: Check) -> QuestionAnswer:
 
 
 def _describe_unconcerned(check: Check) -> str:
+    """Return the answer if no workload was run. A PASS means that stored runs prove that the change cannot matter."""
     return "not concerned" if check.verdict.verdict == "PASS" else "not measured"
 
 
 def _describe_passing_sharding(sections: list[Sharding]) -> str:
+    """Return the answer if all sharding sections are PASS. "same program" is the strongest answer: all device programs
+    are identical."""
     findings = [finding for section in sections for finding in section.findings]
     if any(finding.accepted for finding in findings):
         return "changed, declared"
@@ -61,9 +68,11 @@ _SHARDING_WORDS: dict[Status, Callable[[list[Sharding]], str]] = {
     "INCONCLUSIVE": lambda _: "undecided",
     "PASS": _describe_passing_sharding,
 }
+"""Gravest status of the sharding sections -> function that returns the answer from these sections."""
 
 
 def _answer_throughput(check: Check) -> QuestionAnswer:
+    """Return the answer of the timed workload with the gravest status. The status is None if nothing was timed."""
     question = "Did throughput change?"
     timed = [entry.throughput for entry in check.entries if entry.throughput is not None]
     if check.state is State.UNCONCERNED:
@@ -93,6 +102,7 @@ here."""
 
 
 def _describe_throughput(section: Throughput) -> str:
+    """Return the answer that a throughput section gives, in a few words."""
     answer = classify_throughput(section)
     if answer in (ThroughputAnswer.SLOWER, ThroughputAnswer.FASTER):
         test = select_deciding_test(section)
@@ -109,6 +119,8 @@ def _describe_throughput(section: Throughput) -> str:
 
 
 def _answer_trust(check: Check) -> QuestionAnswer:
+    """Return the answer from the validity sections. It is "no" only if no workload has a valid measurement. The status
+    is None if no workload was run."""
     question = "Can the answer be trusted?"
     sections = [entry.verdict.validity for entry in check.entries]
     if check.state is State.UNCONCERNED and check.verdict.verdict == "PASS":
@@ -128,8 +140,10 @@ _TRUST_WORDS: dict[Status, str] = {
     "INCONCLUSIVE": "partly",
     "PASS": "yes",
 }
+"""Gravest status of the validity sections -> answer, if at least one section is not INVALID."""
 
 
 def _count_unknown(sections: list[Sharding | None]) -> str:
+    """Return in how many workloads the sharding is unknown; '' if it is unknown in none or in all."""
     missing = sum(section is None or section.status == "INVALID" for section in sections)
     return f", unknown in {missing} of {len(sections)}" if 0 < missing < len(sections) else ""

@@ -1,4 +1,4 @@
-"""The row of a workload against the stored baseline, which is no part of the verdict.
+"""The line that compares a workload with its stored baseline. This comparison is no part of the verdict.
 
 Comment, page and terminal use the same words.
 """
@@ -16,16 +16,19 @@ MIN_P_VALUE = 0.0001
 
 
 def describe_stored(comparison: StoredComparison) -> Words:
-    """Return how the step times of base and head differ from the last sessions of main, and whether head has the stored
-    collectives."""
+    """Return how the step times of base and head differ from the last sessions of main, and whether head has the
+    collectives of the stored ledger."""
     times = describe_stored_times(comparison.times) if comparison.times is not None else ()
     collectives = describe_stored_collectives(comparison.collectives) if comparison.collectives is not None else ()
     return (*times, *(("; ",) if times and collectives else ()), *collectives)
 
 
 def describe_stored_times(times: StoredTimes) -> Words:
-    """Return each arm with its prediction interval, or why no stored session can be compared. A test of the mean is
-    named only if it alone is outside."""
+    """Return each arm with its prediction interval, or why no stored session can be compared.
+
+    The interval is that of the median step time. That of the mean is added only if the mean is outside of its interval
+    and the median is not.
+    """
     if times.reason:
         return ("no comparison with stored times: ", UntrustedText(clip(times.reason, REASON_CHARACTERS)))
     tests = [test for test in times.tests if test.summary == "median" or _is_outside_alone(test, times)]
@@ -47,16 +50,18 @@ def _describe_test(test: StoredTest, times: StoredTimes) -> str:
 
 
 def _is_outside_alone(test: StoredTest, times: StoredTimes) -> bool:
+    """Return whether ``test`` is the only test of its arm that is outside of the predicted range."""
     outside = [other.summary for other in times.tests if other.arm == test.arm and _is_outside(other, times)]
     return outside == [test.summary]
 
 
 def _is_outside(test: StoredTest, times: StoredTimes) -> bool:
+    """Return whether the arm's step time is outside of the range that the stored sessions predict."""
     return times.alpha is not None and test.p_value < times.alpha
 
 
 def describe_stored_collectives(collectives: StoredCollectives) -> Words:
-    """Return whether head's collectives equal those of the stored ledger, or the patterns of the differences."""
+    """Return whether head has the collectives of the stored ledger. If not, name the patterns of the findings."""
     age = f", {_describe_age(collectives.age_days)}" if collectives.age_days is not None else ""
     stored: Words = ("the stored ones of ", Name(short_commit(collectives.commit)), age)
     if collectives.reason:

@@ -1,6 +1,7 @@
 """The report of a bisection: one HTML file with every number. The file needs no network access and contains no scripts.
 
-The module ``page`` supplies the Jinja environment, which escapes untrusted text, makes it visible and cuts it.
+The module ``page`` supplies the Jinja environment. It escapes and cuts untrusted text, and replaces invisible
+characters in such text.
 """
 
 import math
@@ -57,8 +58,8 @@ def html(result: Bisection) -> str:
 
 
 def _draw_posterior(result: Bisection) -> str:
-    """Return the picture of the posterior; '' for an exact search, which has no posterior, and for a search without
-    points."""
+    """Return the picture of the posterior (SVG); '' if there is none, as for an exact search or a search without
+    measurable points."""
     if result.exact or not result.places or result.outcome == "unmeasurable":
         return ""
     names = [words.point_name(place.key) for place in result.places]
@@ -66,7 +67,7 @@ def _draw_posterior(result: Bisection) -> str:
 
 
 def _collect_points(result: Bisection) -> dict[str, Point]:
-    """Return all points that the result contains in full, by key."""
+    """Return the points that the result describes with subject and author, by key. Other points have only a key."""
     changed_candidates = (candidate for change in result.changes for candidate in change.candidates)
     candidates = [*result.candidates, *result.unmeasurable, *changed_candidates]
     return {point.key: point for point in (result.good, result.bad, *(candidate.point for candidate in candidates))}
@@ -79,21 +80,24 @@ def _count_measurements(result: Bisection) -> str:
 
 
 def _format_value(observation: Observation, result: Bisection) -> str:
-    """Return the value of a measurement: a time, a cost, or the digest of the collectives. Noisy searches store the
-    logarithms of their values."""
+    """Return the value of a measurement: a time, a cost, or the digest of the collectives.
+
+    Noisy searches store the logarithms of their values. Of several summaries, the median is shown, else the mean, else
+    the cost.
+    """
     if result.exact or not observation.values:
         cost = observation.values.get("cost")
         return f"{cost:.10g}" if cost is not None else observation.state
-    log_value = next(
-        (observation.values[name] for name in ("median", "mean", "cost") if name in observation.values), None
-    )
-    log_value = next(iter(observation.values.values())) if log_value is None else log_value
+    known_names = [name for name in ("median", "mean", "cost") if name in observation.values]
+    first_name = known_names[0] if known_names else next(iter(observation.values))
+    log_value = observation.values[first_name]
     value = math.exp(min(max(log_value, -MAX_LOG), MAX_LOG))
     return milliseconds(value, 4) if result.on == "time" else f"{value:.5g}"
 
 
 def _list_volumes(finding: Finding) -> list[tuple[str, ...]]:
-    """Return a row for each kind of collective in a finding: kind, counts and bytes before and after."""
+    """Return a row for each kind of collective in a finding: kind, count in base, count in head, bytes in base, bytes
+    in head. A kind that an arm does not issue has 0."""
     rows: list[tuple[str, ...]] = []
     for kind in dict.fromkeys([*finding.base, *finding.head]):
         base, head = finding.base.get(kind), finding.head.get(kind)

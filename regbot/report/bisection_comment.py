@@ -18,6 +18,7 @@ from regbot.text.words import count
 LIMIT = 60_000
 """Maximum number of characters of the reply. GitHub's limit is 65,536."""
 MAX_CHANGES, MAX_CANDIDATES, MAX_FINDINGS, MAX_NAMES, MAX_NOTES = 8, 12, 8, 8, 8
+"""Limits for the numbers of listed things. MAX_NOTES applies to each kind of note."""
 SENTENCE_CHARACTERS = 900
 
 
@@ -42,7 +43,10 @@ def bisection_comment(result: Bisection, commit_url: str) -> str:
 
 
 def list_linked_points(result: Bisection) -> list[Point]:
-    """Return the points that the reply links to, except the two ends of the range."""
+    """Return the points that the reply links to, without the two ends of the range.
+
+    A reply with changes links to the candidates of the changes, another reply to the candidates of the search.
+    """
     change_candidates = [
         candidate for change in result.changes[:MAX_CHANGES] for candidate in change.candidates[:MAX_CANDIDATES]
     ]
@@ -82,6 +86,7 @@ def _write_change(change: Change, axis: str, commit_url: str) -> Iterator[str]:
 
 
 def _describe_parent(change: Change) -> Markdown:
+    """Return the point before the change, and the merge that brought the change in; '' if neither is known."""
     parent = f"; {words.introduce_parent(change)} {code(words.point_name(change.parent), 60)}" if change.parent else ""
     merge = f"; merge {code(short_commit(change.merge))} brought it in" if change.merge is not None else ""
     return Markdown(parent + merge)
@@ -107,8 +112,8 @@ def _write_candidates(result: Bisection, commit_url: str) -> Iterator[str]:
 
 
 def _write_notes(result: Bisection) -> Iterator[str]:
-    """Yield the messages of the result that are not about one change: reasons, remainders, unmeasurable points and
-    warnings."""
+    """Yield the messages that no block above contains: reasons, what is known about further changes (remainders),
+    points that could not be measured, and warnings."""
     named_points = {item.point.key for change in result.changes for item in change.candidates}
     named_points |= {item.point.key for item in result.candidates}
     unnamed = [item for item in result.unmeasurable if item.point.key not in named_points]
@@ -144,6 +149,7 @@ def _format_repeat_command(result: Bisection) -> str:
 
 
 def _count_more(number: int, noun: str) -> list[str]:
+    """Return the line about things that a limit leaves out; [] if ``number`` is 0 or less."""
     return [f"…and {count(number, f'more {noun}')}"] if number > 0 else []
 
 

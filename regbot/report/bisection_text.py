@@ -27,7 +27,10 @@ everything."""
 
 SENTENCE_CHARACTERS = 900
 DAY_CHARACTERS = len("2026-03-14")
+"""Number of characters of the day in a time such as ``2026-03-14T09:26:53Z``."""
 REASON_CHARACTERS = 160
+CANDIDATE_NAME_CHARACTERS, CANDIDATE_SUBJECT_CHARACTERS, CANDIDATE_AUTHOR_CHARACTERS = 24, 42, 20
+"""Limits of the parts of a candidate's line, so that the line fits into the width of the output."""
 
 
 def bisection_page(result: Bisection, out: Path | None) -> str:
@@ -55,7 +58,8 @@ def plan_page(plan: BisectionPlan) -> str:
     """Return the expected cost of a bisection that has not started, or why it cannot succeed."""
     blocks = [[_format_plan_headline(plan)], [*_write_plan_numbers(plan)], [*_write_notes(plan.reasons, "")]]
     if not plan.possible:
-        blocks = [blocks[0], blocks[2], blocks[1]]
+        headline, numbers, reasons = blocks
+        blocks = [headline, reasons, numbers]  # the reasons say why it cannot succeed
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
@@ -92,7 +96,7 @@ def _write_change(change: Change, result: Bisection) -> Iterator[str]:
 
 
 def _write_commit(point: Point, result: Bisection) -> Iterator[str]:
-    """Yield the commit, its subject, author, date and pull request."""
+    """Yield the commit with its subject, author, date and pull request; for a version, the package and the version."""
     if point.version:
         yield from _wrap_lines(
             _join_words((*words.describe_point(point, result.axis), ", under commit ", short_commit(point.commit))), ""
@@ -108,6 +112,7 @@ def _write_commit(point: Point, result: Bisection) -> Iterator[str]:
 
 
 def _write_suspects(result: Bisection) -> Iterator[str]:
+    """Yield the candidates of a search without a confirmed change, the most probable first."""
     if result.candidates:
         yield "most suspect first"
         yield from _write_candidates(result.candidates, result)
@@ -116,9 +121,12 @@ def _write_suspects(result: Bisection) -> Iterator[str]:
 def _write_candidates(candidates: Sequence[Candidate], result: Bisection) -> Iterator[str]:
     """Yield the lines of each candidate: name, probability, subject, author, pull request, and why it was not
     measured."""
-    names = [clip_line(printable(candidate.point.name), 24) for candidate in candidates[:MAX_CANDIDATES]]
+    names = [
+        clip_line(printable(candidate.point.name), CANDIDATE_NAME_CHARACTERS)
+        for candidate in candidates[:MAX_CANDIDATES]
+    ]
     width = max(map(len, names), default=0)
-    indent = INDENT + " " * (width + 10)
+    indent = INDENT + " " * (width + 10)  # name, probability (6 characters) and two gaps of 2 characters
     for name, candidate in zip(names, candidates, strict=False):
         probability = share(candidate.probability) if candidate.probability is not None else ""
         yield from _wrap_lines(
@@ -135,8 +143,9 @@ def _describe_point(point: Point) -> str:
     name."""
     if point.version:
         return ""
-    subject = clip_line(point.subject, 42)
-    details = ", ".join(word for word in (clip_line(point.author, 20), _format_pull_request(point)) if word)
+    subject = clip_line(point.subject, CANDIDATE_SUBJECT_CHARACTERS)
+    author = clip_line(point.author, CANDIDATE_AUTHOR_CHARACTERS)
+    details = ", ".join(word for word in (author, _format_pull_request(point)) if word)
     return f"{subject} ({details})" if subject and details else subject or details
 
 
@@ -145,6 +154,7 @@ def _format_pull_request(point: Point) -> str:
 
 
 def _write_picture(result: Bisection) -> Iterator[str]:
+    """Yield the picture of the posterior; nothing for an exact search, which has no posterior."""
     if not result.places or result.exact or result.outcome == "unmeasurable":
         return
     names = [words.point_name(place.key) for place in result.places]
@@ -154,6 +164,7 @@ def _write_picture(result: Bisection) -> Iterator[str]:
 
 
 def _write_remainders(result: Bisection) -> Iterator[str]:
+    """Yield what the search knows about further changes before and after each culprit."""
     for remainder in result.remainders[:MAX_CHANGES]:
         yield from _wrap_lines(
             clip_line(_join_words(words.describe_remainder(remainder)), SENTENCE_CHARACTERS), "", INDENT
@@ -162,6 +173,8 @@ def _write_remainders(result: Bisection) -> Iterator[str]:
 
 
 def _write_unmeasurable(result: Bisection) -> Iterator[str]:
+    """Yield the points that could not be measured and that no change names as a candidate. The heading says "either" if
+    a change names other points that could not be measured."""
     named_points = {item.point.key for change in result.changes for item in change.candidates}
     unnamed = [item for item in result.unmeasurable if item.point.key not in named_points]
     if unnamed:
@@ -172,6 +185,7 @@ def _write_unmeasurable(result: Bisection) -> Iterator[str]:
 
 
 def _write_facts(result: Bisection) -> Iterator[str]:
+    """Yield the range, what was compared, and the cost."""
     endpoints = f"{result.good.name} -> {result.bad.name}"
     axis = f"{clip_line(result.axis, words.NAME_CHARACTERS)} " if result.axis else ""
     for label, fact in (
@@ -183,6 +197,7 @@ def _write_facts(result: Bisection) -> Iterator[str]:
 
 
 def _format_plan_headline(plan: BisectionPlan) -> str:
+    """Return the size of the range and what the search would compare: ``PLAN: bisect 64 points, ...``."""
     noun = count(plan.commits, "point")
     different = "" if plan.different == plan.commits else f", {plan.different} of which change the code that runs"
     basis = {"ledger": "by ledger", "time": "by step time", "command": "by what the command prints"}[plan.on]
@@ -192,8 +207,8 @@ def _format_plan_headline(plan: BisectionPlan) -> str:
 
 
 def _write_plan_numbers(plan: BisectionPlan) -> Iterator[str]:
-    """Yield one line for each number of the plan. If the size of the effect is unknown, the line of the effect says
-    so."""
+    """Yield one line for each number of the plan that is known. The effect has a line even if its size is unknown. An
+    exact search needs no effect and no probability of success."""
     if not plan.exact:
         unknown = "unknown: there is no noise on record"
         yield _format_fact("effect", unknown if plan.ratio is None else f"{plan.ratio:.3g} times the noise of one run")
@@ -239,5 +254,8 @@ def _join_words(sentence: Words) -> str:
 
 
 def _wrap_lines(text: str, indent: str = INDENT, rest_indent: str | None = None) -> Iterable[str]:
-    """Return ``text`` as lines of at most the terminal's width, safe for a terminal."""
+    """Return ``text`` as lines of at most the terminal's width, safe for a terminal.
+
+    ``indent`` is put before the first line, and ``rest_indent`` before all other lines (by default ``indent``).
+    """
     return wrapped(clip(text.replace("−", "-"), 4 * SENTENCE_CHARACTERS), indent, rest_indent).splitlines()

@@ -1,7 +1,8 @@
 """Sentences about the result of a bisection: the culprit, its effect, the confirmation and the cost.
 
 Every kind of result has its own small function. Page, reply and terminal use the same sentences. A sentence is a tuple
-in which untrusted parts are marked by their type. This module computes no numbers. All numbers come from the result.
+of text parts (``Words``). Untrusted parts have the type ``Name`` or ``UntrustedText``. This module computes no numbers.
+All numbers come from the result.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,6 +40,7 @@ RESULT_WORDS: dict[BisectionOutcome, str] = {
     "undecided": "UNDECIDED",
     "unmeasurable": "NOT MEASURABLE",
 }
+"""Outcome -> first words of the answer."""
 TONES: dict[BisectionOutcome, Status] = {
     "culprit": "FAIL",
     "none": "PASS",
@@ -48,6 +50,7 @@ TONES: dict[BisectionOutcome, Status] = {
 """For each outcome, the status whose colour and sign the page uses."""
 
 SUBJECTS: dict[SearchMetric, str] = {"ledger": "the collectives", "time": "the step time", "command": "the cost"}
+"""Quantity that the search goes by -> name of what a culprit changed."""
 
 
 def headline(result: Bisection) -> Words:
@@ -56,6 +59,7 @@ def headline(result: Bisection) -> Words:
 
 
 def _culprit_headline(result: Bisection) -> Words:
+    """Return the sentence about the changes; without changes, about the candidates that remain."""
     changes = result.changes
     if len(changes) == 1:
         return _describe_single_change(changes[0], result)
@@ -65,6 +69,7 @@ def _culprit_headline(result: Bisection) -> Words:
 
 
 def _describe_single_change(change: Change, result: Bisection) -> Words:
+    """Return the commit or the candidates of a change, its effect, and how it was confirmed."""
     if len(change.candidates) > 1:
         sentence: Words = (
             "the culprit is ",
@@ -78,6 +83,7 @@ def _describe_single_change(change: Change, result: Bisection) -> Words:
 
 
 def _describe_several_changes(result: Bisection) -> Words:
+    """Return the number of changes, and for each of the first ``MAX_NAMED`` its commit and its effect in short."""
     is_of_one_kind = result.on == "ledger" or not any(change.findings for change in result.changes)
     subject = f" of {SUBJECTS[result.on]}" if is_of_one_kind else ""
     parts: list[str] = [f"{count(len(result.changes), 'change')}{subject}: "]
@@ -97,7 +103,7 @@ def _describe_several_changes(result: Bisection) -> Words:
 
 
 def _name_alternatives(others: Sequence[Candidate], result: Bisection) -> Words:
-    """Return the candidates that the search could not separate from the one that was named before; () if none."""
+    """Return words for ``others``, the candidates that the search cannot tell apart from the named one; () if none."""
     if len(others) == 1:
         return (" or ", *_name_point(others[0].point, result.axis))
     return (f" or one of {len(others)} other {_choose_noun(result)}s",) if others else ()
@@ -126,7 +132,11 @@ def count_candidates(candidates: Sequence[Candidate]) -> str:
 
 
 def describe_point(point: Point, axis: str = "") -> Words:
-    """Return ``a1b2c3 "subject" by author (pull request 12)``, or package and version on an axis of versions."""
+    """Return ``a1b2c3 "subject" by author (pull request 12)``. For a version of a dependency, return package and
+    version.
+
+    ``axis``: the package whose versions the search covers; '' if it covers commits.
+    """
     if point.version:
         return _name_version(point, axis)
     subject: Words = (' "', UntrustedText(clip_line(point.subject, SUBJECT_CHARACTERS)), '"') if point.subject else ()
@@ -145,7 +155,7 @@ def _name_version(point: Point, axis: str) -> Words:
 
 
 def _describe_change(change: Change, result: Bisection) -> Words:
-    """Return the effect of a change, as the predicate of a sentence about its commit."""
+    """Return the effect of a change, as the predicate of a sentence about its commit: ``raised the step time: ...``."""
     if change.findings:
         return (f"changed {SUBJECTS['ledger']}: ", *_name_findings(change.findings))
     if change.estimate is not None:
@@ -168,6 +178,7 @@ def _describe_change_briefly(change: Change) -> Words:
 
 
 def _name_findings(findings: Sequence[Finding]) -> Words:
+    """Return the first finding with its axis, and the number of further findings."""
     first, *more = findings
     others = f" and {count(len(more), 'more finding')}" if more else ""
     return (
@@ -186,7 +197,7 @@ def _choose_verb(estimate: Estimate) -> str:
 
 
 def value_words(value: str) -> Words:
-    """Return words for a value of an exact search. The empty text stands for no value."""
+    """Return words for a value that an exact search measured. ``value`` is '' if nothing was measured."""
     return (Name(clip_line(value, NAME_CHARACTERS)),) if value else ("no value",)
 
 
@@ -197,6 +208,7 @@ def format_effect(change: Change) -> str:
 
 
 def _append_confirmation(change: Change) -> Words:
+    """Return how a change was confirmed; () if confirmation does not apply (exact search) or was not requested."""
     words = describe_confirmation(change)
     return (f", {words}",) if change.confirmed in ("yes", "no", "undecided") else ()
 
@@ -204,10 +216,11 @@ def _append_confirmation(change: Change) -> Words:
 def describe_confirmation(change: Change) -> str:
     """Return how a change was confirmed by a comparison with the point before it, or that it was not confirmed.
 
-    If that point is not the parent in git, the commits left out between them may have made the change.
+    If the point before is not the parent in git, commits between the two points may have made the change. A note says
+    so.
     """
     parent, note = name_parent(change), ""
-    if change.left_out is not None:
+    if change.left_out is not None:  # the point before is not the parent in git
         parent = clip_line(point_name(change.parent), NAME_CHARACTERS)
         note = f"; {parent} is not its parent in git"
         if change.left_out:
@@ -231,8 +244,8 @@ def describe_confirmation(change: Change) -> str:
 
 
 def name_parent(change: Change) -> str:
-    """Return what the point is that a culprit is compared with: ``its parent``, ``the version before it`` or ``the
-    nearest measured commit before it``. Several candidates have ``the commit before them``."""
+    """Return words for the point that the culprit is compared with: ``its parent``, ``the version before it`` or ``the
+    nearest measured commit before it``. If several candidates remain, it is ``the commit before them``."""
     is_single = len(change.candidates) == 1
     culprit = "it" if is_single else "them"
     if change.left_out is not None:
@@ -248,15 +261,18 @@ def introduce_parent(change: Change) -> str:
 
 
 def select_extra_text(change: Change) -> str:
-    """Return the sentence that the result itself contains about a change. Return '' unless the change is a merge, is
-    not confirmed or has no facts, because other changes need no further sentence."""
+    """Return the sentence that the search wrote about a change; '' if the facts of the change say enough.
+
+    They say enough if the change is confirmed, has findings, an estimate or values, and is no merge.
+    """
     is_merge = any(len(candidate.point.parents) > 1 for candidate in change.candidates)
-    facts = change.findings or change.estimate is not None or change.before or change.after
-    return "" if facts and change.confirmed in ("yes", "exact") and not is_merge else change.text
+    has_facts = change.findings or change.estimate is not None or change.before or change.after
+    is_confirmed = change.confirmed in ("yes", "exact")
+    return "" if has_facts and is_confirmed and not is_merge else change.text
 
 
 def explain_missing_measurement(candidate: Candidate, result: Bisection) -> str:
-    """Return why a candidate could not be measured, '' if it could."""
+    """Return why a candidate could not be measured; '' if it could be measured or the reason is unknown."""
     if candidate.measurable:
         return ""
     reasons = (other.reason for other in result.unmeasurable if other.point.key == candidate.point.key)
@@ -272,6 +288,7 @@ def _describe_undone(change: Change) -> Words:
 
 
 def _none_headline(result: Bisection) -> Words:
+    """Return the sentence for a search that shows that no point of the range made the change."""
     sentence = f"no {_choose_noun(result)} of the range is to blame"
     if result.none_probability is not None and not result.reasons:
         return (f"{sentence}, with probability {share(result.none_probability)}",)
@@ -279,6 +296,7 @@ def _none_headline(result: Bisection) -> Words:
 
 
 def _undecided_headline(result: Bisection) -> Words:
+    """Return the most suspect candidate, the result of its confirmation if there was one, and the first reason."""
     if not result.candidates:
         return ("the culprit is not known", *_append_first_reason(result))
     best = result.candidates[0]
@@ -296,11 +314,11 @@ def _unmeasurable_headline(result: Bisection) -> Words:
 
 
 def _append_first_reason(result: Bisection, separator: str = ": ") -> Words:
-    return (
-        (separator, UntrustedText(clip_line(result.reasons[0].rstrip(". "), REASON_CHARACTERS)))
-        if result.reasons
-        else ()
-    )
+    """Return the first reason of the result after ``separator``; () if the result has no reason."""
+    if not result.reasons:
+        return ()
+    reason = clip_line(result.reasons[0].rstrip(". "), REASON_CHARACTERS)
+    return (separator, UntrustedText(reason))
 
 
 _HEADLINES: dict[BisectionOutcome, Callable[[Bisection], Words]] = {
@@ -309,10 +327,11 @@ _HEADLINES: dict[BisectionOutcome, Callable[[Bisection], Words]] = {
     "undecided": _undecided_headline,
     "unmeasurable": _unmeasurable_headline,
 }
+"""Outcome -> function that returns the headline."""
 
 
 def list_other_reasons(result: Bisection) -> list[str]:
-    """Return the reasons of the result, without the one that the headline already contains in full."""
+    """Return the reasons of the result, without the first reason if the headline already contains its whole text."""
     headline_has_first = result.outcome != "culprit" and result.reasons and len(result.reasons[0]) <= REASON_CHARACTERS
     return result.reasons[1:] if headline_has_first else result.reasons
 
@@ -369,7 +388,10 @@ def describe_purpose(observation: Observation) -> str:
 
 
 def point_name(key: str) -> str:
-    """Return the name of a point, from its key: the version, or else the short commit hash."""
+    """Return the name of a point from its key, which is ``commit`` or ``commit+version``.
+
+    The name is the version if there is one, else the short commit hash.
+    """
     commit, _, version = key.partition("+")
     return version or short_commit(commit)
 

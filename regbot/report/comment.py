@@ -42,7 +42,9 @@ WARNINGS_BUDGET = 3_000
 """Largest numbers of characters of the parts of the comment."""
 
 MAX_NAMES = 6
+"""Largest number of names in a list of names."""
 MAX_SETTINGS = 3
+"""Largest number of changed settings that are shown for a workload."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class CommentParts:
     heading: str
     """The status and the headline, in one line."""
     body: str
+    """Everything between the heading and the folded sections."""
     sections: str
     """The folded sections, '' if there are none."""
 
@@ -87,11 +90,13 @@ def comment_parts(verdict: Verdict, session: Session) -> CommentParts:
         )
     )
     room = LIMIT - len(MARKER) - len(heading) - len(body)
-    return CommentParts(heading, body.strip(), _write_folded_sections(folded.folded_sections(check), room))
+    sections = _write_folded_sections(folded.folded_sections(check), room)
+    return CommentParts(heading=heading, body=body.strip(), sections=sections)
 
 
 def _format_arms(base: Arm, head: Arm) -> Markdown:
-    """Return the commits of both arms with their overrides. If they are one commit, it is named once."""
+    """Return the commits of both arms with their overrides. If both arms are the same commit with different overrides,
+    the commit is named once."""
     if base.commit == head.commit and base.overrides and head.overrides:
         settings = (code(wording.overrides(arm)) for arm in (base, head))
         return Markdown(f"commit {code(short_commit(head.commit))} with {' → '.join(settings)}")
@@ -123,16 +128,16 @@ def _write_tables(check: Check) -> Markdown:
 
 def _write_baseline_rows(check: Check) -> Markdown:
     """Return one line for each comparison with the stored baseline: first the times, then the collectives. Workloads
-    with the same line share it."""
+    with the same text share a line."""
     stored = [(entry.name, entry.verdict.stored) for entry in check.entries if entry.verdict.stored is not None]
     comparisons = [
         *((name, describe_stored_times(row.times)) for name, row in stored if row.times is not None),
         *((name, describe_stored_collectives(row.collectives)) for name, row in stored if row.collectives is not None),
     ]
-    groups: dict[str, list[str]] = {}
+    names_by_row: dict[str, list[str]] = {}
     for name, words in comparisons:
-        groups.setdefault(sentence(words), []).append(name)
-    rows = (f"- **Not part of the verdict**, {list_names(names)}: {row}" for row, names in groups.items())
+        names_by_row.setdefault(sentence(words), []).append(name)
+    rows = (f"- **Not part of the verdict**, {list_names(names)}: {row}" for row, names in names_by_row.items())
     lines, cut = fit(rows, BASELINE_BUDGET)
     if cut:
         lines.append(f"- …and {cut} more rows, see the report")
@@ -162,21 +167,23 @@ def _build_environment() -> Environment:
 
 
 def _write_folded_sections(sections: Iterable[folded.Section], room: int) -> str:
-    """Return the sections that fit into ``room`` characters. The titles of the sections that do not fit are listed."""
+    """Return the sections that fit into ``room`` characters, and a list of the titles of the other sections."""
     blocks, omitted_titles = [], []
     for section in sections:
         block = f"<details>\n<summary>{section.title}</summary>\n\n{section.body}\n\n</details>"
-        if len(block) + 2 > room:
+        length = len(block) + 2  # with the empty line between blocks
+        if length > room:
             omitted_titles.append(section.title)
         else:
             blocks.append(block)
-            room -= len(block) + 2
+            room -= length
     if omitted_titles:
         blocks.append(f"Too long for a comment, see the report: {', '.join(omitted_titles)}.")
     return "\n\n".join(blocks)
 
 
 def _write_findings(check: Check) -> Markdown:
+    """Return the changed settings and the findings as a list; '' without findings."""
     shared = advice.share_findings(check)
     parts = [*_write_setting_changes(check), *(_write_finding(item, check) for item in shared)] if shared else []
     lines, cut = fit(parts, FINDINGS_BUDGET)
@@ -188,19 +195,20 @@ def _write_findings(check: Check) -> Markdown:
 def _write_setting_changes(check: Check) -> list[str]:
     """Return one line for each setting that differs between the arms, such as the dispatcher. A changed setting is
     often the cause of the findings."""
-    groups: dict[str, list[str]] = {}
+    names_by_change: dict[str, list[str]] = {}
     for entry in check.entries:
         changes = entry.verdict.sharding.config_changes if entry.verdict.sharding else {}
         for key, (old, new) in list(changes.items())[:MAX_SETTINGS]:
             values = " → ".join(code(folded.format_setting(value), 60) for value in (old, new))
-            groups.setdefault(f"{code(key, 60)} {values}", []).append(entry.name)
+            names_by_change.setdefault(f"{code(key, 60)} {values}", []).append(entry.name)
     return [
         f"- Setting {change}" + (f" in {list_names(names)}" if len(names) < len(check.entries) else "")
-        for change, names in groups.items()
+        for change, names in names_by_change.items()
     ]
 
 
 def _write_finding(item: SharedFinding, check: Check) -> str:
+    """Return a finding as a list item. The workloads are named only if other workloads do not have the finding."""
     finding = item.finding
     sign = wording.icon(check) if check.state is State.NOT_JUDGED else wording.ICONS[finding.status]
     where = f" in {list_names(item.modules)}" if item.modules else ""
@@ -223,6 +231,7 @@ def _write_steps(check: Check) -> Markdown:
 
 
 def _write_step(number: int, step: NextStep) -> str:
+    """Return a step as an item of a numbered list, with its commands in a code block."""
     lines = [f"{number}. {sentence(step.words)}"]
     if step.commands:
         block = fence("\n".join(step.commands), "sh")
@@ -231,6 +240,7 @@ def _write_step(number: int, step: NextStep) -> str:
 
 
 def _write_warnings(check: Check) -> Markdown:
+    """Return the warnings of the verdict and of the session, without duplicates."""
     warnings = dict.fromkeys([*check.verdict.warnings, *check.session.header.warnings])
     lines, cut = fit((f"- {prose(warning, 400)}" for warning in warnings), WARNINGS_BUDGET)
     if cut:

@@ -18,6 +18,8 @@ from regbot.text.words import count, listed
 SECTION_BUDGET = 9_000
 """Largest number of characters of a section."""
 MAX_LOGS = 3
+MAX_WORKLOAD_NAMES = 8
+"""Largest number of workloads that the title of a block names."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ def folded_sections(check: Check) -> list[Section]:
 
 
 def _join_lines(lines: Sequence[str]) -> str:
+    """Join the lines of a section up to ``SECTION_BUDGET``. A note gives the number of lines that do not fit."""
     fitting_lines, cut = fit(lines, SECTION_BUDGET)
     note = ["", f"…and {cut} more lines, see the report."] if cut else []
     return "\n".join([*fitting_lines, *note]).strip()
@@ -67,7 +70,8 @@ def _get_arm_name(run: Run) -> str:
 
 
 def _list_collectives(check: Check) -> list[str]:
-    """Return the changed rows of all workloads, then the unchanged ones. Workloads with equal rows share a block."""
+    """Return a table of the changed collectives of all workloads, then a table of the unchanged collectives. Workloads
+    with equal rows share a table."""
     head = markdown_head("collective", "axis (ranks)", "phase", "role", "dtype", "module", "base", "head", "bytes")
     judged = [entry for entry in check.entries if entry.judged]
     is_changed = any(row.changed for entry in judged for row in entry.rows)
@@ -79,7 +83,7 @@ def _list_collectives(check: Check) -> list[str]:
 
 
 def _format_collective_rows(entry: WorkloadSection, changed: bool) -> list[str]:
-    """Return the rows of a workload that have changed, or those that have not."""
+    """Return the rows of a workload whose collectives have changed, or the other rows if ``changed`` is False."""
     lines = []
     for row in entry.rows:
         if row.changed is not changed:
@@ -101,6 +105,7 @@ def _format_collective_rows(entry: WorkloadSection, changed: bool) -> list[str]:
 
 
 def _list_wire_times(check: Check) -> list[str]:
+    """Return a table of the modelled wire times of both arms; [] if no workload has them."""
     wires = [(entry.name, entry.verdict.sharding.wire) for entry in check.entries if entry.verdict.sharding]
     rows = []
     for name, wire in wires:
@@ -116,6 +121,7 @@ def _list_wire_times(check: Check) -> list[str]:
 
 
 def _list_configuration_changes(check: Check) -> list[str]:
+    """Return a table of the settings that differ between the arms. Workloads with equal differences share a table."""
     lines = []
     for names, rows in _merge_entries(check.entries, _format_setting_rows):
         lines += [names, "", *markdown_head("setting", "base", "head"), *rows, ""]
@@ -136,6 +142,7 @@ def format_setting(value: object) -> str:
 
 
 def _list_trust_facts(check: Check) -> list[str]:
+    """Return the facts that tell whether the runs can be trusted. Workloads with equal facts share a list."""
     lines = []
     for names, facts in _merge_entries(check.entries, _format_facts):
         lines += [names, "", *facts, ""]
@@ -150,6 +157,7 @@ def _format_facts(entry: WorkloadSection) -> list[str]:
 
 
 def _list_runs(check: Check) -> list[str]:
+    """Return the time of the session, and a table of the static runs."""
     head = markdown_head("workload", "arm", "attempt", "outcome", "seconds", "counted by", "world size")
     rows = []
     for entry in check.entries:
@@ -183,6 +191,7 @@ def _list_timed_runs(check: Check) -> list[str]:
 
 
 def _format_timed_row(run: TimedRun) -> str:
+    """Return the row of a timed run. It has no block if the run is a warm launch."""
     repeated = " (repeated)" if run.run.attempt > 1 else ""
     block = f"{run.block}{repeated}" if run.block else ""
     verdict = run.verdict
@@ -196,10 +205,13 @@ def _format_timed_row(run: TimedRun) -> str:
 def _merge_entries(
     entries: Iterable[WorkloadSection], list_lines: Callable[[WorkloadSection], list[str]]
 ) -> list[tuple[str, list[str]]]:
-    """Return pairs of workload names and lines. ``list_lines`` gives the lines of a workload. Workloads with equal
-    lines share one pair."""
-    groups: dict[tuple[str, ...], list[str]] = {}
+    """Return pairs of a text with workload names and the lines of these workloads.
+
+    ``list_lines`` gives the lines of a workload. Workloads with equal lines share a pair. Workloads without lines are
+    left out.
+    """
+    names_by_lines: dict[tuple[str, ...], list[str]] = {}
     for entry in entries:
         if lines := list_lines(entry):
-            groups.setdefault(tuple(lines), []).append(code(entry.name, 80))
-    return [(listed(names, 8), list(lines)) for lines, names in groups.items()]
+            names_by_lines.setdefault(tuple(lines), []).append(code(entry.name, 80))
+    return [(listed(names, MAX_WORKLOAD_NAMES), list(lines)) for lines, names in names_by_lines.items()]

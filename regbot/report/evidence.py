@@ -1,4 +1,8 @@
-"""List the evidence that a run can be trusted: which code ran, on which backends, and whether the counter worked."""
+"""List the evidence that a run can be trusted: which code ran, on which backends, and whether regbot's counter of
+collectives worked.
+
+A fact is a sentence (``Words``). Lists of facts name the arm of each fact: "base", "head" or "base and head".
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -10,7 +14,7 @@ MAX_FACTS = 8
 """Maximum number of facts of one kind. A normal run has few, but a hostile run can report any number."""
 
 DIFFERENCE = "difference from a run on GPUs"
-"""Label of one of the ``patches`` of a ledger that was traced without a GPU."""
+"""Label of a patch, if the ledger was traced without a GPU. A patch is something that regbot replaced for the trace."""
 
 
 def collect_evidence(base: Run | None, head: Run | None, timed: TimedRuns) -> list[tuple[str, Words]]:
@@ -29,7 +33,10 @@ def collect_evidence(base: Run | None, head: Run | None, timed: TimedRuns) -> li
 
 
 def _collect_backends(base: Run | None, head: Run | None, timed: TimedRuns) -> list[tuple[str, Words]]:
-    """Return the backends of the traces, and those of the timed runs. The label says which runs used them."""
+    """Return the backends of the traces and of the timed runs. The label of a fact says which kind of run it is of.
+
+    If the compared ledgers come from timed runs, there are no traces to report.
+    """
     is_traced = all(run is None or run.tier == "static" for run in (base, head))
     traced = _compare_facts(base, head, _describe_backends) if is_traced else []
     return [
@@ -41,6 +48,7 @@ def _collect_backends(base: Run | None, head: Run | None, timed: TimedRuns) -> l
 def _compare_facts(
     base: Run | None, head: Run | None, list_facts: Callable[[Run], list[Words]]
 ) -> list[tuple[str, Words]]:
+    """Return the facts that ``list_facts`` gives for both runs: first the facts in common, then base's, then head's."""
     base_facts, head_facts = (list_facts(run) if run else [] for run in (base, head))
     return [
         *(("base and head", fact) for fact in base_facts if fact in head_facts),
@@ -50,17 +58,21 @@ def _compare_facts(
 
 
 def _merge_timed_facts(timed: TimedRuns, facts_by_run: Sequence[Sequence[Words]]) -> list[tuple[str, Words]]:
-    """Return the facts about the timed runs, without duplicates. ``facts_by_run``: those of each of the timed runs."""
+    """Return the facts about the timed runs, without duplicates. ``facts_by_run`` has a list of facts for each run."""
     arms_by_fact: dict[Words, set[str]] = {}
     for run, facts in zip(timed.runs, facts_by_run, strict=True):
         for fact in facts:
             arms_by_fact.setdefault(fact, set()).add(run.arm)
-    arms = {fact: "base and head" if len(names) > 1 else min(names) for fact, names in arms_by_fact.items()}
-    return [(f"{arm}, timed", fact) for fact, arm in list(arms.items())[: 2 * MAX_FACTS]]
+    label_by_fact = {fact: "base and head" if len(arms) > 1 else min(arms) for fact, arms in arms_by_fact.items()}
+    return [(f"{arm}, timed", fact) for fact, arm in list(label_by_fact.items())[: 2 * MAX_FACTS]]
 
 
 def _list_code(run: Run) -> list[Words]:
-    """Return which code ran."""
+    """Return the number of source files that ran, and where packages were imported from.
+
+    Watched packages are those that must come from the checkout. Foreign code is a watched package that came from
+    elsewhere.
+    """
     if run.code is None:
         return []
     return [
@@ -77,7 +89,7 @@ def _list_code(run: Run) -> list[Words]:
 
 
 def _list_counter_facts(run: Run) -> list[Words]:
-    """Return whether the counter worked, what was replaced, the software, and the warnings."""
+    """Return whether the counter saw the planted collectives, what regbot replaced, the software, and the warnings."""
     facts: list[Words] = []
     if run.ledger is not None:
         if run.ledger.liveness is not None:
@@ -103,19 +115,21 @@ def _list_counter_facts(run: Run) -> list[Words]:
 
 
 def _list_warnings(warnings: Sequence[str]) -> list[Words]:
+    """Return a fact for each of the first ``MAX_FACTS`` different warnings."""
     return [("warning: ", UntrustedText(warning)) for warning in list(dict.fromkeys(warnings))[:MAX_FACTS]]
 
 
 def format_difference(patch: str) -> str:
-    """Return a ledger's description of a difference with its explanation in parentheses: ``name (explanation)``.
+    """Return a patch of a ledger as ``name (explanation)``. The ledger has ``name: explanation``, or only the name.
 
-    The description in the ledger is ``name: explanation``, or has no explanation.
+    A patch that already contains a parenthesis is returned unchanged.
     """
     name, colon, explanation = patch.partition(": ")
     return f"{name} ({explanation})" if colon and "(" not in patch else patch
 
 
 def _describe_backends(run: Run) -> list[Words]:
+    """Return a fact for each backend: which implementation was requested, resolved and executed, and the evidence."""
     facts: list[Words] = []
     for name, backend in list(run.backends.items())[:MAX_FACTS]:
         requested, resolved, executed = Name(backend.requested or "any"), Name(backend.resolved), Name(backend.executed)

@@ -1,7 +1,8 @@
 """The headline of a check: the icon and the word of the verdict, and one sentence with the reason.
 
 Every state of a check has its own small function, which returns the sentence for that state. Comment and page use the
-same sentences. A sentence is a tuple in which untrusted parts are marked by their type.
+same sentences. A sentence is a tuple of text parts (``Words``). Untrusted parts have the type ``Name`` or
+``UntrustedText``.
 """
 
 import re
@@ -31,7 +32,7 @@ PATTERN_CHARACTERS = 120
 REASON_CHARACTERS = 300
 
 _WALL_NAMES: dict[WallKind, str] = {"not one wall": "no single part of the step"}
-"""Names of the walls whose kind does not say enough by itself."""
+"""Names of the walls whose kind does not say enough by itself. A wall is the part of a step that explains a change."""
 _STALL_PLACES: dict[WallKind, str] = {
     "communication": "communication",
     "compute or host": "compute or host time",
@@ -81,17 +82,20 @@ def _throughput_fail_headline(check: Check) -> Words:
 
 
 def _head_breaks_headline(check: Check) -> Words:
+    """Return how head fails, the reason if head ended without an error, and what base does instead."""
     failing = check.decisive
     run = _find_failed_head(failing[0]) if failing else None
     failure = _describe_failure(failing[0], run) if failing else "fails"
-    explained = run is not None and run.outcome in QUIET_OUTCOMES and run.reason
-    detail: Words = (": ", UntrustedText(clip(run.reason, REASON_CHARACTERS))) if run and explained else ()
+    detail: Words = ()
+    if run is not None and run.outcome in QUIET_OUTCOMES and run.reason:
+        detail = (": ", UntrustedText(clip(run.reason, REASON_CHARACTERS)))
     base = _BASE_OUTCOMES.get(run.outcome, "does not") if run is not None else "does not"
     separator = "; " if detail else ", "
     return (f"the head {failure} in {_count_workloads(failing, check)}", *detail, f"{separator}the base {base}")
 
 
 def _neither_runs_headline(check: Check) -> Words:
+    """Return that both arms fail. If their traces ran, only the timed runs fail, and the sentence says so."""
     entries = check.decisive
     traces_ran = all(run is not None and run.outcome == "ok" for entry in entries for run in (entry.base, entry.head))
     condition = " when they are timed" if traces_ran else ""
@@ -126,21 +130,16 @@ def _doubtful_crash_headline(check: Check) -> Words:
 
 
 def _no_record_headline(check: Check) -> Words:
+    """Return which arm of the first decisive workload ended without a usable record."""
     entries = check.decisive
-    first_entry = entries[0]
-    arm = next(
-        (
-            name
-            for name, run in (("base", first_entry.base), ("head", first_entry.head))
-            if run is None or run.outcome != "ok"
-        ),
-        "",
-    )
+    runs = (("base", entries[0].base), ("head", entries[0].head))
+    arm = next((name for name, run in runs if run is None or run.outcome != "ok"), "")
     scope = _count_workloads(entries, check)
     return (f"the {arm} ended without a usable result in {scope}, so its collectives are unknown",)
 
 
 def _environment_headline(check: Check) -> Words:
+    """Return that the requested dispatcher did not run, and which dispatcher ran instead."""
     runs = [timed_run.run for entry in check.decisive for timed_run in entry.timed.runs]
     backend = next((run.backends["dispatcher"] for run in runs if "dispatcher" in run.backends), None)
     requested: Words = (" ", Name(backend.requested)) if backend else ()
@@ -183,6 +182,11 @@ def _review_headline(check: Check) -> Words:
 
 
 def _inconclusive_headline(check: Check) -> Words:
+    """Return in how many workloads throughput is undecided, with a cause.
+
+    If all of them are undecided because of noise, the cause is the range of their smallest detectable slowdowns.
+    Otherwise it is the cause of the first workload that has one.
+    """
     undecided = check.decisive
     unchanged = "" if check.changed else "the sharding is unchanged; "
     timed = [entry.throughput for entry in undecided if entry.throughput]
@@ -200,6 +204,7 @@ def _inconclusive_headline(check: Check) -> Words:
 
 
 def _not_judged_headline(check: Check) -> Words:
+    """Return the overrides of both arms, which are one commit, and whether the collectives differ."""
     base, head = (overrides(arm) or "as configured" for arm in (check.verdict.base, check.verdict.head))
     if not check.changed:
         return (Name(base), " against ", Name(head), ", and the collectives are the same", *_append_throughput(check))
@@ -220,15 +225,18 @@ def _improved_headline(check: Check) -> Words:
 
 
 def _faster_headline(check: Check) -> Words:
-    best = min(
-        check.with_answer(ThroughputAnswer.FASTER),
-        key=lambda entry: (entry.throughput and entry.throughput.estimate_pct) or 0.0,
-    )
+    faster = check.with_answer(ThroughputAnswer.FASTER)
+    best = min(faster, key=_get_estimate_pct)
     return (
-        *_describe_step_change(best, check.with_answer(ThroughputAnswer.FASTER), check),
+        *_describe_step_change(best, faster, check),
         *_append_wall([best]),
         "; the sharding is unchanged",
     )
+
+
+def _get_estimate_pct(entry: WorkloadSection) -> float:
+    """Return the change of the median step time in percent; 0 if unknown. It is negative if head is faster."""
+    return (entry.throughput.estimate_pct or 0.0) if entry.throughput else 0.0
 
 
 def _identical_headline(check: Check) -> Words:
@@ -237,6 +245,7 @@ def _identical_headline(check: Check) -> Words:
 
 
 def _unchanged_headline(check: Check) -> Words:
+    """Return that the sharding is unchanged, and what is known about throughput."""
     sentence = f"the sharding is unchanged in {_count_workloads(check.entries, check)}"
     throughput = _append_throughput(check)
     if throughput or check.is_passing_but_unproven:  # then the headline already has its reason
@@ -245,7 +254,7 @@ def _unchanged_headline(check: Check) -> Words:
 
 
 def _describe_untimed_difference(check: Check) -> str:
-    """Return that nothing was timed, and in how many workloads the step runs other operators than base's."""
+    """Return that nothing was timed, and in how many workloads head's step runs other operators than base's step."""
     differing = [entry for entry in check.entries if entry.has_other_operators]
     if not differing:
         return "; step times were not measured"
@@ -264,7 +273,11 @@ def _describe_slowest(check: Check) -> Words:
 
 
 def _describe_step_change(worst: WorkloadSection, changed: Sequence[WorkloadSection], check: Check) -> Words:
-    """Return text like ``a training step is 46.7% slower [+38.2, +55.9] than base in 1 of 2 timed workloads``."""
+    """Return text like ``a training step is 46.7% slower [+38.2, +55.9] than base in 1 of 2 timed workloads``.
+
+    ``worst`` is the workload with the largest change, whose numbers are given. ``changed``: all workloads that are
+    counted.
+    """
     section = worst.throughput
     change_text = f"{describe_change(section)} than {describe_reference(section)}" if section else "slower"
     up_to = "up to " if len(changed) > 1 else ""
@@ -276,9 +289,12 @@ def _describe_step_change(worst: WorkloadSection, changed: Sequence[WorkloadSect
 
 
 def _append_wall(entries: Sequence[WorkloadSection]) -> Words:
-    """Return the wall that explains the change of the first entry, such as ``(cause: communication)``; () if it is
-    unknown. If a few steps stall, the wall is the part of the step in which they do. The line below the table shows the
-    wall's share."""
+    """Return the wall that explains the change of the first entry, such as ``(cause: communication)``; () if the wall
+    is unknown.
+
+    If only a few steps are slow, the wall is the part of the step in which they stall. The line below the table of step
+    times shows how much of the change the wall explains.
+    """
     section = entries[0].throughput if entries else None
     if section is None or section.wall_kind is None:
         return ()
@@ -288,11 +304,15 @@ def _append_wall(entries: Sequence[WorkloadSection]) -> Words:
 
 
 def _append_throughput(check: Check) -> Words:
-    """Return the words about throughput in the headline of a passing check; () if nothing was timed."""
+    """Return the words about throughput in the headline of a passing check; () if nothing was timed.
+
+    A faster workload comes first, then the slowdowns that the timed runs rule out. The largest bound is given for the
+    workloads that are compared with the same reference.
+    """
     if faster := check.with_answer(ThroughputAnswer.FASTER):
         return ("; ", *_describe_step_change(faster[0], faster, check))
     passed = [*check.with_answer(ThroughputAnswer.NO_CHANGE), *check.with_answer(ThroughputAnswer.WITHIN_BOUND)]
-    bounded: dict[str, list[tuple[float, WorkloadSection]]] = {}
+    bounded: dict[str, list[tuple[float, WorkloadSection]]] = {}  # reference -> bounds in percent, and workloads
     for entry in passed:
         if entry.throughput and entry.throughput.bound_pct is not None:
             reference = describe_reference(entry.throughput)
@@ -335,10 +355,15 @@ _HEADLINES: dict[State, Callable[[Check], Words]] = {
     State.UNCHANGED: _unchanged_headline,
     State.UNCONCERNED: _unconcerned_headline,
 }
+"""State of a check -> function that returns its headline."""
 
 
 def _describe_worst_change(entries: Sequence[WorkloadSection], status: Status | None) -> Words:
-    """Return text like ``all-to-all replaced by gather and sum (all-to-all on `ep`: 5 per layer → 0)``."""
+    """Return text like ``all-to-all replaced by gather and sum (all-to-all on `ep`: 5 per layer → 0)``.
+
+    It is about the first finding with ``status``, or about the first finding if ``status`` is None. Without such a
+    finding, it is the first reason.
+    """
     for entry in entries:
         for finding in entry.findings:
             if status is None or finding.status == status:
@@ -351,19 +376,31 @@ def _describe_worst_change(entries: Sequence[WorkloadSection], status: Status | 
 
 
 def _select_clearest_line(entry: WorkloadSection, finding: Finding) -> CollectiveLine | None:
-    """Return the line of collectives that shows a finding best. Only lines on the axes of the finding count, if there
-    are any. Lines with a reduced count come first, and among them the line with the largest change in bytes."""
+    """Return the line of collectives that shows a finding best; None if no collective changed.
+
+    Lines on the axes of the finding are preferred, then lines whose count decreased, then the line with the largest
+    change in bytes.
+    """
     axes = _AXIS_SEPARATOR.split(finding.axis)
     candidates = [line for line in entry.changed if line.axis in axes] or entry.changed
-    ranked = sorted(
-        candidates, key=lambda line: (line.head.count >= line.base.count, -abs(line.head.bytes - line.base.bytes))
-    )
-    return ranked[0] if ranked else None
+
+    def rank(line: CollectiveLine) -> tuple[bool, int]:
+        is_decreased = line.head.count < line.base.count
+        return not is_decreased, -abs(line.head.bytes - line.base.bytes)
+
+    return min(candidates, key=rank, default=None)
 
 
 def _describe_line_change(line: CollectiveLine) -> Words:
+    """Return how the count of a collective changed, such as ``all-to-all on `ep`: 5 per layer → 0``.
+
+    If only a few layers lost the collective, these layers are named. If the texts of the counts do not differ, the
+    total counts are given.
+    """
     if missing := line.list_missing_layers():
-        names = [word for layer in missing for word in (", ", Name(layer))][1:]
+        names: list[str] = []
+        for layer in missing:
+            names += [", ", Name(layer)] if names else [Name(layer)]
         usual_count = line.describe_count(line.base)
         return (kind_words(line.kind), " on ", Name(line.axis), f": {usual_count} → 0 in ", *names)
     base_count, head_count = line.describe_count(line.base), line.describe_count(line.head)
@@ -380,8 +417,10 @@ def _describe_line_change(line: CollectiveLine) -> Words:
 
 
 def _count_workloads(entries: Sequence[WorkloadSection], check: Check) -> str:
-    """Return the number of ``entries`` among all workloads, or among the timed ones if only timed runs show the state
-    of the check: ``1 of 4 workloads`` or ``the one timed workload``."""
+    """Return the number of ``entries`` among all workloads: ``1 of 4 workloads`` or ``the one checked workload``.
+
+    If only timed runs show the state of the check, the number is given among the timed workloads.
+    """
     if check.is_about_timed_runs and all(entry.throughput is not None for entry in entries):
         return _count_timed_workloads(entries, check)
     total = len(check.entries)
@@ -401,6 +440,7 @@ def _format_count(number: int, total: int, noun: str) -> str:
 
 
 def _append_first_reason(entries: Sequence[WorkloadSection]) -> Words:
+    """Return a colon and the first reason of the first workload with a reason; () if there is none."""
     reasons = [reason for entry in entries for reason in entry.reasons]
     return (": ", UntrustedText(reasons[0][:REASON_CHARACTERS].rstrip(". "))) if reasons else ()
 
@@ -408,7 +448,7 @@ def _append_first_reason(entries: Sequence[WorkloadSection]) -> Words:
 QUIET_OUTCOMES: tuple[Outcome, ...] = ("short", "diverged")
 """Outcomes of a head that ended without an error. The headline then has the reason, because no log has one."""
 _BASE_OUTCOMES: dict[Outcome, str] = {"short": "runs all its steps", "diverged": "trains"}
-"""What the base does where the head has this outcome. For other outcomes, the base "does not" crash or hang."""
+"""Outcome of head -> what base does instead. For the other outcomes, base "does not" crash or hang."""
 OUTCOMES: dict[Outcome, str] = {
     "crashed": "crashes",
     "hung": "hangs",
@@ -417,15 +457,16 @@ OUTCOMES: dict[Outcome, str] = {
     "short": "stops before its last step",
     "diverged": "does not train",
 }
+"""Outcome of head -> how head fails, as a predicate."""
 
 
 def _find_failed_head(entry: WorkloadSection) -> Run | None:
-    """Return the failed static run of head, or else its last failed timed run."""
+    """Return head's failed static run, else head's last failed timed run; None if no run of head failed."""
     return next((run for run in entry.failed if run.arm.name == "head"), None)
 
 
 def _describe_failure(entry: WorkloadSection, run: Run | None) -> str:
-    """Return how the head of ``entry`` fails. ``run``: its failed run, None if no run failed."""
+    """Return how the head of ``entry`` fails. ``run``: head's failed run; None if no run of head failed."""
     if run is None:
         return "fails" if entry.head or entry.timed.runs else "was not run"
     return OUTCOMES.get(run.outcome, "fails")

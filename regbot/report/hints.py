@@ -1,4 +1,4 @@
-"""Hints on where to look first in a diff, by the name of the pattern of a finding."""
+"""Hints on where to look first in a diff, by the pattern of a finding. A hint continues "Look at ... in this diff:"."""
 
 from regbot.ledgers import catalogue
 

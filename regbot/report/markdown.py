@@ -19,16 +19,20 @@ NAME_CHARACTERS = 120
 PROSE_CHARACTERS = 1200
 LOG_CHARACTERS = 2400
 LOG_LINE_CHARACTERS = 240
+"""Largest lengths of a name, a sentence, a log and a line of a log."""
 
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 """Unicode categories without a glyph of their own: controls, bidirectional overrides, lone surrogates, separators."""
 
+# Markup anywhere in a line, "://" and "www." of links, and markers of lists and headings at the start of a line.
 _MARKUP = re.compile(r"[\\`*_{}\[\]<>#|~&!@$]|:(?=/)|(?<=www)\.|^(?:[-+=]|\d{1,9}[.)](?=\s|$))", re.IGNORECASE)
 _MENTIONS = "@#"
 """Characters that begin a mention or an issue number. GitHub looks for these after it decodes entities, so a word
 joiner is put after each of them."""
 
 _ISOLATE, _END_ISOLATE, _WORD_JOINER = "\u2068", "\u2069", "\u2060"
+"""Invisible characters: begin and end of text whose direction does not affect its surroundings, and a joiner without
+width."""
 
 
 class Name(str):
@@ -54,8 +58,10 @@ def visible(value: str, limit: int) -> str:
 
     Right-to-left text is isolated, so that it cannot reorder the text around it.
     """
-    line = _make_visible(" ".join(value[: 4 * limit].split()), limit)
-    return line if len(value) <= 4 * limit or line.endswith("…") else line + "…"
+    beginning = value[: 4 * limit]  # enough, unless most of it is white space
+    line = _make_visible(" ".join(beginning.split()), limit)
+    is_marked_as_cut = line.endswith("…")
+    return line if beginning == value or is_marked_as_cut else line + "…"
 
 
 def log(value: str, limit: int = LOG_CHARACTERS) -> str:
@@ -84,7 +90,7 @@ def prose(value: str, limit: int = PROSE_CHARACTERS) -> Markdown:
 
 
 def fence(value: str, language: str = "text") -> Markdown:
-    """Return the end of a log as a fenced block that its content cannot close."""
+    """Return a log or commands as a fenced block that its content cannot close. Of a long text, the end is kept."""
     body = log(value)
     ticks = "`" * max(3, _count_longest_backticks(body) + 1)
     return Markdown(f"{ticks}{language}\n{body}\n{ticks}")
@@ -96,15 +102,17 @@ def sentence(words: Sequence[str]) -> Markdown:
 
 
 def fit(lines: Iterable[str], characters: int) -> tuple[list[str], int]:
-    """Return the first ``lines`` whose total length is at most ``characters``, and the number of dropped lines."""
+    """Return the first ``lines`` whose total length is at most ``characters``, and the number of dropped lines. After
+    the first line that does not fit, all lines are dropped."""
     fitting: list[str] = []
     dropped = 0
     for line in lines:
-        if dropped or len(line) + 1 > characters:
+        length = len(line) + 1  # with the line end
+        if dropped or length > characters:
             dropped += 1
         else:
             fitting.append(line)
-            characters -= len(line) + 1
+            characters -= length
     return fitting, dropped
 
 
@@ -119,6 +127,7 @@ def printed(value: object) -> object:
 
 
 def _make_visible(line: str, limit: int) -> str:
+    """Replace invisible characters, cut the line at ``limit`` characters, and isolate right-to-left text."""
     line = "".join("\ufffd" if unicodedata.category(character) in _INVISIBLE else character for character in line)
     line = clip(line, limit)
     is_reordering = any(unicodedata.bidirectional(character) in ("R", "AL") for character in line)
@@ -126,23 +135,28 @@ def _make_visible(line: str, limit: int) -> str:
 
 
 def _escape_part(word: str) -> str:
+    """Return a part of a sentence as markdown. A part of type ``str`` is trusted and stays as it is."""
     if isinstance(word, Name):
         return code(word)
     return prose(word) if isinstance(word, UntrustedText) else word
 
 
 def _escape_characters(matched: str) -> str:
-    return "".join(
-        character if character.isdigit() else f"&#{ord(character)};" + (_WORD_JOINER if character in _MENTIONS else "")
-        for character in matched
-    )
+    return "".join(map(_escape_character, matched))
+
+
+def _escape_character(character: str) -> str:
+    """Return a character reference. A digit stays, because it is markup only together with the next character."""
+    if character.isdigit():
+        return character
+    joiner = _WORD_JOINER if character in _MENTIONS else ""
+    return f"&#{ord(character)};{joiner}"
 
 
 def _escape_all(line: str) -> str:
+    """Escape everything except ASCII letters, ASCII digits and spaces."""
     return "".join(
-        character
-        if (character.isascii() and character.isalnum()) or character == " "
-        else _escape_characters(character)
+        character if character == " " or (character.isascii() and character.isalnum()) else _escape_character(character)
         for character in line
     )
 

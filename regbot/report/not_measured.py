@@ -18,7 +18,7 @@ TIMING_ADVICE: dict[Literal["check", "demo"], Words] = {
     "check": (" Run without ", Name("--no-timing"), " to measure it."),
     "demo": (" ", Name("regbot demo --timed"), " measures it."),
 }
-"""For each regbot command, the option to leave out or to add, so that base and head are timed too."""
+"""regbot command -> sentence with the option to leave out or to add, so that base and head are timed."""
 
 MAX_NAMES = 4
 MAX_REASONS = 4
@@ -26,10 +26,10 @@ REASON_CHARACTERS = 300
 
 
 def list_unmeasured(verdict: Verdict, header: SessionHeader, *, has_other_operators: bool = False) -> list[Words]:
-    """Return a few sentences for each part that was not measured: throughput, workloads that the change does not
-    concern, and workloads that the options exclude.
+    """Return sentences about each part that was not measured: workloads without a changed file, throughput, and
+    workloads that the options exclude.
 
-    ``has_other_operators``: whether the collectives are the same and the operators of a step differ.
+    ``has_other_operators``: the collectives are the same in both arms, but the operators of a step differ.
     """
     parts: list[Words] = _describe_unconcerned(verdict)
     measured = [entry for entry in verdict.workloads if not entry.unconcerned]
@@ -42,8 +42,11 @@ def list_unmeasured(verdict: Verdict, header: SessionHeader, *, has_other_operat
 
 
 def _describe_untimed(measured: Sequence[WorkloadVerdict], header: SessionHeader) -> Words:
-    """Return why nothing was timed. regbot times only commands and workloads whose traces it can compare, so the option
-    that turns timing on is named only if there is such a workload."""
+    """Return why nothing was timed.
+
+    regbot times workloads of the adapter ``command``, and workloads whose traces it can compare. The option that turns
+    timing on is named only if one of the workloads is of these two kinds.
+    """
     sections = [entry.sharding for entry in measured if entry.sharding is not None]
     comparable = [section for section in sections if section.status != "INVALID"]
     has_command = any(entry.name in header.untraced for entry in measured)
@@ -61,9 +64,12 @@ def _describe_untimed(measured: Sequence[WorkloadVerdict], header: SessionHeader
 
 
 def _describe_unconcerned(verdict: Verdict) -> list[Words]:
-    """Return a sentence about the workloads that the change does not concern: one for each reason why this is not
-    proven, and one for those with a proof."""
-    groups: dict[tuple[bool, str], list[str]] = {}
+    """Return sentences about the workloads that were not run because no changed file matches their paths.
+
+    Workloads with the same reason share a sentence. For some of them, stored runs prove that the change cannot affect
+    them.
+    """
+    groups: dict[tuple[bool, str], list[str]] = {}  # whether proven, and the reason -> names of workloads
     for entry in verdict.workloads:
         if entry.unconcerned:
             proven = entry.validity.status == "PASS"
@@ -84,7 +90,7 @@ def _describe_unconcerned(verdict: Verdict) -> list[Words]:
 
 
 def _explain_unconcerned(workloads: int, proven: bool) -> str:
-    """Return why ``workloads`` workloads were not measured, up to the word before the reason."""
+    """Return why this number of workloads was not measured. The text ends with "because", and the reason follows."""
     these, them = ("this workload", "it") if workloads == 1 else ("these workloads", "them")
     effect = (
         f"proven that the change cannot affect {them}" if proven else f"not known whether the change affects {them}"
@@ -93,8 +99,11 @@ def _explain_unconcerned(workloads: int, proven: bool) -> str:
 
 
 def _describe_left_out(header: SessionHeader) -> Words:
-    """Return a sentence about the entries that were left out. If no workload was measured on the meshes of these
-    entries, the sentence names only the meshes, else every entry."""
+    """Return a sentence about the entries that the options exclude.
+
+    If nothing was measured on the meshes of these entries, the sentence names the meshes. Otherwise it names the
+    entries.
+    """
     measured, missing = _list_meshes(header.workloads), _list_meshes(header.left_out)
     if not set(measured) & set(missing):
         connector: Words = ("; ", Name("--timed"), " also traces ") if header.command == "demo" else ("; left out: ",)

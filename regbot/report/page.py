@@ -49,6 +49,7 @@ NAME_CHARACTERS = 200
 PROSE_CHARACTERS = 4000
 
 SIGNS = {"PASS": "✓", "FAIL": "✕", "INVALID": "⊘", "REVIEW": "!", "INCONCLUSIVE": "?", "SHOWN": "○"}
+"""Status -> sign beside its word. SHOWN is for a check that is not judged."""
 
 
 def html(verdict: Verdict, session: Session) -> str:
@@ -80,6 +81,7 @@ def html(verdict: Verdict, session: Session) -> str:
 
 
 def build_environment() -> Environment:
+    """Return the Jinja environment of the reports, with the filters and functions that the templates call."""
     environment = Environment(
         loader=PackageLoader("regbot.report"),
         undefined=StrictUndefined,
@@ -138,31 +140,39 @@ def _join_change(section: Throughput) -> str:
 
 
 def _render_words(words: Words) -> Markup:
+    """Return a sentence as HTML. Untrusted parts are made visible and cut, and a name becomes code."""
     parts = []
     for word in words:
         if isinstance(word, Name):
             parts.append(Markup("<code>{}</code>").format(visible(word, NAME_CHARACTERS)))
+        elif isinstance(word, UntrustedText):
+            parts.append(escape(visible(word, PROSE_CHARACTERS)))
         else:
-            parts.append(escape(visible(word, PROSE_CHARACTERS) if isinstance(word, UntrustedText) else word))
+            parts.append(escape(word))
     return Markup("").join(parts)
 
 
 def _is_open(entry: WorkloadSection, check: Check) -> bool:
-    """Whether the section of a workload is shown open. It is open if the workload has changes or findings, became
-    faster, did not pass, or is the only workload."""
+    """Return whether the section of a workload is shown open. It is open if the workload has changes or findings,
+    became faster, did not pass, or is the only workload."""
+    has_changes = bool(entry.changed or entry.findings)
     improved = entry.throughput is not None and entry.throughput.decision == "improved"
-    return bool(entry.changed or entry.findings) or improved or entry.status != "PASS" or len(check.entries) == 1
+    return has_changes or improved or entry.status != "PASS" or len(check.entries) == 1
 
 
 def _format_per_layer(row: Row) -> str:
-    """Return the counts per layer in base and head, such as ``2 → 0``. Return '' if the layers of the row have
-    different counts."""
-    if "*" not in row.template or row.base.count % row.layers or row.head.count % row.layers:
+    """Return the counts per layer in base and head, such as ``2 → 0``, or one number if they are equal.
+
+    Return '' for a row outside of layers, and for counts that the number of layers does not divide.
+    """
+    is_in_layers = "*" in row.template
+    if not is_in_layers or row.base.count % row.layers or row.head.count % row.layers:
         return ""
     base_per_layer, head_per_layer = row.base.count // row.layers, row.head.count // row.layers
     return str(base_per_layer) if base_per_layer == head_per_layer else f"{base_per_layer} → {head_per_layer}"
 
 
 def _list_kinds(check: Check) -> list[str]:
+    """Return the kinds of collectives that occur, in drawing order."""
     present = {line.kind for entry in check.entries for line in entry.lines}
     return [kind for kind in KINDS if kind in present]

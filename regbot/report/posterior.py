@@ -2,7 +2,8 @@
 runs, and the mean of the runs.
 
 The picture is drawn as text for a terminal, after every run, and as SVG for the page. The probabilities come from the
-search.
+search. Neighbouring commits that run the same code are one place of the search, and are drawn as one point. The text
+has few lines, so neighbouring points with little or similar probability share a line: a region.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,8 +33,11 @@ COARSE_FACTOR = 4
 number of lines. Before that, similar regions are merged with a growing limit."""
 
 LABEL_CHARACTERS, BAR_CHARACTERS = 34, 20
+"""Widths of the label and of the bar in a line of text."""
 NAME_CHARACTERS, END_CHARACTERS = 24, 8
+"""Largest lengths of the name of a single point, and of the name of the first or last point of a region."""
 BLOCKS = " ▏▎▍▌▋▊▉█"
+"""Bars of 0 to 8 eighths of a character."""
 
 NONE = "none of them"
 """Label of the probability that no point is the culprit."""
@@ -49,15 +53,19 @@ bars, width of the column for ``NONE``, width of a character."""
 
 @dataclass(frozen=True)
 class Region:
-    """Neighbouring points, from ``first`` to ``last`` inclusive. ``mean``: mean over the runs of these points.
-    ``broken``: number of points that cannot be measured."""
+    """Neighbouring points that share a line of text."""
 
     first: int
+    """Index of the first point."""
     last: int
+    """Index of the last point, which belongs to the region."""
     probability: float
+    """Probability that one of the points is the culprit."""
     runs: int
     mean: float | None
+    """Mean over the runs of these points, in percent against good; None without such a mean."""
     broken: int
+    """Number of points that cannot be measured."""
 
     @property
     def points(self) -> int:
@@ -76,16 +84,16 @@ def posterior_rows(
     ``names``: a name for every place. ``none_probability``: probability that no point is the culprit, shown in a last
     line; None omits that line. ``max_rows``: maximum number of lines, at least 2. A line has at most 106 characters.
     """
+    max_regions = max_rows if none_probability is None else max_rows - 1
     rows = [
-        _format_row(_format_label(region, places, names), region)
-        for region in regions(places, max(1, max_rows - (none_probability is not None)))
+        _format_row(_format_label(region, places, names), region) for region in regions(places, max(1, max_regions))
     ]
     return rows if none_probability is None else [*rows, _format_line(NONE, none_probability)]
 
 
 def share(probability: float) -> str:
-    """Return a probability in percent: ``62.1%`` for ``0.621``. Only exactly 0 gives 0%, and only exactly 1 gives
-    100%."""
+    """Return a probability in percent: ``62.1%`` for ``0.621``, ``62%`` for ``0.62``. Only exactly 0 gives 0%, and only
+    exactly 1 gives 100%."""
     if 0 < probability < 0.0005:
         return "<0.1%"
     if 0.9995 <= probability < 1:
@@ -96,7 +104,9 @@ def share(probability: float) -> str:
 def regions(places: Sequence[PointSummary], max_regions: int) -> list[Region]:
     """Return at most ``max_regions`` regions that keep as much of the posterior's shape as possible.
 
-    The first point (good), the last point (bad) and probable points stay separate as long as possible.
+    The first point (good), the last point (bad) and probable points stay separate as long as possible. Similar
+    neighbours are merged first. Then the limit for negligible probabilities doubles until few regions remain. At last
+    single pairs are merged, each time the pair whose merge loses least.
     """
     merged = [
         Region(
@@ -115,8 +125,8 @@ def regions(places: Sequence[PointSummary], max_regions: int) -> list[Region]:
         negligible *= 2
         merged = _merge_similar(merged, negligible, max(negligible, PROMINENT_PROBABILITY))
     while len(merged) > max_regions:
-        index = min(range(len(merged) - 1), key=lambda first_index: _merge_loss(merged, first_index))
-        merged[index : index + 2] = [_join_regions(merged[index], merged[index + 1])]
+        left = min(range(len(merged) - 1), key=lambda index: _merge_loss(merged, index))
+        merged[left : left + 2] = [_join_regions(merged[left], merged[left + 1])]
     return merged
 
 
@@ -125,20 +135,23 @@ def _merge_similar(neighbours: Sequence[Region], negligible: float, prominent: f
     the last point, and regions with a probability per point of at least ``prominent``, are not merged."""
     merged: list[Region] = []
     for number, region in enumerate(neighbours):
-        previous = merged[-1] if merged else region
-        largest = max(region.probability_per_point, previous.probability_per_point)
-        is_similar = (
-            abs(region.probability_per_point - previous.probability_per_point) <= SIMILAR_SHARE * largest
-            or region.probability + previous.probability <= negligible
-        )
-        if number in (0, 1, len(neighbours) - 1) or largest >= prominent or not is_similar:
+        if number in (0, 1, len(neighbours) - 1):  # 1 would be merged with the first point
             merged.append(region)
-        else:
+            continue
+        previous = merged[-1]
+        largest = max(region.probability_per_point, previous.probability_per_point)
+        difference = abs(region.probability_per_point - previous.probability_per_point)
+        is_similar = difference <= SIMILAR_SHARE * largest
+        is_negligible = region.probability + previous.probability <= negligible
+        if largest < prominent and (is_similar or is_negligible):
             merged[-1] = _join_regions(previous, region)
+        else:
+            merged.append(region)
     return merged
 
 
 def _join_regions(left: Region, right: Region) -> Region:
+    """Return one region with the points of two neighbours. Its mean is weighted with the numbers of runs."""
     known = [(region.mean, region.runs) for region in (left, right) if region.mean is not None and region.runs]
     runs = sum(weight for _, weight in known)
     return Region(
@@ -152,28 +165,31 @@ def _join_regions(left: Region, right: Region) -> Region:
 
 
 def _merge_loss(neighbours: Sequence[Region], index: int) -> tuple[bool, float, float]:
-    """Return the sort key for merging the region at ``index`` with the next one, by Ward's criterion. A merge with the
-    first or the last region is sorted last."""
+    """Return the sort key for merging the region at ``index`` with the next region. The smallest key is merged first.
+
+    The key has three parts. A merge with the first or the last region comes last. Then Ward's criterion counts: the
+    increase of the squared deviations from the probability per point. Of equal merges, the less probable one comes
+    first.
+    """
     left, right = neighbours[index], neighbours[index + 1]
+    touches_end = index == 0 or index == len(neighbours) - 2
     weight = left.points * right.points / (left.points + right.points)
-    joined = left.probability + right.probability
-    return (
-        index == 0 or index == len(neighbours) - 2,
-        round(weight * (left.probability_per_point - right.probability_per_point) ** 2, 9),
-        joined,
-    )
+    squared_error = weight * (left.probability_per_point - right.probability_per_point) ** 2
+    return touches_end, round(squared_error, 9), left.probability + right.probability
 
 
 def _format_label(region: Region, places: Sequence[PointSummary], names: Sequence[str]) -> str:
+    """Return the name of a single point, or the number of points with the names of the first and the last point."""
     if region.points == 1:
         return clip(printable(names[region.first]), NAME_CHARACTERS)
     ends = [names[region.first], names[region.last]]
-    if "+" in places[region.first].key:
+    if "+" in places[region.first].key:  # the key of a version is "commit+version"
         return f"· {region.points} versions {'..'.join(clip(printable(end), END_CHARACTERS) for end in ends)}"
     return f"· {region.points} commits {'..'.join(printable(end)[:END_CHARACTERS] for end in ends)}"
 
 
 def _format_row(label: str, region: Region) -> str:
+    """Return the line of a region: label, probability, runs, mean, and how many points cannot be measured."""
     if not region.broken:
         note = ""
     elif region.points == 1:
@@ -186,13 +202,16 @@ def _format_row(label: str, region: Region) -> str:
 
 
 def _format_line(label: str, probability: float, note: str = "") -> str:
+    """Return a line with the columns label, bar, percentage and note."""
     percentage = share(probability)
-    percentage = percentage if "." in percentage else percentage.replace("%", ".0%")
+    if "." not in percentage:  # so that the decimal points of all lines are below each other
+        percentage = percentage.replace("%", ".0%")
     label = clip(printable(label), LABEL_CHARACTERS)
     return f"{label:<{LABEL_CHARACTERS}}  {_format_bar(probability)}  {percentage:>6}  {note}".rstrip()
 
 
 def _format_bar(probability: float) -> str:
+    """Return a bar for a probability, in steps of an eighth of a character. A drawn bar has at least one eighth."""
     eighths = round(8 * BAR_CHARACTERS * min(max(probability, 0.0), 1.0))
     eighths = max(eighths, int(probability >= MIN_DRAWN_PROBABILITY))
     return ("█" * (eighths // 8) + BLOCKS[eighths % 8].strip()).ljust(BAR_CHARACTERS)
@@ -210,9 +229,9 @@ def posterior_svg(places: Sequence[PointSummary], names: Sequence[str], none_pro
     xs = [round(LEFT + (number + 0.5) * column, 2) for number in range(len(places))]
     known_means = [place.mean for place in places if place.mean is not None and place.runs]
     mean_scale = scale_around([*known_means, 0.0], MEANS_BOTTOM, MEANS_TOP, min_span=1.0) if known_means else None
-    axis_y = (MEANS_BOTTOM + PANEL_GAP if known_means else MEANS_TOP) + BARS_HEIGHT
-    probability_scale = Scale(0.0, 1.0, axis_y, axis_y - BARS_HEIGHT)
-    width = round(min(max(0.7 * column, 1.5), 40.0), 2)
+    axis_y = (MEANS_BOTTOM + PANEL_GAP if known_means else MEANS_TOP) + BARS_HEIGHT  # y of the axis below the bars
+    probability_scale = Scale(low=0.0, high=1.0, start=axis_y, end=axis_y - BARS_HEIGHT)
+    width = round(min(max(0.7 * column, 1.5), 40.0), 2)  # of a bar
     labels = [clip(printable(name), NAME_CHARACTERS) for name in names]
     parts = [
         Markup('<svg class="posterior" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
@@ -242,6 +261,7 @@ def _is_visible(place: PointSummary) -> bool:
 
 
 def _draw_mean_grid(mean_scale: Scale, right: float) -> Iterator[Markup]:
+    """Yield the grid lines of the panel of means, and the line of no change."""
     ticks = mean_scale.ticks(4)
     step = ticks[1] - ticks[0] if len(ticks) > 1 else 1.0
     yield from _draw_grid(mean_scale, ticks, right, decimals=0 if float(step).is_integer() else 1, signed=True)
@@ -252,6 +272,8 @@ def _draw_mean_grid(mean_scale: Scale, right: float) -> Iterator[Markup]:
 def _draw_grid(
     scale: Scale, ticks: Iterable[float], right: float, decimals: int, signed: bool = False
 ) -> Iterator[Markup]:
+    """Yield a line and a label for each tick. ``signed``: the ticks are changes in percent; else they are
+    probabilities. ``decimals`` is for changes only. ``right``: x of the right end."""
     for tick in ticks:
         y = scale(tick)
         label = percent(tick, decimals) if signed else share(tick)
@@ -277,11 +299,11 @@ def _draw_probability_bar(
 
 
 def _draw_run_dot(x: float, mean_scale: Scale | None, axis_y: float, place: PointSummary, name: str) -> Markup:
-    """Return a dot at the mean of a point's runs. The dot is larger if there are more runs. Without a mean the dot is
-    on the axis."""
-    has_mean = mean_scale is not None and place.mean is not None
-    y = mean_scale(place.mean) if mean_scale is not None and place.mean is not None else axis_y + 4
-    radius = round(min(2.6 + place.runs**0.5, 8.0), 2) if has_mean else 2.4
+    """Return a dot at the mean of a point's runs. The dot is larger if there are more runs. Without a mean, a small dot
+    lies below the axis."""
+    y, radius = axis_y + 4, 2.4
+    if mean_scale is not None and place.mean is not None:
+        y, radius = mean_scale(place.mean), round(min(2.6 + place.runs**0.5, 8.0), 2)
     mean = "" if place.mean is None else f", {percent(place.mean, 1)}"
     form = Markup(
         '<circle class="run" cx="{}" cy="{}" r="{}" data-name="{}" data-runs="{}"><title>{}: {}{}</title></circle>'
@@ -297,28 +319,36 @@ def _draw_unmeasurable_mark(x: float, axis_y: float, name: str) -> Markup:
 def _draw_point_labels(
     xs: Sequence[float], probability_scale: Scale, places: Sequence[PointSummary], labels: Sequence[str]
 ) -> Iterator[Markup]:
-    """Yield the labels of the probable points. A label is placed above the bar of its point and covers no other bar or
-    label."""
-    occupied: list[tuple[float, float, float]] = []
+    """Yield the labels of the probable points, the most probable first.
+
+    A label is placed above the bar of its point, and moved up until it covers no other label. A label that would then
+    lie above the panel is left out.
+    """
+    occupied: list[tuple[float, float, float]] = []  # left end, right end and y of each label
     for number in sorted(range(len(places)), key=lambda n: -places[n].probability):
         if places[number].probability < PROMINENT_PROBABILITY:
             return
         label = f"{labels[number]} {share(places[number].probability)}"
-        half = CHARACTER_WIDTH * len(label) / 2
-        middle = min(max(xs[number], LEFT + half), WIDTH - RIGHT - half)
-        neighbours_y = [
-            y for left, end, y in occupied if middle + half >= left - LABEL_GAP and middle - half <= end + LABEL_GAP
+        half_width = CHARACTER_WIDTH * len(label) / 2
+        middle = min(max(xs[number], LEFT + half_width), WIDTH - RIGHT - half_width)
+        left, right = middle - half_width, middle + half_width
+        ys_of_neighbours = [
+            other_y
+            for other_left, other_right, other_y in occupied
+            if right >= other_left - LABEL_GAP and left <= other_right + LABEL_GAP
         ]
-        places_below = (place for x, place in zip(xs, places, strict=True) if abs(x - middle) <= half + LABEL_GAP)
-        y = min(probability_scale(place.probability) for place in places_below) - 5
-        while any(abs(y - other) < LABEL_GAP for other in neighbours_y):
+        places_below = (place for x, place in zip(xs, places, strict=True) if abs(x - middle) <= half_width + LABEL_GAP)
+        y = min(probability_scale(place.probability) for place in places_below) - 5  # above the highest bar below
+        while any(abs(y - other_y) < LABEL_GAP for other_y in ys_of_neighbours):
             y -= LABEL_GAP / 4
-        if y > probability_scale.end - LABEL_GAP:
-            occupied.append((middle - half, middle + half, y))
+        is_inside_panel = y > probability_scale.end - LABEL_GAP
+        if is_inside_panel:
+            occupied.append((left, right, y))
             yield from _draw_text(middle, y, label, "name", "middle")
 
 
 def _draw_end_labels(xs: Sequence[float], axis_y: float, labels: Sequence[str]) -> Iterator[Markup]:
+    """Yield the names of the first point (good) and of the last point (bad), below the axis."""
     if labels:
         yield from _draw_text(LEFT, axis_y + 22, f"good {labels[0]}", "tick")
     if len(labels) > 1:
@@ -326,6 +356,7 @@ def _draw_end_labels(xs: Sequence[float], axis_y: float, labels: Sequence[str]) 
 
 
 def _draw_none_bar(right: float, probability_scale: Scale, axis_y: float, none_probability: float) -> Iterator[Markup]:
+    """Yield the bar, the percentage and the label of the probability that no point is the culprit."""
     middle = right + NONE_WIDTH / 2 + 10
     yield _draw_probability_bar(middle, 40.0, probability_scale, none_probability, NONE, "mass none-of-them")
     yield from _draw_text(middle, probability_scale(none_probability) - 5, share(none_probability), "name", "middle")

@@ -8,14 +8,17 @@ def milliseconds(seconds: float, digits: int = 3) -> str:
 
     ``digits``: number of significant digits. Use 4 where runs are compared side by side.
     """
-    if seconds < 0.9995:
+    if seconds < 0.9995:  # a longer time would be rounded to 1000 ms
         return f"{_round_to_digits(1000 * seconds, digits)} ms"
     return f"{_round_to_digits(seconds, digits)} s"
 
 
 def percent(value: float, places: int | None = None) -> str:
     """Return ``46.72`` as ``+46.7%``. The sign is left out if the value rounds to zero. A minus is U+2212, not a
-    hyphen."""
+    hyphen.
+
+    ``places``: number of decimal places; None for a number that depends on the size of the value.
+    """
     return f"{signed(value, _count_decimal_places([value]) if places is None else places)}%"
 
 
@@ -54,11 +57,13 @@ def _count_decimal_places(values: Iterable[float]) -> int:
     """Return the number of decimal places for percentages: 2 if the largest value is below 10, 1 below 100, else 0.
     This is enough to compare the end of an interval with a threshold."""
     largest = max((abs(value) for value in values), default=0.0)
-    if largest < 9.995:  # rounds to less than 10.00
+    if largest < 9.995:  # from here on, two decimal places would give 10.00
         return 2
-    return 1 if largest < 99.95 else 0
+    return 1 if largest < 99.95 else 0  # from here on, one decimal place would give 100.0
 
 
 def _round_to_digits(value: float, digits: int = 3) -> str:
-    """Return ``value`` with ``digits`` significant digits. Larger numbers keep all their integer digits."""
-    return f"{value:.0f}" if value >= 10 ** (digits - 1) * 0.9995 else f"{value:.{digits}g}"
+    """Return ``value`` with ``digits`` significant digits. Larger numbers keep all digits before the decimal point."""
+    # The format "g" would write large numbers with an exponent. The factor includes values that round up.
+    has_no_decimals = value >= 10 ** (digits - 1) * 0.9995
+    return f"{value:.0f}" if has_no_decimals else f"{value:.{digits}g}"

@@ -12,6 +12,9 @@ ADVICE = "remove variant from regbot.toml to judge the full model"
 
 
 def name_small_variants(sections: Iterable[Sharding | None]) -> str:
-    """Return the small variants that were judged, such as 'cpu' or 'cpu and smoke'; '' if there are none."""
+    """Return the small variants that were judged, such as 'cpu' or 'cpu and smoke'; '' if there are none.
+
+    An ending such as ``-skewed`` is left out: the variant ``cpu-skewed`` gives 'cpu'.
+    """
     sizes = {section.variant.split("-")[0] for section in sections if section is not None}
     return " and ".join(size for size in SMALL_VARIANTS if size in sizes)

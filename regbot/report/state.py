@@ -17,12 +17,15 @@ class State(Enum):
 
     SHARDING_FAIL = auto()
     BOTH_FAIL = auto()
+    """Sharding and throughput fail."""
     THROUGHPUT_FAIL = auto()
     HEAD_BREAKS = auto()
+    """Head fails to run, base runs."""
     NEITHER_RUNS = auto()
     BASE_BREAKS = auto()
+    """Base fails to run, so there is nothing to compare head with."""
     FOREIGN_CODE = auto()
-    """Watched code was imported from outside the checkout."""
+    """A package that must come from the checkout was imported from elsewhere."""
     DOUBTFUL_CRASH = auto()
     """The traced head crashed, and nothing shows that the change is the cause."""
     NO_RECORD = auto()
@@ -34,24 +37,33 @@ class State(Enum):
     UNMEASURED = auto()
     """Any other INVALID verdict."""
     TRAINS_DIFFERENTLY = auto()
+    """The losses or other training results of base and head differ."""
     REVIEW = auto()
+    """A person has to judge a change of the sharding."""
     INCONCLUSIVE = auto()
     NOT_JUDGED = auto()
     """Base and head are one commit with different overrides."""
     ACCEPTED = auto()
+    """A PASS with a finding that was declared as intended."""
     IMPROVED = auto()
+    """A PASS with findings, none of which is a regression."""
     FASTER = auto()
+    """A PASS without findings, and head is faster."""
     IDENTICAL = auto()
+    """A PASS, and base and head dispatch the same device programs in all workloads."""
     UNCHANGED = auto()
+    """Any other PASS without findings."""
     UNCONCERNED = auto()
-    """No workload was run, because no changed file matches the paths of one."""
+    """No workload was run, because no changed file matches the paths of any workload."""
 
 
 STOPPED: frozenset[Outcome] = frozenset({"crashed", "hung", "skipped", "short", "diverged"})
 """Outcomes of a run that did not finish its steps."""
 
 _TIMED_STATES = (State.ENVIRONMENT, State.UNTIMED, State.TRAINS_DIFFERENTLY)
+"""States that only timed runs can show."""
 _FAILED_STATES = (State.HEAD_BREAKS, State.NEITHER_RUNS, State.BASE_BREAKS)
+"""States that failed runs show. These runs may be traced or timed."""
 
 BASE_STOPPED = STOPPED - {"skipped"} | {"refused"}
 """Outcomes of a base run after which there is nothing to compare head with. "skipped" is left out, because a run that
@@ -60,31 +72,37 @@ was not started shows nothing about base."""
 
 @dataclass(frozen=True)
 class Check:
-    """A verdict prepared for a report. ``entries``: the workloads with their runs. ``unconcerned``: the workloads that
-    were not run, because nothing of them changed."""
+    """A verdict prepared for a report."""
 
     verdict: Verdict
     session: Session
     entries: Sequence[WorkloadSection]
+    """The workloads that were run, each with its runs."""
     state: State
     unconcerned: Sequence[WorkloadVerdict] = ()
+    """The workloads that were not run, because no changed file matches their paths."""
 
     @property
     def is_passing_but_unproven(self) -> bool:
-        """Whether every workload that was run passes, and the verdict is INCONCLUSIVE because of other workloads."""
+        """Whether no workload that was run is INCONCLUSIVE, although the verdict is INCONCLUSIVE.
+
+        The cause is then a workload that was not run, without proof that the change cannot affect it.
+        """
         return self.verdict.verdict == "INCONCLUSIVE" and not self.with_status("INCONCLUSIVE")
 
     @property
     def is_about_timed_runs(self) -> bool:
-        """Whether only timed runs show the state of the check, so that untimed workloads say nothing about it."""
+        """Whether only timed runs show the state of the check. Workloads without timed runs then say nothing about the
+        state."""
         if self.state in _TIMED_STATES:
             return True
         failed = [run for entry in self.decisive for run in entry.failed]
-        return self.state in _FAILED_STATES and bool(failed) and all(run.tier == "timed" for run in failed)
+        only_timed_runs_failed = bool(failed) and all(run.tier == "timed" for run in failed)
+        return self.state in _FAILED_STATES and only_timed_runs_failed
 
     @property
     def is_unsupported(self) -> bool:
-        """Whether every decisive head crashed in regbot's own code, or over a key that regbot sets."""
+        """Whether head crashed in regbot's own code, or over a key that regbot sets, in every decisive workload."""
         crashes = [entry.head.crash if entry.head is not None else None for entry in self.decisive]
         return bool(crashes) and all(crash is not None and involves_regbot(crash) for crash in crashes)
 
@@ -94,11 +112,12 @@ class Check:
         return self.state is State.UNCHANGED and any(entry.has_other_operators for entry in self.entries)
 
     def with_status(self, status: Status) -> list[WorkloadSection]:
+        """Return the workloads with this overall status."""
         return [entry for entry in self.entries if entry.status == status]
 
     @property
     def decisive(self) -> list[WorkloadSection]:
-        """The workloads that cause the state of the check. Further workloads may have failed in other ways."""
+        """The workloads that cause the state of the check. Other workloads may have failed in other ways."""
         if self.state in (State.SHARDING_FAIL, State.BOTH_FAIL):
             return [entry for entry in self.entries if _get_sharding_status(entry) == "FAIL"]
         if self.state is State.THROUGHPUT_FAIL:
@@ -108,21 +127,24 @@ class Check:
         if self.state is State.TRAINS_DIFFERENTLY:
             return [entry for entry in self.entries if entry.verdict.validity.status == "REVIEW"]
         entries = self.with_status(self.verdict.verdict)
-        return (
-            [entry for entry in entries if _find_invalid_state(entry) is self.state]
-            if self.verdict.verdict == "INVALID"
-            else entries
-        )
+        if self.verdict.verdict == "INVALID":
+            return [entry for entry in entries if _find_invalid_state(entry) is self.state]
+        return entries
 
     @property
     def changed(self) -> list[WorkloadSection]:
+        """The workloads whose ledgers were compared and differ, or that have a finding."""
         return [entry for entry in self.entries if entry.judged and (entry.changed or entry.findings)]
 
     @property
     def slower(self) -> list[WorkloadSection]:
         """The workloads whose throughput failed, the worst first."""
-        failed = [entry for entry in self.entries if entry.throughput and entry.throughput.status == "FAIL"]
-        return sorted(failed, key=lambda entry: -((entry.throughput and entry.throughput.estimate_pct) or 0.0))
+        failed = [
+            (entry.throughput.estimate_pct or 0.0, entry)
+            for entry in self.entries
+            if entry.throughput and entry.throughput.status == "FAIL"
+        ]
+        return [entry for _, entry in sorted(failed, key=lambda item: -item[0])]
 
     def with_answer(self, wanted: ThroughputAnswer) -> list[WorkloadSection]:
         """Return the workloads whose throughput section gives the answer ``wanted``."""
@@ -130,7 +152,7 @@ class Check:
 
 
 def prepare_check(verdict: Verdict, session: Session) -> Check:
-    """Return ``verdict`` with its entries, runs and state."""
+    """Return ``verdict`` with its workloads, their runs from ``session``, and the state."""
     unconcerned = [workload for workload in verdict.workloads if workload.unconcerned]
     entries = [entry for entry in build_workload_sections(verdict, session) if not entry.verdict.unconcerned]
     state = State.UNCONCERNED if unconcerned and not entries else _find_state(verdict, entries)
@@ -138,6 +160,10 @@ def prepare_check(verdict: Verdict, session: Session) -> Check:
 
 
 def _find_state(verdict: Verdict, entries: Sequence[WorkloadSection]) -> State:
+    """Return the state of a check with workloads that were run.
+
+    An INCONCLUSIVE verdict whose cause is only workloads that were not run has the state of a passing check.
+    """
     if verdict.verdict == "FAIL":
         return _find_failed_state(entries)
     if verdict.verdict == "INVALID":
@@ -151,6 +177,8 @@ def _find_state(verdict: Verdict, entries: Sequence[WorkloadSection]) -> State:
 
 
 def _find_failed_state(entries: Sequence[WorkloadSection]) -> State:
+    """Return the state of a FAIL. A regression of the sharding decides before a head that fails to run, and this before
+    a slowdown."""
     slower = any(entry.throughput and entry.throughput.status == "FAIL" for entry in entries)
     if any(_get_sharding_status(entry) == "FAIL" for entry in entries):
         return State.BOTH_FAIL if slower else State.SHARDING_FAIL
@@ -159,40 +187,44 @@ def _find_failed_state(entries: Sequence[WorkloadSection]) -> State:
 
 
 def _find_passing_state(verdict: Verdict, entries: Sequence[WorkloadSection]) -> State:
+    """Return the state of a check without FAIL, INVALID or REVIEW. What matters most to the reader comes first."""
     findings = [finding for entry in entries for finding in entry.findings]
-    identical = [entry.verdict.sharding is not None and entry.verdict.sharding.identical_program for entry in entries]
+    sections = [entry.verdict.sharding for entry in entries]
+    all_identical = bool(entries) and all(section is not None and section.identical_program for section in sections)
+    answers = [classify_throughput(entry.throughput) for entry in entries if entry.throughput]
     if verdict.base.commit == verdict.head.commit and verdict.base.overrides != verdict.head.overrides:
         return State.NOT_JUDGED
     if any(finding.accepted for finding in findings):
         return State.ACCEPTED
     if findings:
         return State.IMPROVED
-    if any(entry.throughput and classify_throughput(entry.throughput) is ThroughputAnswer.FASTER for entry in entries):
+    if ThroughputAnswer.FASTER in answers:
         return State.FASTER
-    return State.IDENTICAL if identical and all(identical) else State.UNCHANGED
+    return State.IDENTICAL if all_identical else State.UNCHANGED
 
 
 def _find_invalid_state(entry: WorkloadSection | None) -> State:
-    """Return the state of an INVALID workload. Its traced runs decide before its timed runs."""
+    """Return the state of an INVALID workload. Its traced runs decide before its timed runs. ``entry`` is None if no
+    workload that was run is INVALID."""
     if entry is None:
         return State.UNMEASURED
     if entry.foreign:
         return State.FOREIGN_CODE
-    outcomes = [run.outcome if run else "not planned" for run in (entry.base, entry.head)]
-    if all(outcome in STOPPED for outcome in outcomes):
+    base_outcome, head_outcome = (run.outcome if run else "not planned" for run in (entry.base, entry.head))
+    if base_outcome in STOPPED and head_outcome in STOPPED:
         return State.NEITHER_RUNS
-    if outcomes[0] in BASE_STOPPED and outcomes[1] == "ok":
+    if base_outcome in BASE_STOPPED and head_outcome == "ok":
         return State.BASE_BREAKS
-    if outcomes == ["ok", "crashed"]:
+    if base_outcome == "ok" and head_outcome == "crashed":
         return State.DOUBTFUL_CRASH
-    if any(outcome in ("no_record", "bad_record") for outcome in outcomes):
+    if base_outcome in ("no_record", "bad_record") or head_outcome in ("no_record", "bad_record"):
         return State.NO_RECORD
     if entry.throughput is not None and entry.throughput.fallback:
         return State.ENVIRONMENT
-    stopped = {run.arm.name for run in entry.timed.failed if run.outcome in STOPPED}
-    if entry.verdict.validity.status == "INVALID" and stopped == {"base", "head"}:
+    stopped_arms = {run.arm.name for run in entry.timed.failed if run.outcome in STOPPED}
+    if entry.verdict.validity.status == "INVALID" and stopped_arms == {"base", "head"}:
         return State.NEITHER_RUNS
-    if entry.verdict.validity.status == "INVALID" and stopped == {"base"} and not entry.judged:
+    if entry.verdict.validity.status == "INVALID" and stopped_arms == {"base"} and not entry.judged:
         return State.BASE_BREAKS
     return State.UNTIMED if entry.judged and entry.throughput is not None else State.UNMEASURED
 

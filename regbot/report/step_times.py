@@ -25,7 +25,9 @@ from regbot.text.table import markdown_head, markdown_row
 from regbot.text.words import listed
 
 MAX_EXPLANATIONS = 4
+"""Largest number of explanations below the table, and of workloads that an explanation names."""
 MAX_SETUPS = 2
+"""Largest number of sentences about nodes. Workloads that were timed on the same node share a sentence."""
 COLUMNS = ("workload", "base step", "head step", "change", "pairs", "throughput")
 
 
@@ -34,10 +36,9 @@ def step_times(check: Check, characters: int) -> Markdown:
     timed = timed_entries(check.entries)
     thresholds = check.session.header.throughput
     with_times = [(entry, throughput) for entry, throughput in timed if has_times(throughput)]
+    without_times = [(entry, throughput) for entry, throughput in timed if not has_times(throughput)]
     parts = [*_write_table(with_times, thresholds, characters)] if with_times else []
-    parts += _write_untimed_lines(
-        [(entry, throughput) for entry, throughput in timed if not has_times(throughput)], thresholds
-    )
+    parts += _write_untimed_lines(without_times, thresholds)
     setups = dict.fromkeys(
         sentence(describe_setup(throughput, entry.timed)) for entry, throughput in timed if entry.timed.runs
     )
@@ -49,24 +50,33 @@ def step_times(check: Check, characters: int) -> Markdown:
 def _write_table(
     timed: Sequence[tuple[WorkloadSection, Throughput]], thresholds: Thresholds, characters: int
 ) -> Iterator[str]:
+    """Yield the table, a note if rows are cut, and the explanations. Workloads with the same explanation share it.
+
+    ``characters``: largest length of all rows together.
+    """
     rows, cut = fit(
         (markdown_row(_format_cells(entry, throughput, thresholds)) for entry, throughput in timed), characters
     )
     yield "\n".join([*markdown_head(*COLUMNS), *rows])
     if cut:
         yield f"…and {cut} more rows, see the report."
-    groups: dict[str, list[str]] = {}
+    names_by_explanation: dict[str, list[str]] = {}
     for entry, throughput in timed:
         if explanation := sentence(explain_entry(entry, throughput)):
-            groups.setdefault(explanation, []).append(code(entry.name, 80))
-    explanations = [f"- {listed(names, MAX_EXPLANATIONS)}: {explanation}" for explanation, names in groups.items()][
-        :MAX_EXPLANATIONS
+            names_by_explanation.setdefault(explanation, []).append(code(entry.name, 80))
+    explanations = [
+        f"- {listed(names, MAX_EXPLANATIONS)}: {explanation}" for explanation, names in names_by_explanation.items()
     ]
     if explanations:
-        yield "\n".join(explanations)
+        yield "\n".join(explanations[:MAX_EXPLANATIONS])
 
 
 def _format_cells(entry: WorkloadSection, throughput: Throughput, thresholds: Thresholds) -> tuple[str, ...]:
+    """Return the cells of a workload's row, one for each of ``COLUMNS``.
+
+    The step times are medians. A note says so if only the mean decided. A comparison with stored sessions has no pairs,
+    and base's step time is that of the stored sessions.
+    """
     sign = ICONS[throughput.status]
     if throughput.pairs or throughput.void_pairs:
         pairs = str(throughput.pairs) + (f" ({throughput.void_pairs} void)" if throughput.void_pairs else "")
@@ -101,13 +111,14 @@ def _format_change_cell(throughput: Throughput) -> str:
 def _write_untimed_lines(untimed: Sequence[tuple[WorkloadSection, Throughput]], thresholds: Thresholds) -> list[str]:
     """Return the lines for workloads without step times, which have no row in the table. Workloads with the same answer
     share a line."""
-    groups: dict[tuple[str, str], list[str]] = {}
+    names_by_answer: dict[tuple[str, str], list[str]] = {}  # icon and answer -> workloads
     for entry, throughput in untimed:
         reason = sentence(explain_entry(entry, throughput)).rstrip(".")
         answer = f"{describe_decision(throughput, thresholds)}."
         explanation = f" {reason[:1].upper()}{reason[1:]}." if reason else ""
-        groups.setdefault((ICONS[throughput.status], f"{answer}{explanation}"), []).append(code(entry.name, 80))
+        key = (ICONS[throughput.status], f"{answer}{explanation}")
+        names_by_answer.setdefault(key, []).append(code(entry.name, 80))
     return [
         f"{icon} **Throughput** of {listed(names, MAX_EXPLANATIONS)}: {answer}"
-        for (icon, answer), names in list(groups.items())[:MAX_EXPLANATIONS]
+        for (icon, answer), names in list(names_by_answer.items())[:MAX_EXPLANATIONS]
     ]

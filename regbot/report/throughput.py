@@ -1,7 +1,9 @@
-"""Sentences about a throughput section: the change in step time, the decision, and the power of the measurement.
+"""Sentences about a throughput section: the change in step time, the decision, and the power of the measurement. The
+power is the smallest slowdown that the pairs can detect.
 
 Every answer has its own small function. Comment, page and terminal use the same sentences. This module computes no
-numbers. All numbers come from the verdict.
+numbers. All numbers come from the verdict. The *luck* of an arm is the part of its speed that a new compilation may
+change.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +21,9 @@ from regbot.text.words import count
 
 REASON_CHARACTERS = 300
 MAX_FURTHER_REASONS = 3
+"""Largest number of reasons that are shown after the first reason of an undecided section."""
 MAX_SHARES = 4
+"""Largest number of workloads whose share of the routed experts is shown."""
 EXAMPLE_SLOWDOWN_PCT = 10.0
 """Slowdown of the routed experts in the example of what their share means for a step."""
 
@@ -44,6 +48,7 @@ class ThroughputAnswer(Enum):
     FALLBACK = auto()
     """The runs used another dispatcher than the requested one."""
     NO_ANSWER = auto()
+    """No decision, and the status is not INCONCLUSIVE: the times are invalid or need a review."""
 
 
 def classify_throughput(section: Throughput) -> ThroughputAnswer:
@@ -64,18 +69,24 @@ _ANSWERS: dict[Decision, ThroughputAnswer] = {
     "within_bound": ThroughputAnswer.WITHIN_BOUND,
     "undecided": ThroughputAnswer.UNDECIDED,
 }
+"""Decision of the tests -> answer."""
 
 
 def select_deciding_test(section: Throughput) -> PrimaryTest | None:
-    """Return the test that decided: the test of the median, or the test of the mean if only the mean decided. Return
-    None without tests."""
-    by_median = sorted(section.tests, key=lambda test: test.summary != "median")
-    return next((test for test in by_median if test.decision == section.decision), next(iter(by_median), None))
+    """Return the test that decided: the test of the median, or the test of the mean if only the mean decided.
+
+    If the decision is that of no single test, return the test of the median. Return None without tests.
+    """
+    median_first = sorted(section.tests, key=lambda test: test.summary != "median")
+    agreeing = [test for test in median_first if test.decision == section.decision]
+    return next(iter(agreeing or median_first), None)
 
 
 def format_change(section: Throughput) -> tuple[str, str]:
-    """Return the change of the median step time and its interval as two texts, ``+46.7%`` and ``[+38.2, +55.9]``. An
-    unknown part is ''."""
+    """Return the change of the median step time and its interval as two texts, ``+46.7%`` and ``[+38.2, +55.9]``.
+
+    A text is '' if its numbers are unknown. Both are '' if nothing was timed because nothing differs.
+    """
     if section.estimate_pct is None or section.by == "identity":
         return "", ""
     if section.low_pct is None or section.high_pct is None:
@@ -131,6 +142,7 @@ def _describe_no_change(section: Throughput, thresholds: Thresholds) -> str:
 
 
 def _describe_within_bound(section: Throughput, thresholds: Thresholds) -> str:
+    """Return what is ruled out by look 0 (the pairs of the first block) or by stored sessions."""
     if section.by == "look0":
         limit = f"below {size(thresholds.threshold_pct)} against {describe_reference(section)}"
         return f"no slowdown: {_describe_bound(section) or limit}"
@@ -138,6 +150,7 @@ def _describe_within_bound(section: Throughput, thresholds: Thresholds) -> str:
 
 
 def _describe_bound(section: Throughput) -> str:
+    """Return which slowdowns are ruled out, for a PASS with a bound; '' without a bound."""
     if section.bound_pct is None:
         return ""
     reference = describe_reference(section)
@@ -151,7 +164,10 @@ def _describe_bound(section: Throughput) -> str:
 
 def name_excluded_slowdowns(bound_pct: float, reference: str) -> str:
     """Return the slowdowns that a bound excludes: ``a slowdown above 0.7% against base``. A bound of 0 or less excludes
-    every slowdown."""
+    every slowdown.
+
+    ``reference``: what head is compared with, from ``describe_reference``.
+    """
     return (
         f"{f'a slowdown above {round_up_percent(bound_pct)}' if bound_pct > 0 else 'any slowdown'} against {reference}"
     )
@@ -175,8 +191,11 @@ def _describe_undecided(section: Throughput, thresholds: Thresholds) -> str:
 
 
 def describe_undecided(section: Throughput) -> str:
-    """Return why nothing is decided, for use in a sentence: the reason why a decision is withheld, else the power of
-    the pairs; '' if unknown."""
+    """Return why nothing is decided, for use in a sentence; '' if unknown.
+
+    A decision that the pairs would make may be withheld, because of calibration, of the luck of the arms, or of slow
+    launches. The sentence then gives this reason. Otherwise it gives the power of the pairs.
+    """
     if is_gate_contradicted(section):
         return GATE_CONTRADICTED
     if section.decision_without_luck:
@@ -189,11 +208,11 @@ _PAIRS_WITHOUT_LUCK: dict[Decision, str] = {
     "improved": "head was faster, but recompiling alone may explain it",
 }
 _SLOWDOWN_RULED_OUT = "the pairs show no slowdown, but recompiling may hide one"
-"""What the pairs show if the luck of an arm is left out of their interval."""
+"""Decision of the pairs without the luck of the arms -> what the pairs show. The second text is for other decisions."""
 
 
 def is_undecided_by_noise(section: Throughput) -> bool:
-    """Return whether an undecided section has no other cause than the noise of its pairs."""
+    """Return whether noise is the cause of an undecided section: no decision is withheld for another reason."""
     return not (is_gate_contradicted(section) or section.decision_without_luck or section.pass_withheld)
 
 
@@ -232,6 +251,7 @@ def _describe_fallback(_: Throughput, __: Thresholds) -> str:
 
 
 def _describe_no_answer(section: Throughput, _: Thresholds) -> str:
+    """Return the status in words, for a section without a decision."""
     invalid_text = "times shown, nothing decided" if has_times(section) else "could not be measured"
     words = {"INVALID": invalid_text, "REVIEW": "needs review", "FAIL": "failed"}
     return words.get(section.status, "not decided")
@@ -247,13 +267,15 @@ _DECISION_TEXTS: dict[ThroughputAnswer, Callable[[Throughput, Thresholds], str]]
     ThroughputAnswer.FALLBACK: _describe_fallback,
     ThroughputAnswer.NO_ANSWER: _describe_no_answer,
 }
+"""Answer -> function that returns the decision in one line."""
 
 
 def explain_section(section: Throughput) -> Words:
-    """Return the line below the numbers. It names the wall of a change, why a pass was possible, what a decision would
-    require, or why there is no answer.
+    """Return the line below the numbers of a section; () if nothing needs an explanation.
 
-    Return () if nothing needs an explanation.
+    For a change, it names the wall: the part of the step that explains the change. For a PASS, it says why so few pairs
+    or sessions were enough. For an undecided section, it says what a decision requires. Otherwise it says why there is
+    no answer.
     """
     answer = classify_throughput(section)
     if answer is ThroughputAnswer.FASTER and section.wall:
@@ -268,15 +290,15 @@ def explain_section(section: Throughput) -> Words:
         return ()
     first_reason, *further_reasons = section.reasons
     if answer is ThroughputAnswer.UNDECIDED and further_reasons:
-        # The first reason repeats the estimate and the interval of the row. The others say what a decision requires.
+        # The first reason only repeats the estimate and the interval. The further reasons say what a decision requires.
         reasons = [clip(reason, REASON_CHARACTERS).rstrip(".") for reason in further_reasons[:MAX_FURTHER_REASONS]]
         return (UntrustedText(". ".join(reasons)),)
     return (UntrustedText(clip(first_reason, REASON_CHARACTERS)),)
 
 
 def _explain_pass(section: Throughput) -> Words:
-    """Return why this measurement could prove that there is no slowdown: the noise that its interval comes from. ()
-    if unknown."""
+    """Return why this measurement could prove that there is no slowdown: the noise of its pairs or of the stored
+    sessions was small. Return () if this noise is unknown."""
     if section.by == "look0" and section.class_noise is not None:
         known = f"only {size(100 * section.class_noise.median_sd)} (standard deviation)"
         return (
@@ -298,21 +320,21 @@ def _explain_pass(section: Throughput) -> Words:
 
 
 def explain_entry(entry: WorkloadSection, throughput: Throughput) -> Words:
-    """Return the line below the numbers of a workload. If the workload has no answer because it is not valid, the line
-    is the first reason from its validity section."""
+    """Return the line below the numbers of a workload.
+
+    If throughput has no answer and the validity section is FAIL or INVALID, the line is the first reason of the
+    validity section. Otherwise it explains the throughput section.
+    """
     validity = entry.verdict.validity
-    if (
-        classify_throughput(throughput) is ThroughputAnswer.NO_ANSWER
-        and validity.status in ("FAIL", "INVALID")
-        and validity.reasons
-    ):
+    has_no_answer = classify_throughput(throughput) is ThroughputAnswer.NO_ANSWER
+    if has_no_answer and validity.status in ("FAIL", "INVALID") and validity.reasons:
         return (UntrustedText(clip(validity.reasons[0], REASON_CHARACTERS)),)
     return explain_section(throughput)
 
 
 def describe_setup(section: Throughput, timed: TimedRuns) -> Words:
-    """Return the node, variant and ranks of the timed runs, and the limits of the measurement. Without step times, no
-    result is mentioned."""
+    """Return a sentence about the node, variant and ranks of the timed runs, then what was compared and what the result
+    does not cover. Without step times, it ends after the ranks."""
     node = next((timed_run.run.node for timed_run in timed.runs if timed_run.run.node is not None), None)
     variant = section.variant or (timed.plan.variant if timed.plan else "")
     verb = "Timed on " if has_times(section) else "The timed runs started on "
@@ -327,7 +349,7 @@ def describe_setup(section: Throughput, timed: TimedRuns) -> Words:
         words += [f", {count(timed.plan.world_size, 'rank')}"] if timed.plan is not None else []
     if not has_times(section):
         return (*words, ".")
-    if section.by == "screen":
+    if section.by == "screen":  # only in sessions of version 0.1.0
         words += [". Head was run alone, and compared with nothing"]
     elif section.by == "stored":
         stored = f"{count(section.sessions, 'stored session')} of this node class and environment"
@@ -340,7 +362,11 @@ def describe_setup(section: Throughput, timed: TimedRuns) -> Words:
 
 
 def describe_expert_shares(timed: Sequence[tuple[str, Throughput]]) -> Words:
-    """Return the share of the routed experts in the FLOPs of the step of each named workload; () if none is known."""
+    """Return which share of a step's FLOPs the routed experts have in each workload; () if no share is known.
+
+    An example shows what the share means: how much longer a step takes if the experts take ``EXAMPLE_SLOWDOWN_PCT``
+    longer. ``timed``: names of workloads with their throughput sections.
+    """
     known = [(name, section) for name, section in timed if section.expert_flops_share is not None]
     if not known:
         return ()
@@ -364,8 +390,11 @@ def describe_expert_shares(timed: Sequence[tuple[str, Throughput]]) -> Words:
 
 
 def _describe_calibration(section: Throughput) -> Words:
-    """Return a sentence about the calibration of the gate by placebo sessions, and about a luck of an arm that is
-    assumed; () if there is neither."""
+    """Return sentences about the calibration of this node class: the noise of a pair, false alarms in sessions that
+    compared a commit with itself, and the luck of an arm.
+
+    Without a calibration, the sentence says which luck the interval assumes; () if it assumes none.
+    """
     calibration = section.calibrated
     if calibration is None:
         if not section.assumed_luck_pct or section.decision_without_luck:
@@ -404,7 +433,7 @@ def list_significant_metrics(section: Throughput) -> list[str]:
 
 
 def has_times(section: Throughput) -> bool:
-    """Whether there are step times to show, even if they decide nothing."""
+    """Return whether there are step times to show, even if they decide nothing."""
     return section.base_step_s is not None or section.head_step_s is not None
 
 

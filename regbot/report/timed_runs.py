@@ -27,6 +27,7 @@ class TimedRun:
 
     @property
     def block(self) -> int:
+        """Number of the block; 0 for a warm launch and for a run without a position in the session."""
         return self.run.position.block if self.run.position else 0
 
     @property
@@ -47,10 +48,12 @@ class TimedRuns:
     """All timed runs of one workload, in session order."""
 
     plan: TimedPlan | None
+    """What was planned for the workload; None if no timed run was planned."""
     runs: tuple[TimedRun, ...]
 
     @property
     def void(self) -> list[TimedRun]:
+        """The runs of void pairs."""
         return [run for run in self.runs if run.verdict.role == "void"]
 
     @property

@@ -21,41 +21,46 @@ from regbot.records.verdict import Finding, Status, Throughput, Verdict, Workloa
 from regbot.report.timed_runs import TimedRuns, select_timed_runs
 
 MAX_MISSING_LAYERS = 3
-"""Largest number of layers that are named because their collectives are gone. If more are affected, the number of the
-other layers is given."""
+"""Largest number of layers that are named because they lost their collectives. If more layers did, none is named."""
 
 
 @dataclass(frozen=True)
 class CollectiveCounts:
-    """Counts of one arm's collectives of one kind on one axis. ``layers``: counts by layer. ``outside``: count outside
-    of layers."""
+    """Counts of one arm's collectives of one kind on one axis, in one step."""
 
     count: int
+    """Number of collectives in total."""
     bytes: int
     layers: Mapping[str, int]
+    """Name of a layer -> count in the layer. Layers without such a collective are absent."""
     outside: int
+    """Count outside of layers."""
 
 
 @dataclass(frozen=True)
 class CollectiveLine:
-    """One kind of collective on one axis in both arms. ``reach``: number of layers that could issue such a
-    collective."""
+    """One kind of collective on one axis in both arms."""
 
     kind: Kind
     axis: str
     group_size: int
+    """Number of ranks of a group on the axis."""
     base: CollectiveCounts
     head: CollectiveCounts
     reach: int
+    """Number of layers that issue such a collective in either arm. If no layer of base does, number of all layers."""
     changed: bool
+    """Whether the arms differ in count or bytes of any phase, role, dtype and module."""
 
     def describe_count(self, tally: CollectiveCounts) -> str:
-        """Return the count as ``5 per layer``, ``2 per layer + 1``, ``4 in layers.17`` or ``5 in 47 of 48 layers``.
+        """Return one arm's count as ``5 per layer``, ``2 per layer + 1`` (1 outside of layers), ``4 in layers.17`` or
+        ``5 in 47 of 48 layers``.
 
-        Return '' if no layer issues such a collective.
+        Return '' if no layer issues such a collective. ``tally``: counts of the arm.
         """
         if not tally.layers:
             return ""
+        # The most frequent count of a layer, and the number of layers with this count.
         (usual_count, layer_count), *other_counts = Counter(tally.layers.values()).most_common()
         if layer_count == self.reach:
             words = f"{usual_count} per layer"
@@ -69,9 +74,10 @@ class CollectiveLine:
         return f"{words} + {tally.outside}" if tally.outside else words
 
     def list_missing_layers(self) -> list[str]:
-        """Return the layers in which head has none of base's collectives, if these few layers are the only change.
+        """Return the layers in which base has such collectives and head has none.
 
-        Return [] for every other change.
+        Return [] if there are more than ``MAX_MISSING_LAYERS``, if no layer of base kept them, or if a count changed
+        elsewhere.
         """
         missing = sorted(set(self.base.layers) - set(self.head.layers))
         kept = {layer: count for layer, count in self.base.layers.items() if layer not in missing}
@@ -81,17 +87,21 @@ class CollectiveLine:
 
 @dataclass(frozen=True)
 class WorkloadSection:
-    """One entry of the verdict with its runs. ``runs``: all static runs of the entry.
+    """One entry of the verdict with its runs: a workload on a mesh.
 
-    ``base`` and ``head``: the run whose ledger counts for each arm. It is the last static run with the outcome ok, or
-    the last static run if there is none. If the judge compared profiles of timed runs, it is a timed run.
+    ``base`` and ``head`` are the runs whose ledgers count. Usually this is the last static run of the arm with the
+    outcome ok, or the last static run if none is ok. If the judge compared profiles of timed runs, it is a timed run.
     """
 
     verdict: WorkloadVerdict
     runs: tuple[Run, ...]
+    """All static runs."""
     base: Run | None
+    """The run of base whose ledger counts; None if there is no such run."""
     head: Run | None
+    """The run of head whose ledger counts; None if there is no such run."""
     timed: TimedRuns
+    """All timed runs."""
 
     @property
     def name(self) -> str:
@@ -111,14 +121,16 @@ class WorkloadSection:
 
     @property
     def failed(self) -> list[Run]:
-        """The failed runs that affect the verdict. Static runs come before timed runs, and head comes before base."""
+        """The failed runs that affect the verdict: at most one static run and one timed run of each arm. Static runs
+        come before timed runs, and head comes before base."""
         static = [run for run in (self.head, self.base) if run is not None and run.outcome != "ok"]
-        last_failed = {run.arm.name: run for run in reversed(self.timed.failed)}
-        return [*static, *(last_failed[arm] for arm in ("head", "base") if arm in last_failed)]
+        # ``timed.failed`` begins with the last run. In reversed order, the last run of an arm replaces earlier ones.
+        last_timed = {run.arm.name: run for run in reversed(self.timed.failed)}
+        return [*static, *(last_timed[arm] for arm in ("head", "base") if arm in last_timed)]
 
     @property
     def foreign(self) -> list[str]:
-        """Watched packages that a run imported from outside its worktree."""
+        """Names of packages that a run imported from outside its worktree, although they must come from there."""
         runs = [self.base, self.head, *(timed_run.run for timed_run in self.timed.runs)]
         return list(dict.fromkeys(name for run in runs if run and run.code for name in run.code.foreign))
 
@@ -127,12 +139,12 @@ class WorkloadSection:
         """The reasons for the status of the workload. The reasons of the section that decided the status come first."""
         sections = [self.verdict.validity, self.verdict.sharding, self.verdict.throughput]
         known_sections = [section for section in sections if section is not None]
-        known_sections.sort(key=lambda section: section.status != self.status)
+        known_sections.sort(key=lambda section: section.status != self.status)  # False, the decisive one, sorts first
         return list(dict.fromkeys(reason for section in known_sections for reason in section.reasons))
 
     @property
     def ledgers(self) -> tuple[Ledger, Ledger] | None:
-        """The ledgers of base and head, None if one of them is missing. A missing ledger is unknown, not empty."""
+        """The ledgers of base and head; None if one of them is missing. A missing ledger is unknown, not empty."""
         if self.base is None or self.head is None or self.base.ledger is None or self.head.ledger is None:
             return None
         return self.base.ledger, self.head.ledger
@@ -151,14 +163,17 @@ class WorkloadSection:
 
     @cached_property
     def rows(self) -> list[Row]:
+        """The collectives of both arms by phase, role, dtype and module, for the detailed table; [] without ledgers."""
         return build_rows(*self.ledgers) if self.ledgers else []
 
     @cached_property
     def lines(self) -> list[CollectiveLine]:
+        """The collectives of both arms by kind and axis; [] without ledgers."""
         return fold_collectives(*self.ledgers) if self.ledgers else []
 
     @property
     def changed(self) -> list[CollectiveLine]:
+        """The lines that differ between the arms."""
         return [line for line in self.lines if line.changed]
 
 
@@ -181,33 +196,40 @@ def build_workload_sections(verdict: Verdict, session: Session) -> list[Workload
 
 
 def fold_collectives(base: Ledger, head: Ledger) -> list[CollectiveLine]:
-    """Return one line per kind, axis and group size. Changed lines come before unchanged ones, and lines with more
+    """Return one line per kind, axis and group size. Changed lines come before unchanged lines, and lines with more
     bytes in base come before lines with fewer."""
-    groups: dict[tuple[Kind, str, int], tuple[list[Entry], list[Entry]]] = defaultdict(lambda: ([], []))
-    for side, ledger in enumerate((base, head)):
-        for entry in ledger.entries:
-            groups[entry.kind, entry.axis, entry.group_size][side].append(entry)
-    every_layer = {find_unit(entry.where) for entry in (*base.entries, *head.entries) if in_layer(entry.where)}
+    base_groups, head_groups = _group_by_line(base), _group_by_line(head)
+    all_layers = {find_unit(entry.where) for entry in (*base.entries, *head.entries) if in_layer(entry.where)}
     folded = []
-    for (kind, axis, size), (base_entries, head_entries) in groups.items():
+    for key in dict.fromkeys([*base_groups, *head_groups]):
+        base_entries, head_entries = base_groups.get(key, []), head_groups.get(key, [])
         base_tally, head_tally = tally_entries(base_entries), tally_entries(head_entries)
-        reach = len(base_tally.layers.keys() | head_tally.layers.keys()) if base_tally.layers else len(every_layer)
+        layers = base_tally.layers.keys() | head_tally.layers.keys() if base_tally.layers else all_layers
+        kind, axis, group_size = key
         folded.append(
             CollectiveLine(
-                kind,
-                axis,
-                size,
-                base_tally,
-                head_tally,
-                reach,
-                _compute_totals(base_entries) != _compute_totals(head_entries),
+                kind=kind,
+                axis=axis,
+                group_size=group_size,
+                base=base_tally,
+                head=head_tally,
+                reach=len(layers),
+                changed=_compute_totals(base_entries) != _compute_totals(head_entries),
             )
         )
     return sorted(folded, key=lambda line: (not line.changed, -line.base.bytes, -line.head.bytes, line.kind, line.axis))
 
 
+def _group_by_line(ledger: Ledger) -> dict[tuple[Kind, str, int], list[Entry]]:
+    """Return the ledger entries by kind, axis and group size."""
+    groups: dict[tuple[Kind, str, int], list[Entry]] = defaultdict(list)
+    for entry in ledger.entries:
+        groups[entry.kind, entry.axis, entry.group_size].append(entry)
+    return groups
+
+
 def tally_entries(entries: Iterable[Entry]) -> CollectiveCounts:
-    """Count ``entries`` in total and by layer."""
+    """Count the collectives of ledger entries in total and by layer."""
     layers: Counter[str] = Counter()
     outside = size = 0
     for entry in entries:
@@ -220,7 +242,7 @@ def tally_entries(entries: Iterable[Entry]) -> CollectiveCounts:
 
 
 def in_layer(where: str) -> bool:
-    """Whether a module path contains a numbered layer."""
+    """Return whether a module path contains a numbered layer, such as ``layers.17.moe``."""
     return "*" in template(where)
 
 
@@ -230,10 +252,11 @@ def kind_words(kind: str) -> str:
 
 
 def _select_run(entry: WorkloadVerdict, session: Session, static_runs: Sequence[Run], arm: str) -> Run | None:
+    """Return the run whose ledger counts for an arm, as ``WorkloadSection`` describes; None if the arm has no run."""
     if entry.sharding is not None and entry.sharding.tier == "timed":
         return choose_run(session.timed_runs(entry.name), arm)
     attempts = [run for run in static_runs if run.arm.name == arm]
-    attempts.sort(key=lambda run: (run.outcome == "ok", run.attempt))
+    attempts.sort(key=lambda run: (run.outcome == "ok", run.attempt))  # the last is the last good run, if any
     return attempts[-1] if attempts else None
 
 

@@ -1,12 +1,13 @@
 """Read and write the folder of shadow checks. Each check and each outcome has a file, which is never changed.
 
-The file of a check is called ``<head>-<time>-<hash>.json``, the file of an outcome ``<check>.outcome-<hash>.json``. The
-hash is that of the content. Writers therefore need no lock, two branches never conflict, and an edited file is
-detected.
+An outcome is the later decision of a person: was the check's verdict on the commit right? The file of a check is called
+``<head>-<time>-<hash>.json``, the file of an outcome ``<check>.outcome-<hash>.json``. ``<hash>`` is the hash of the
+file's content, and ``<check>`` is the name of the check's file without ``.json``. Writers therefore need no lock, two
+branches never conflict, and an edited file is detected.
 
 A file is written under a temporary name, synced and renamed, and then its folder is synced. When the writing function
 returns, the file is therefore on the disk. A killed writer leaves a file whose name begins with a dot. Git and readers
-ignore such files.
+ignore files with a dot.
 """
 
 import hashlib
@@ -35,29 +36,31 @@ from regbot.text.clip import clip_label, short_commit
 BLOCKING: tuple[Status, ...] = ("FAIL", "INVALID", "REVIEW")
 """Statuses with which a required check blocks a merge by default. REVIEW blocks until somebody accepts it."""
 
-CLAIMS: tuple[Status, ...] = ("FAIL", "REVIEW")
+REGRESSION_STATUSES: tuple[Status, ...] = ("FAIL", "REVIEW")
 """Statuses that report a regression or a possible regression. INVALID is left out, because it says nothing about the
 change."""
 
 MIN_COMMIT_CHARACTERS = 6
+"""Smallest number of characters by which a user may name a commit."""
 MAX_BYTES = 2**20
+"""Largest size of a file that is read."""
 HASH_CHARACTERS = 12
 """Number of characters of the hash in a file name."""
 
-R = TypeVar("R", bound=Record)
+RecordType = TypeVar("RecordType", bound=Record)
 
-_ENTRY_NAME = re.compile(rf"[0-9a-f]{{40}}(?:[0-9a-f]{{24}})?-[0-9]{{8}}T[0-9]{{6}}Z-[0-9a-f]{{{HASH_CHARACTERS}}}")
-_OUTCOME_NAME = re.compile(rf"({_ENTRY_NAME.pattern})\.outcome-[0-9a-f]{{{HASH_CHARACTERS}}}")
+_CHECK_NAME = re.compile(rf"[0-9a-f]{{40}}(?:[0-9a-f]{{24}})?-[0-9]{{8}}T[0-9]{{6}}Z-[0-9a-f]{{{HASH_CHARACTERS}}}")
+_OUTCOME_NAME = re.compile(rf"({_CHECK_NAME.pattern})\.outcome-[0-9a-f]{{{HASH_CHARACTERS}}}")
 
 FOLDER_FILES = {".gitattributes": "* -text\n", ".gitignore": ".*.json.*\n..*\n"}
-"""Files with settings for git. Git must not change line ends, because the hash covers them. Git must ignore the files
-of killed writers."""
+"""Files with settings for git, by name. Git must not change line ends, because the hash covers line ends. Git must
+ignore the files of killed writers."""
 
 RESTORE_ADVICE = "restore it from git, or delete it"
 
 
 def record_check(verdict: Verdict, folder: Path, now: datetime, blocking: Collection[Status] = BLOCKING) -> Path:
-    """Write the result of a check and return its path. ``blocking``: the statuses that would block the merge.
+    """Write the result of a check and return the path of the file. ``blocking``: statuses that would block the merge.
 
     Raises OSError.
     """
@@ -81,17 +84,19 @@ def settle_commit(folder: Path, commit: str, outcome: OutcomeKind, who: str, why
     RecordError if ``commit`` matches no commit or several, or if the commit's last check cannot have this outcome.
     Raises OSError.
     """
-    last = load_checks_of_commit(folder, commit)[-1]
-    _check_outcome(last.entry, outcome)
+    *_, last_check = load_checks_of_commit(folder, commit)
+    _require_fitting_outcome(last_check.entry, outcome)
     record = ShadowOutcome(
-        entry=last.name, head=last.entry.head, outcome=outcome, who=who, when=format_time(now), why=why
+        entry=last_check.name, head=last_check.entry.head, outcome=outcome, who=who, when=format_time(now), why=why
     )
-    return _write(folder, f"{last.name}.outcome-", record)
+    return _write(folder, f"{last_check.name}.outcome-", record)
 
 
 def load_checks_of_commit(folder: Path, commit: str) -> list[ShadowRow]:
-    """Return the checks of the commit whose hash begins with ``commit``. Raises RecordError if no commit or several
-    commits match."""
+    """Return the checks of the commit whose hash begins with ``commit``, oldest first.
+
+    Raises RecordError if ``commit`` is too short, or if no commit or several commits match.
+    """
     prefix = commit.lower()
     if len(prefix) < MIN_COMMIT_CHARACTERS:
         raise RecordError(
@@ -111,20 +116,19 @@ def load_checks(folder: Path) -> list[ShadowRow]:
     """Return all checks, ordered by the time when they ended. Each has the last outcome of its commit. If the folder
     does not exist, the list is empty.
 
-    No file is skipped. Raises RecordError for a file that cannot be read or does not match its name.
+    No file is skipped. Raises RecordError for a file that cannot be read, or whose content does not match its name.
     """
     entries: dict[str, ShadowEntry] = {}
-    outcomes: list[tuple[str, str, ShadowOutcome]] = []
+    outcomes: dict[str, ShadowOutcome] = {}
     for path in _list_files(folder):
-        if _ENTRY_NAME.fullmatch(path.stem):
+        if _CHECK_NAME.fullmatch(path.stem):
             entries[path.stem] = _read(path, ShadowEntry)
         elif _OUTCOME_NAME.fullmatch(path.stem):
-            outcome = _read(path, ShadowOutcome)
-            outcomes.append((outcome.when, path.stem, outcome))
+            outcomes[path.stem] = _read(path, ShadowOutcome)
         else:
             raise RecordError(f"{path}: its name is not that of a shadow check: delete or move it")
-    last_outcomes: dict[str, ShadowOutcome] = {}
-    for _, name, outcome in sorted(outcomes, key=lambda item: item[:2]):
+    last_outcomes: dict[str, ShadowOutcome] = {}  # by head commit
+    for name, outcome in sorted(outcomes.items(), key=lambda item: (item[1].when, item[0])):
         entry = entries.get(outcome.entry)
         if entry is None or entry.head != outcome.head or not name.startswith(f"{outcome.entry}."):
             raise RecordError(f"{folder / name}.json: is the outcome of a check that is missing: {RESTORE_ADVICE}")
@@ -138,15 +142,18 @@ def load_checks(folder: Path) -> list[ShadowRow]:
     return [ShadowRow(name=name, entry=entry, outcome=last_outcomes.get(entry.head)) for name, entry in ordered]
 
 
-def _check_outcome(entry: ShadowEntry, outcome: OutcomeKind) -> None:
-    """Check that the outcome fits the check's status. Raises RecordError."""
-    is_claim = entry.verdict in CLAIMS
-    if is_claim and outcome == "missed":
+def _require_fitting_outcome(entry: ShadowEntry, outcome: OutcomeKind) -> None:
+    """Raise RecordError if a check with this verdict cannot have ``outcome``.
+
+    Only a reported regression can be confirmed or refuted. Only an unreported regression can be missed.
+    """
+    reports_regression = entry.verdict in REGRESSION_STATUSES
+    if reports_regression and outcome == "missed":
         raise RecordError(
             f"the shadow check reported {entry.verdict} for {short_commit(entry.head)}, so it missed no regression: "
             "give 'confirmed', or 'refuted' if there is no regression"
         )
-    if not is_claim and outcome in ("confirmed", "refuted"):
+    if not reports_regression and outcome in ("confirmed", "refuted"):
         raise RecordError(
             f"the shadow check reported {entry.verdict} for {short_commit(entry.head)}, which cannot be {outcome}: "
             "give 'missed' for a regression that was detected later"
@@ -154,20 +161,17 @@ def _check_outcome(entry: ShadowEntry, outcome: OutcomeKind) -> None:
 
 
 def _summarize_workload(workload: WorkloadVerdict) -> ShadowWorkload:
+    """Return the statuses of a workload, its findings that are not PASS, and the reason for its gravest status."""
     sections = [
         section for section in (workload.sharding, workload.validity, workload.throughput) if section is not None
     ]
     gravest = min(sections, key=lambda section: GRAVITY.index(section.status))
+    findings = workload.sharding.findings if workload.sharding else []
+    labels = [clip_label(f"{finding.pattern}@{finding.axis}") for finding in findings if finding.status != "PASS"]
     return ShadowWorkload(
         name=workload.name,
         sharding=workload.sharding.status if workload.sharding else None,
-        findings=list(
-            dict.fromkeys(
-                clip_label(f"{finding.pattern}@{finding.axis}")
-                for finding in (workload.sharding.findings if workload.sharding else [])
-                if finding.status != "PASS"
-            )
-        ),
+        findings=list(dict.fromkeys(labels)),  # without duplicates
         throughput=_summarize_throughput(workload.throughput) if workload.throughput else None,
         validity=workload.validity.status,
         reason=gravest.reasons[0] if gravest.reasons else "",
@@ -200,7 +204,7 @@ def _list_files(folder: Path) -> list[Path]:
     return sorted(path for path in paths if path.name != "README.md")
 
 
-def _read(path: Path, model: type[R]) -> R:
+def _read(path: Path, model: type[RecordType]) -> RecordType:
     """Return the record in a file whose name ends with the hash of its content. Raises RecordError."""
     data = read_capped(path, MAX_BYTES)
     if not path.stem.endswith(_hash(data)):
@@ -237,7 +241,7 @@ def _format_for_name(moment: str) -> str:
 
 
 def _sync(folder: Path) -> None:
-    """Sync a folder, so that the names of its files are on the disk too."""
+    """Sync a folder, because syncing a file does not put the file's name on the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -21,6 +21,9 @@ from regbot.text.words import count
 from regbot.text.wrap import wrapped
 
 SUBJECT_CHARACTERS = 60
+"""Largest length of a commit's subject in a list."""
+DAY_CHARACTERS = len("2026-03-14")
+"""Number of characters of the day in a time such as ``2026-03-14T09:26:53Z``."""
 NO_CHECKS = "no shadow check is recorded here; run 'regbot check --shadow'"
 
 CONSEQUENCES: dict[Status, str] = {
@@ -30,6 +33,7 @@ CONSEQUENCES: dict[Status, str] = {
     "REVIEW": "would have asked for a review of",
     "INCONCLUSIVE": "would have decided nothing about",
 }
+"""Status of a check -> what regbot would have done, as a part of the sentence after the check."""
 
 
 def write_sentence(status: Status, would_block: bool, path: Path) -> str:
@@ -49,8 +53,8 @@ def write_list(listing: ShadowListing) -> str:
 
 
 def write_checks(rows: Sequence[ShadowRow]) -> str:
-    """Return all details of the checks of one commit."""
-    parts = []
+    """Return all details of the checks of one commit, a paragraph for each check."""
+    paragraphs = []
     for row in rows:
         entry = row.entry
         commits = f"{short_commit(entry.base)} -> {short_commit(entry.head)}"
@@ -66,26 +70,27 @@ def write_checks(rows: Sequence[ShadowRow]) -> str:
             sections = f"sharding {workload.sharding or '-'}{findings}{throughput}, validity {workload.validity}"
             lines.append(printable(f"  {workload.name}: {sections}"))
             lines += [wrapped(workload.reason, "    ")] if workload.reason else []
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts)
+        paragraphs.append("\n".join(lines))
+    return "\n\n".join(paragraphs)
 
 
 def write_scoreboard(board: Scoreboard) -> str:
+    """Return the scoreboard: totals, commits by verdict, the two shares, commits to settle, settled commits."""
     if board.first is None or board.last is None:
         since = f" since {board.since}" if board.since else ""
         return f"no shadow check is recorded{since}" if since else NO_CHECKS
     commits = count(board.commits, "commit")
     lines = [
-        f"shadow scoreboard, {board.first[:10]} to {board.last[:10]}",
+        f"shadow scoreboard, {board.first[:DAY_CHARACTERS]} to {board.last[:DAY_CHARACTERS]}",
         f"{count(board.checks, 'check')} of {commits}, {board.minutes:.0f} minutes of timed runs",
         f"would have stopped {board.would_block} of {commits}",
         "",
         f"  {'verdict':<13} {'commits':>7}",
-        _format_claims("FAIL", board.fail),
-        _format_claims("REVIEW", board.review),
-        _format_unflagged("INVALID", board.invalid),
-        _format_unflagged("INCONCLUSIVE", board.inconclusive),
-        _format_unflagged("PASS", board.passed),
+        _format_claim_counts("FAIL", board.fail),
+        _format_claim_counts("REVIEW", board.review),
+        _format_unflagged_counts("INVALID", board.invalid),
+        _format_unflagged_counts("INCONCLUSIVE", board.inconclusive),
+        _format_unflagged_counts("PASS", board.passed),
         "",
         _format_share("settled FAILs that were right", board.precision, "no FAIL is settled"),
         _format_share("known regressions that got FAIL", board.recall, "no regression is known"),
@@ -93,26 +98,33 @@ def write_scoreboard(board: Scoreboard) -> str:
     if board.open:
         lines += ["", "open: settle each with 'regbot shadow settle COMMIT confirmed|refuted|unknown --why TEXT'"]
         for row in board.open:
-            lines += [_format_row(row, ""), *_list_reasons(row)]
+            lines += [_format_row(row, outcome=""), *_list_reasons(row)]
     if board.settled:
         lines += ["", "settled"]
         for row in board.settled:
-            lines += [_format_row(row, ""), wrapped(_describe_outcome(row), "    ")]
+            lines += [_format_row(row, outcome=""), wrapped(_describe_outcome(row), "    ")]
     return "\n".join(lines)
 
 
-def _format_claims(name: str, claims: ClaimCounts) -> str:
-    outcomes = f"{claims.confirmed} confirmed, {claims.refuted} refuted, {claims.unknown} unknown, {claims.open} open"
-    return f"  {name:<13} {claims.commits:>7}   {outcomes}" if claims.commits else f"  {name:<13} {0:>7}"
+def _format_claim_counts(status: Status, counts: ClaimCounts) -> str:
+    """Return the line of FAIL or REVIEW: the number of commits with this verdict, and their outcomes."""
+    outcomes = f"{counts.confirmed} confirmed, {counts.refuted} refuted, {counts.unknown} unknown, {counts.open} open"
+    return _format_status_row(status, counts.commits, outcomes)
 
 
-def _format_unflagged(name: str, counts: UnflaggedCounts) -> str:
-    return f"  {name:<13} {counts.commits:>7}" + (
-        f"   {counts.missed} missed, as far as known" if counts.commits else ""
-    )
+def _format_unflagged_counts(status: Status, counts: UnflaggedCounts) -> str:
+    """Return the line of a status that reports no regression: the commits with it, and those with a regression."""
+    return _format_status_row(status, counts.commits, f"{counts.missed} missed, as far as known")
+
+
+def _format_status_row(status: Status, commits: int, outcomes: str) -> str:
+    """Return a line of the table of verdicts. A line without commits has no outcomes."""
+    row = f"  {status:<13} {commits:>7}"
+    return f"{row}   {outcomes}" if commits else row
 
 
 def _format_share(label: str, share: ShareInterval | None, fallback: str) -> str:
+    """Return a share with its interval; ``fallback`` in place of the numbers if there is no share."""
     if share is None:
         return f"  {label}: {fallback}"
     bounds = f"95% interval {share.low:.0%} to {share.high:.0%}"
@@ -120,27 +132,33 @@ def _format_share(label: str, share: ShareInterval | None, fallback: str) -> str
 
 
 def _format_row(row: ShadowRow, outcome: str) -> str:
+    """Return a check on one line: day, head, verdict, ``outcome`` (left out if '') and the subject of the commit."""
     subject = clip_line(printable(row.entry.subject), SUBJECT_CHARACTERS)
-    cells = f"{row.entry.created[:10]}  {short_commit(row.entry.head)}  {row.entry.verdict:<12}"
-    return "  ".join(part for part in (f"  {cells}", f"{outcome:<9}" if outcome else "", subject) if part).rstrip()
+    cells = f"{row.entry.created[:DAY_CHARACTERS]}  {short_commit(row.entry.head)}  {row.entry.verdict:<12}"
+    parts = [f"  {cells}", f"{outcome:<9}", subject] if outcome else [f"  {cells}", subject]
+    return "  ".join(parts).rstrip()
 
 
 def _format_outcome(row: ShadowRow) -> str:
+    """Return the kind of the outcome; '-' if nobody has settled the commit."""
     return row.outcome.outcome if row.outcome else "-"
 
 
 def _list_reasons(row: ShadowRow) -> list[str]:
-    """Return the reasons for the status of a check, each with the workloads that it applies to."""
-    workloads: dict[str, list[str]] = {}
+    """Return the reasons for the verdict of a check, each with the names of the workloads that have this reason."""
+    workloads_by_reason: dict[str, list[str]] = {}
     for workload in row.entry.workloads:
-        if (reason := _describe_findings(workload, row.entry.verdict)) is not None:
-            workloads.setdefault(reason or "no reason was given", []).append(workload.name)
-    return [wrapped(f"{reason} ({', '.join(names)})", "    ") for reason, names in workloads.items()]
+        reason = _explain_status(workload, row.entry.verdict)
+        if reason is not None:
+            workloads_by_reason.setdefault(reason or "no reason was given", []).append(workload.name)
+    return [wrapped(f"{reason} ({', '.join(names)})", "    ") for reason, names in workloads_by_reason.items()]
 
 
-def _describe_findings(workload: ShadowWorkload, status: Status) -> str | None:
-    """Return the findings of those sections of a workload that have ``status``; None where no section has
-    ``status``."""
+def _explain_status(workload: ShadowWorkload, status: Status) -> str | None:
+    """Return why sections of a workload have ``status``: findings, step times, or the stored reason.
+
+    Returns None if no section has ``status``, and '' if sections have it without a stored reason.
+    """
     parts = []
     if workload.sharding == status:
         parts += workload.findings or [workload.reason]
@@ -154,11 +172,10 @@ def _describe_findings(workload: ShadowWorkload, status: Status) -> str | None:
 def _describe_outcome(row: ShadowRow) -> str:
     """Return the outcome of a row's commit with the person, the date and the reason; '' without an outcome."""
     outcome = row.outcome
-    return (
-        printable(f"{outcome.outcome} (settled by {outcome.who} on {outcome.when[:10]}): {outcome.why}")
-        if outcome
-        else ""
-    )
+    if outcome is None:
+        return ""
+    who_and_when = f"settled by {outcome.who} on {outcome.when[:DAY_CHARACTERS]}"
+    return printable(f"{outcome.outcome} ({who_and_when}): {outcome.why}")
 
 
 def _format_throughput(throughput: ShadowThroughput) -> str:

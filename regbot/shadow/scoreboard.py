@@ -6,7 +6,7 @@ confirmed and the last check of the commit passed, the commit therefore counts a
 
 Shares have exact 95% intervals, because there are few commits in a trial of two weeks. For example, a gate that is
 wrong half of the time may still be right in three of three cases. A missed regression is known only if somebody looked
-for it.
+for regressions in that commit.
 """
 
 from collections.abc import Sequence
@@ -15,19 +15,21 @@ from pathlib import Path
 
 from regbot.records.shadow import ClaimCounts, Scoreboard, ShadowRow, ShareInterval, UnflaggedCounts
 from regbot.records.verdict import Status
-from regbot.shadow.entries import CLAIMS, load_checks
+from regbot.shadow.entries import REGRESSION_STATUSES, load_checks
 
 
 def compute_scoreboard(folder: Path, since: date | None = None) -> Scoreboard:
-    """Return the scoreboard of the checks in ``folder`` that ended on the day ``since`` (UTC) or later; None for all
-    checks.
+    """Return the scoreboard of the checks in ``folder`` that ended on the day ``since`` (UTC) or later.
 
-    Raises RecordError.
+    ``since`` is None for all checks. Raises RecordError.
     """
-    rows = [row for row in load_checks(folder) if since is None or row.entry.created[:10] >= since.isoformat()]
-    last_rows = sorted({row.entry.head: row for row in rows}.values(), key=lambda row: (row.entry.created, row.name))
-    fail = [row for row in last_rows if row.entry.verdict == "FAIL"]
-    confirmed = sum(_is_regression(row) is True for row in fail)
+    rows = [row for row in load_checks(folder) if since is None or _ended_since(row, since)]
+    last_row_by_commit = {row.entry.head: row for row in rows}  # a later row of the same commit replaces the earlier
+    last_rows = sorted(last_row_by_commit.values(), key=lambda row: (row.entry.created, row.name))
+    failed = [row for row in last_rows if row.entry.verdict == "FAIL"]
+    confirmed = sum(_is_regression(row) is True for row in failed)
+    fails_with_known_truth = sum(_is_regression(row) is not None for row in failed)
+    known_regressions = sum(_is_regression(row) is True for row in last_rows)
     return Scoreboard(
         since=since.isoformat() if since else None,
         first=rows[0].entry.created if rows else None,
@@ -35,26 +37,36 @@ def compute_scoreboard(folder: Path, since: date | None = None) -> Scoreboard:
         checks=len(rows),
         commits=len(last_rows),
         would_block=sum(row.entry.would_block for row in last_rows),
-        fail=_count_claims(last_rows, "FAIL"),
-        review=_count_claims(last_rows, "REVIEW"),
-        passed=_count_unflagged(last_rows, "PASS"),
-        inconclusive=_count_unflagged(last_rows, "INCONCLUSIVE"),
-        invalid=_count_unflagged(last_rows, "INVALID"),
-        precision=_compute_share(confirmed, sum(_is_regression(row) is not None for row in fail)),
-        recall=_compute_share(confirmed, sum(_is_regression(row) is True for row in last_rows)),
+        fail=_count_reported(last_rows, "FAIL"),
+        review=_count_reported(last_rows, "REVIEW"),
+        passed=_count_unreported(last_rows, "PASS"),
+        inconclusive=_count_unreported(last_rows, "INCONCLUSIVE"),
+        invalid=_count_unreported(last_rows, "INVALID"),
+        precision=_compute_share(confirmed, fails_with_known_truth),
+        recall=_compute_share(confirmed, known_regressions),
         minutes=sum(row.entry.minutes for row in rows),
-        open=[row for row in last_rows if row.entry.verdict in CLAIMS and row.outcome is None],
+        open=[row for row in last_rows if row.entry.verdict in REGRESSION_STATUSES and row.outcome is None],
         settled=[row for row in last_rows if row.outcome is not None],
     )
 
 
+def _ended_since(row: ShadowRow, since: date) -> bool:
+    """Return whether the check ended on the day ``since`` (UTC) or later."""
+    day = row.entry.created[:10]
+    return day >= since.isoformat()
+
+
 def _is_regression(row: ShadowRow) -> bool | None:
-    """Return whether a commit has a regression; None if unknown."""
+    """Return whether the commit has a regression, by its outcome; None if nobody settled it or the truth is unknown."""
     outcome = row.outcome.outcome if row.outcome else "unknown"
     return {"confirmed": True, "missed": True, "refuted": False, "unknown": None}[outcome]
 
 
-def _count_claims(rows: Sequence[ShadowRow], status: Status) -> ClaimCounts:
+def _count_reported(rows: Sequence[ShadowRow], status: Status) -> ClaimCounts:
+    """Count commits with ``status``, which reports a regression (FAIL) or a possible one (REVIEW), by outcome.
+
+    ``rows`` has the last check of each commit.
+    """
     matching = [row for row in rows if row.entry.verdict == status]
     return ClaimCounts(
         commits=len(matching),
@@ -65,12 +77,17 @@ def _count_claims(rows: Sequence[ShadowRow], status: Status) -> ClaimCounts:
     )
 
 
-def _count_unflagged(rows: Sequence[ShadowRow], status: Status) -> UnflaggedCounts:
+def _count_unreported(rows: Sequence[ShadowRow], status: Status) -> UnflaggedCounts:
+    """Count commits with ``status``, which reports no regression, and those of them that have a known regression.
+
+    ``rows`` has the last check of each commit. INVALID belongs here too: it says nothing about the commit.
+    """
     matching = [row for row in rows if row.entry.verdict == status]
     return UnflaggedCounts(commits=len(matching), missed=sum(_is_regression(row) is True for row in matching))
 
 
 def _compute_share(count: int, total: int) -> ShareInterval | None:
+    """Return ``count`` of ``total`` with its exact 95% interval; None if ``total`` is 0."""
     if not total:
         return None
     from regbot.stats.calibration import RateEstimate  # loads scipy, which listing checks does not need

@@ -9,7 +9,7 @@ COMMIT_CHARACTERS = 12
 
 
 def clip(text: str, characters: int) -> str:
-    """Return ``text`` cut to at most ``characters``, including the ellipsis."""
+    """Return ``text`` cut to at most ``characters`` characters. The ellipsis of a cut counts as one of them."""
     return text if len(text) <= characters else text[: characters - 1] + "…"
 
 
@@ -24,8 +24,12 @@ def clip_message(text: str) -> str:
 
 
 def clip_line(text: str, characters: int) -> str:
-    """Return ``text`` on one line of at most ``characters``, with white space collapsed."""
-    return clip(" ".join(text[: 4 * characters].split()), characters)
+    """Return ``text`` on one line of at most ``characters`` characters. Each run of white space becomes one space.
+
+    Only the beginning of ``text`` is split into words, because a text from a pull request may be very long.
+    """
+    beginning = text[: 4 * characters]
+    return clip(" ".join(beginning.split()), characters)
 
 
 def short_commit(commit: str) -> str:

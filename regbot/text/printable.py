@@ -7,15 +7,20 @@ from pathlib import Path
 ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 """Terminal escape sequences: ECMA-48 control sequences, operating system commands, two-byte escapes."""
 
+UNPRINTABLE_CATEGORIES = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+"""Unicode categories of characters that are removed: control (Cc), format, which includes changes of the writing
+direction (Cf), surrogate (Cs), private use (Co), unassigned (Cn), line separator (Zl), paragraph separator (Zp)."""
+
 
 def printable(text: str) -> str:
-    """Return ``text`` on one line, safe for a terminal: without escape sequences, control characters and direction
-    changes."""
-    spaced = ESCAPE.sub("", text).replace("\t", " ").replace("\n", " ")
-    return "".join(c for c in spaced if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
+    """Return ``text`` on one line, safe for a terminal: without escape sequences, control characters and changes of the
+    writing direction."""
+    one_line = ESCAPE.sub("", text).replace("\t", " ").replace("\n", " ")
+    return "".join(character for character in one_line if unicodedata.category(character) not in UNPRINTABLE_CATEGORIES)
 
 
 def typed_path(path: Path) -> Path:
-    """Return ``path`` as a user would type it: relative to the working directory if inside it, else unchanged."""
+    """Return ``path`` as a user would type it: relative to the working directory if ``path`` is inside it. Any
+    other path is returned unchanged."""
     working_directory = Path.cwd()
     return path.relative_to(working_directory) if path.is_relative_to(working_directory) else path

@@ -4,32 +4,39 @@ from collections.abc import Collection, Iterable, Sequence
 
 
 def columns(rows: Sequence[Sequence[str]], right: Collection[int] = (), indent: str = "") -> list[str]:
-    """Return one line for each of ``rows``. A column is as wide as its widest cell.
+    """Return one line of text for each of ``rows``. A column is as wide as its widest cell.
 
-    Columns whose numbers are in ``right`` are right-aligned.
+    ``right``: numbers of the right-aligned columns, from 0. ``indent`` is put before each line.
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        indent
-        + "  ".join(
+    widths = _column_widths(rows)
+    lines = []
+    for row in rows:
+        cells = [
             cell.rjust(width) if number in right else cell.ljust(width)
             for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+        ]
+        lines.append(indent + "  ".join(cells).rstrip())
+    return lines
+
+
+def _column_widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the length of the longest cell of each column."""
+    return [max(map(len, column)) for column in zip(*rows, strict=True)]
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:
     """Return ``rows`` as a table. The first row is the header and has a rule below it. Columns of numbers are
     right-aligned."""
-    numeric = {
-        number
-        for number, column in enumerate(zip(*rows[1:], strict=True))
-        if all(cell[:1].isdigit() or not cell for cell in column)
-    }
-    head, *body = columns(rows, numeric)
-    rule = "  ".join("-" * max(map(len, column)) for column in zip(*rows, strict=True))
-    return "\n".join([head, rule, *body])
+    body_columns = zip(*rows[1:], strict=True)
+    numeric = {number for number, cells in enumerate(body_columns) if all(map(_is_number_or_empty, cells))}
+    header, *body = columns(rows, right=numeric)
+    rule = "  ".join("-" * width for width in _column_widths(rows))
+    return "\n".join([header, rule, *body])
+
+
+def _is_number_or_empty(cell: str) -> bool:
+    """Return whether a cell begins with a digit, such as ``8 GiB``, or is empty."""
+    return not cell or cell[0].isdigit()
 
 
 def markdown_row(cells: Iterable[str]) -> str:

@@ -2,10 +2,15 @@
 
 
 def binary_bytes(size: int) -> str:
-    """Return ``134217728`` as ``128 MiB``: three significant digits, powers of 1024, exact below 1 KiB."""
+    """Return ``size`` bytes as text, for example ``134217728`` as ``128 MiB``.
+
+    Units are powers of 1024. A number below 1 KiB is exact. A larger number has three significant digits, or as many
+    as its whole part.
+    """
     value = float(size)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":
-            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.3g} {unit}"
+            is_whole = unit == "B" or value >= 100
+            return f"{value:.0f} {unit}" if is_whole else f"{value:.3g} {unit}"
         value /= 1024
     raise AssertionError("unreachable")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 def count(number: int, noun: str) -> str:
-    """Return ``number`` with its noun: ``1 pair``, ``4 pairs``."""
+    """Return ``number`` and ``noun`` in the fitting form: ``1 pair``, ``4 pairs``."""
     return f"{number} {plural(noun, number)}"
 
 
@@ -14,6 +14,6 @@ def plural(noun: str, number: int) -> str:
 
 
 def listed(names: Sequence[object], limit: int, separator: str = ", ") -> str:
-    """Return the first ``limit`` of ``names`` and the number of the others: ``a, b and 3 more``."""
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return separator.join(map(str, names[:limit])) + more
+    """Return the first ``limit`` of ``names`` and the number of further names: ``a, b and 3 more``."""
+    remainder = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return separator.join(map(str, names[:limit])) + remainder

@@ -16,9 +16,10 @@ def wrapped(text: str, first: str = "  ", rest: str | None = None, piped: int = 
     ``first`` is put before the first line, and ``rest`` before all other lines. ``rest`` is by default ``first``. The
     text is made safe for a terminal. Words are not broken, so that paths can be copied.
     """
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else piped
     return textwrap.fill(
         printable(text),
-        shutil.get_terminal_size().columns if sys.stdout.isatty() else piped,
+        width,
         initial_indent=first,
         subsequent_indent=first if rest is None else rest,
         break_long_words=False,
