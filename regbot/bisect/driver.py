@@ -24,8 +24,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 StopReason = Literal["done", "enough", "spoilt"]
-"""Why the loop stopped: no request is left (done), ``is_enough`` returned true although a request is left (enough), or
-too many runs in a row were void (spoilt).
+"""Why the loop stopped. done: no request is left. enough: a request is left, but ``is_enough`` returned true. spoilt:
+too many runs in a row were void.
 """
 
 POLL_S = 1.0
@@ -47,11 +47,11 @@ def drive(
     *,
     announce: Callable[[MeasurementRequest], None] = lambda _: None,
 ) -> StopReason:
-    """Measure until no request is left or ``is_enough`` returns true. Append each observation to ``observations``.
+    """Measure until no request is left, ``is_enough`` returns true, or ``VOID_LIMIT`` runs in a row are void.
 
-    If ``is_enough`` returns true, or a measurement or ``write_observation`` fails, the running measurements are
-    finished and written first. After an interrupt the function does not wait for them. Raises what ``measurer`` and
-    ``write_observation`` raise.
+    Each observation is written and appended to ``observations``. Before the function returns, it waits for the running
+    measurements and writes them. It also does so before it raises an error of ``measurer`` or ``write_observation``.
+    After an interrupt it does not wait. ``announce`` is called with each request before its measurement.
     """
     first_new = len(observations)
     free = list(range(slots))
@@ -78,7 +78,7 @@ def drive(
             if not running:
                 if _has_void_streak(observations[first_new:]):
                     return "spoilt"
-                # A search that has just ended is done, even if a limit was reached with its last measurement.
+                # If the last measurement both ended the search and reached a limit, the search is done.
                 has_request = is_enough() and next_requests(observations, (), measurer.stratum(free[0]))
                 return "enough" if has_request else "done"
             finished = wait(running, POLL_S, FIRST_COMPLETED).done
@@ -86,7 +86,8 @@ def drive(
                 record(future)
             free.sort()
     except BaseException as error:
-        wait_s = None if isinstance(error, Exception) else 0.0
+        wait_forever, no_wait = None, 0.0
+        wait_s = wait_forever if isinstance(error, Exception) else no_wait
         for future in wait(running, timeout=wait_s).done:
             if future.exception() is None:
                 record(future)
@@ -105,5 +106,6 @@ class _InlineExecutor(Executor):
 
 
 def _has_void_streak(observations: Sequence[Observation]) -> bool:
+    """Return whether the last ``VOID_LIMIT`` observations are all void."""
     last = observations[-VOID_LIMIT:]
     return len(last) == VOID_LIMIT and all(observation.void for observation in last)
