@@ -59,6 +59,7 @@ def drive(
     pool: Executor = ThreadPoolExecutor(slots) if slots > 1 else _InlineExecutor()
 
     def record(future: Future[Observation]) -> None:
+        """Free the slot of a finished measurement, and write its observation."""
         _, slot = running.pop(future)
         free.append(slot)
         observation = future.result()

@@ -67,6 +67,7 @@ class VersionEnvironment:
     """A virtual environment with one version of the package and the other packages of the workload's interpreter."""
 
     python: str
+    """Path of the interpreter."""
     variables: dict[str, str]
     """Environment variables of a launch. They put the commands of the environment first on PATH."""
     built: bool

@@ -43,25 +43,24 @@ def exact_answer(setup: BisectionSetup, observations: Sequence[Observation]) -> 
     remaining_requests = exact_search.next_requests(
         span, entries, observations, pending=(), expand_merge=setup.expand_merge_exact, most_runs=_UNLIMITED
     )
-    ends_differ = _ends_differ(span, entries, observations)
     outcome: BisectionOutcome
     if remaining_requests:
         outcome = "undecided"
+        reasons += _explain_open_search(setup, entries, observations)
     elif changes:
         outcome = "culprit"
-    else:
-        outcome = "undecided" if ends_differ or reasons else "none"
-    if remaining_requests:
-        reasons += _explain_open_search(setup, entries, observations)
-    elif not changes and ends_differ:
+    elif _ends_differ(span, entries, observations):
+        outcome = "undecided"
         reasons.append(
             "no single commit of this history explains the values; leave out --full to search the first parents only"
         )
-    elif not changes and reasons:
+    elif reasons:  # some workloads could not be measured at good or bad
+        outcome = "undecided"
         reasons.append(
             "good and bad agree in everything else that was compared, so it is not known whether they differ"
         )
-    elif not changes:
+    else:
+        outcome = "none"
         same = (
             "the ledgers of good and bad are the same" if header.on == "ledger" else "good and bad have the same value"
         )
@@ -104,10 +103,10 @@ def _explain_open_search(
         for step in exact.differing_neighbours(span.place_of_point, states):
             if len(step.candidates) > 1:
                 failures = sum(place in broken for place in step.candidates)
-                first, last = (span.points[place].name for place in (step.before, step.candidates[-1]))
+                name_before, last_name = span.points[step.before].name, span.points[step.candidates[-1]].name
                 reasons.append(
-                    f"the change is after {first}, in one of {len(step.candidates)} points up to {last}; {failures} of "
-                    "them could not be measured"
+                    f"the change is after {name_before}, in one of {len(step.candidates)} points up to {last_name}; "
+                    f"{failures} of them could not be measured"
                 )
     return list(dict.fromkeys(reasons))
 

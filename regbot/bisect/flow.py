@@ -53,7 +53,7 @@ MAX_WORKTREES = 16
 """Number of worktrees that stay in the cache after the bisection."""
 
 Picture = Callable[[Bisection], None]
-"""Show the answer so far. Called before each new measurement."""
+"""Shows the answer so far. It is called before each new measurement."""
 
 
 def plan_bisection(options: BisectionOptions) -> BisectionPlan:
@@ -96,7 +96,11 @@ def bisect(
                 excluded_hosts=fitness.quarantined_hosts,
             )
         )
-        trees = Worktrees(options.repo, options.cache, lambda text: watch(Progress(0, 0, text)), active_engine.sandbox)
+
+        def show_text(text: str) -> None:
+            watch(Progress(done=0, total=0, text=text))
+
+        trees = Worktrees(options.repo, options.cache, show_text, active_engine.sandbox)
         if measurer is None:
             is_new = all(observation.purpose == "reused" for observation in observations)
             measurer = _create_measurer(setup, trees, active_engine, stack, watch, is_new=is_new)
@@ -106,11 +110,13 @@ def bisect(
             picture(bisection)
             run_count = bisection.search_runs + bisection.confirm_runs + bisection.remainder_runs
             description = " ".join(word for word in (request.purpose, request.point.name, request.entry) if word)
-            watch(Progress(run_count, 0, f"{description}; {answer.describe_progress(bisection)}"))
+            text = f"{description}; {answer.describe_progress(bisection)}"
+            watch(Progress(done=run_count, total=0, text=text))
 
         is_over_budget = _budget_check(setup, observations)
 
         def find_common_failure() -> broken.CommonFailure | None:
+            """Return the reason for which many points cannot be measured. --anyway searches on despite it."""
             return None if options.anyway else broken.find_common_failure(observations)
 
         stop_reason = drive(
@@ -119,16 +125,18 @@ def bisect(
             measurer,
             log.append,
             options.slots,
-            lambda: is_over_budget() or find_common_failure() is not None,
+            is_enough=lambda: is_over_budget() or find_common_failure() is not None,
             announce=announce,
         )
         result = answer.compute_answer(setup, observations)
         failure = find_common_failure() if stop_reason == "enough" else None
-        first_reasons = [broken.explain_common_failure(failure, setup.tasks)] if failure is not None else []
-        last_reasons = _stop_reasons(stop_reason, header) if failure is None else []
+        if failure is not None:  # the user has to mend it, so it comes first
+            reasons = [broken.explain_common_failure(failure, setup.tasks), *result.reasons]
+        else:
+            reasons = [*result.reasons, *_stop_reasons(stop_reason, header)]
         result = result.model_copy(
             update={
-                "reasons": [*first_reasons, *result.reasons, *last_reasons],
+                "reasons": reasons,
                 "warnings": [*result.warnings, *dict.fromkeys(clip_message(note) for note in setup.notes)],
             }
         )
@@ -206,13 +214,15 @@ def _make_chooser(setup: BisectionSetup) -> ChooseRequests:
 
 def _budget_check(setup: BisectionSetup, observations: Sequence[Observation]) -> Callable[[], bool]:
     """Return a predicate that is true once the minutes of --budget are spent."""
-    budget = setup.header.budget_min
-    if budget is None:
+    if setup.header.budget_min is None:
         return lambda: False
-    return lambda: (
-        sum(observation.wall_s + observation.build_s for observation in observations if observation.purpose != "reused")
-        >= budget * 60
-    )
+    budget_s = setup.header.budget_min * 60
+
+    def is_spent() -> bool:
+        own_runs = [observation for observation in observations if observation.purpose != "reused"]
+        return sum(observation.wall_s + observation.build_s for observation in own_runs) >= budget_s
+
+    return is_spent
 
 
 def _create_measurer(
@@ -235,10 +245,13 @@ def _create_measurer(
     limits = Limits(
         max_output_bytes=int(local.max_output_mb * 2**20), max_record_bytes=int(local.max_record_mb * 2**20)
     )
+    # Noisy values are measured on reserved nodes. If the engine cannot reserve enough of them, a command runs without,
+    # and step times are refused below.
     seats: Seats | None = None
     if not header.exact and options.slots <= engine.slots:
         watch(Progress(done=0, total=0, text="waiting for other timed runs on these nodes"))
-        needs = needs_of(next(iter(setup.tasks.values()))) if setup.tasks else Needs(ranks=0, name="regbot bisect")
+        first_task = next(iter(setup.tasks.values()), None)  # None for a command
+        needs = needs_of(first_task) if first_task is not None else Needs(ranks=0, name="regbot bisect")
         check_stratum = ""
         if is_new and (node := engine.describe(needs)) is not None:
             check_stratum = continued_stratum(setup.reused_runs.lease, engine.name, node.name, time.time())
@@ -260,6 +273,7 @@ def _create_measurer(
 
 
 def _run_log(out: Path) -> RunLog[BisectionLog]:
+    """Return the log of the bisection in the folder ``out``, with its error messages."""
     return RunLog(
         out / LOG,
         "bisection",

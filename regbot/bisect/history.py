@@ -240,7 +240,8 @@ def _list_range(ends: _Ends, full: bool, paths: Sequence[str], suspected: Mappin
     if paths:
         touching_commits = _commits_touching(ends, full, paths)
         kept_commits = touching_commits | suspect_commits | {ends.bad_commit}
-        commit_count, commits = len(commits), [commit for commit in commits if commit["commit"] in kept_commits]
+        commit_count = len(commits)
+        commits = [commit for commit in commits if commit["commit"] in kept_commits]
         path_names = clip(printable(", ".join(paths)), 1000)
         if not touching_commits:
             warnings.append(f"no commit of the range touches {path_names}: check the spelling, or leave the paths out")
@@ -291,15 +292,16 @@ def _pull_request(subject: str) -> int | None:
 
 def _check_depth(ends: _Ends, commits: Sequence[Mapping[str, Any]]) -> None:
     """Raise CheckoutError if commits of the range are missing because the history is shallow."""
-    # the file lists the commits whose parents are missing (gitformat-shallow)
+    # This file of git lists the commits whose parents are missing (gitformat-shallow).
     shallow_file = common_dir(ends.repo) / "shallow"
     if not shallow_file.is_file():
         return
     cut_commits = set(shallow_file.read_text().split())
-    if missing := next((commit["commit"] for commit in commits if commit["commit"] in cut_commits), None):
+    first_cut = next((commit["commit"] for commit in commits if commit["commit"] in cut_commits), None)
+    if first_cut is not None:
         raise CheckoutError(
             f"{ends.repo}: some commits between GOOD {ends.good_revision!r} and BAD {ends.bad_revision!r} are missing: "
-            f"the repository is shallow, cut at {short_commit(missing)}",
+            f"the repository is shallow, cut at {short_commit(first_cut)}",
             DEEPEN_ADVICE,
         )
 

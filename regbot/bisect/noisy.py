@@ -48,8 +48,8 @@ nodes were lost.
 CONTINUED_CONFIRMATION_POSTERIOR = 0.5
 """A confirmation that has begun continues while the culprit has at least this probability."""
 
-MAX_CLEARED_CULPRITS = 3
-"""Maximum number of culprits that a confirmation cleared or could not confirm. With more of them the search stops,
+MAX_UNCONFIRMED_CULPRITS = 3
+"""Maximum number of likely culprits whose confirmation did not prove a slowdown. With more of them the search stops,
 because the runs do not fit the model.
 """
 
@@ -101,21 +101,24 @@ class SearchSettings:
     summary: str
     """Summary of a run that the search compares: median, mean or cost."""
     indifference: float
-    """The gate's indifference threshold, as a log-ratio."""
+    """The gate's indifference threshold, as a log-ratio. Smaller slowdowns do not matter."""
     confirm: bool = True
+    """Whether a culprit is compared with its parent before it counts."""
     seed: int = 0
+    """Seed of the order of runs in a confirmation, and of the outcomes that are imagined for pending runs."""
 
     @classmethod
     def from_header(cls, header: BisectionHeader, indifference: float) -> "SearchSettings":
-        noise = Noise(math.log1p(header.noise_pct / 100) if header.noise_pct else None, header.noise_pairs)
+        """Return the settings that a log's header gives. ``indifference`` comes from the configuration."""
+        noise_sd = math.log1p(header.noise_pct / 100) if header.noise_pct else None
         return cls(
-            noise,
-            header.posterior,
-            header.most_runs,
-            header.summary,
-            indifference,
-            header.confirm,
-            header.seed,
+            noise=Noise(noise_sd, header.noise_pairs),
+            posterior=header.posterior,
+            most_runs=header.most_runs,
+            summary=header.summary,
+            indifference=indifference,
+            confirm=header.confirm,
+            seed=header.seed,
         )
 
 
@@ -135,7 +138,9 @@ class SearchState:
 
     span: NoisySpan
     status: Status
-    """"found" means that a culprit is likely enough. Its confirmation may still be open (see ``gate_finished``)."""
+    """The status "found" means that a culprit is likely enough. Its confirmation may still be open
+    (``gate_finished``).
+    """
     analysis: SpanAnalysis | None = None
     gate: SequentialTest | None = None
     """Result of the culprit's confirmation so far; None before its first look."""
@@ -216,7 +221,7 @@ def _compute_state(
     settings: SearchSettings,
     mean_costs: RunCosts,
 ) -> SearchState:
-    """Compute the state of the search in one span, without its follow-up searches.
+    """Compute the state of the search in one span, without its follow-up searches. Parameters as in ``compute_search``.
 
     If the gate clears the likeliest culprit, the state is computed again without this culprit.
     """
@@ -225,7 +230,8 @@ def _compute_state(
         model = build_culprit_model(span, settings.noise, cleared_places)
         analysis = analyse_span(span, model, observations, settings.summary)
         state = SearchState(span, "searching", analysis, cleared_places=cleared_places)
-        if not (analysis.available[0] and analysis.available[-1]):
+        is_good_available, is_bad_available = analysis.available[0], analysis.available[-1]
+        if not (is_good_available and is_bad_available):
             state.status = "unmeasurable"
             return state
         if not is_noise_known(model, analysis.samples):
@@ -242,6 +248,7 @@ def _compute_state(
                 state.unmeasured_shares = tuple(unmeasured_shares(model, chances))
             return state
         has_confirmation = settings.confirm and _has_confirmation_run(span, state.place, observations)
+        # A search is chained if it continues the session of a check. Follow-up searches are not chained.
         is_chained = settings.confirm and not span.name and chained.has_check_of_session(observations)
         if has_confirmation:
             needed_probability = CONTINUED_CONFIRMATION_POSTERIOR
@@ -251,7 +258,7 @@ def _compute_state(
             needed_probability = settings.posterior
         is_likely = analysis.probability >= needed_probability
         has_failed_often = (
-            settings.confirm and _count_unconfirmed(span, analysis, observations, settings) > MAX_CLEARED_CULPRITS
+            settings.confirm and _count_unconfirmed(span, analysis, observations, settings) > MAX_UNCONFIRMED_CULPRITS
         )
         if has_failed_often and not (has_confirmation and is_likely):
             state.status = "undecided"
@@ -300,8 +307,9 @@ def _request_run(
         return state
     if any(request.purpose == "confirm" for request, _ in pending):
         return state
+    # The running measurements have no value yet, so 0 stands for it.
     running = [
-        Sample(span.places[request.point.key], 0.0, request_stratum)
+        Sample(span.places[request.point.key], value=0.0, stratum=request_stratum)
         for request, request_stratum in pending
         if request.point.key in span.places
     ]
@@ -417,13 +425,9 @@ def _confirm(
     result = evaluate_contrast(
         ContrastSides(name, parent, culprit), observations, pending, settings.seed, thresholds, stratum
     )
-    state.gate, state.gate_finished, state.failure, state.requests = (
-        result.gate,
-        result.finished,
-        result.failure,
-        result.requests,
-    )
-    state.nodes_unfit, state.blocks = result.nodes_unfit, result.blocks
+    state.gate, state.gate_finished = result.gate, result.finished
+    state.failure, state.nodes_unfit = result.failure, result.nodes_unfit
+    state.requests, state.blocks = result.requests, result.blocks
     return result.is_cleared
 
 

@@ -286,6 +286,7 @@ def _list_most_probable(state: noisy.SearchState) -> list[Candidate]:
 
 
 def _build_candidate(state: noisy.SearchState, place: int, probability: float) -> Candidate:
+    """Return the candidate at a place. Rounding may push a probability above 1, so it is limited."""
     assert state.analysis is not None
     return Candidate(
         point=state.span.points[place],

@@ -270,6 +270,7 @@ def _finding(
 
 
 def _describe_reference(against: str, reference: _ReferenceSummary, sd_pct: float | None) -> str:
+    """Return what a measurement was compared with, for the text "NN% slower than ..."."""
     spread = "" if sd_pct is None else f", sd {sd_pct:.1f}%"
     if against == "history":
         return f"before (median of {count(reference.n, 'probe')}{spread})"
@@ -302,6 +303,7 @@ def _has_fleet_slowed(
 
 
 def _fleet_text(measure: Measure, findings: Sequence[NodeFinding]) -> str:
+    """Return a sentence about the nodes that became slower together, and are therefore not called slow."""
     hosts = listed([host for finding in findings for host in finding.hosts], 8)
     return (
         f"{hosts}: {MEASURE_NAMES[measure]} {_format_range([finding.pct for finding in findings])} slower than before, "

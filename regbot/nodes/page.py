@@ -106,6 +106,7 @@ def _common_lines(sets: Sequence[str], fleet: Sequence[str]) -> list[str]:
 
 
 def _format_measurements(probe: NodeProbe) -> str:
+    """Return time and rates of a probe. Measurements that the probe did not make are left out."""
     parts = [probe.when, f"gemm {_format_rate(probe.gemm_tflops)} TFLOP/s"]
     if probe.local_all_to_all_gbs is not None:
         parts.append(f"all-to-all {_format_rate(probe.local_all_to_all_gbs)} GB/s")
@@ -120,6 +121,7 @@ def _describe_node(probe: NodeProbe) -> str:
 
 
 def _event_lines(event: NodeEvent) -> list[str]:
+    """Return a line about an event, and a line for each session in which a rank of the node was late."""
     sessions = event.evidence.stragglers if event.evidence else []
     straggler_lines = [
         f"session {session.session}: rank {session.rank} {session.pct:.0f}% late {session.text}".rstrip()

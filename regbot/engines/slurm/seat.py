@@ -49,6 +49,7 @@ class SlurmSeat:
 
     @property
     def allocation(self) -> Allocation:
+        """Job and hosts of the seat, and the sandbox program of its first node ('' without a sandbox)."""
         reservation = self._reservation
         return Allocation(
             engine="slurm",
