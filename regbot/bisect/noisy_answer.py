@@ -75,35 +75,53 @@ def decide_outcome(
 ) -> tuple[BisectionOutcome, list[str]]:
     """Return the outcome of the search and the sentences that explain it."""
     header = setup.header
-    analysis = root.analysis
-    assert analysis is not None
     if root.status == "unmeasurable":
-        reason_by_key = {
-            observation.point: observation.reason for observation in observations if not observation.usable
-        }
-        reason_by_place = {place: reason_by_key[key] for key, place in root.span.places.items() if key in reason_by_key}
-        place_by_end = {"good": 0, "bad": len(root.span.points) - 1}
-        return "unmeasurable", [
-            f"{end} cannot be measured: {reason_by_place[place]}"
-            for end, place in place_by_end.items()
-            if place in reason_by_place
-        ]
-    if root.status == "none" and root.cleared_places:
-        names = ", ".join(root.span.points[place].name for place in root.cleared_places)
-        return "none", [f"the gate has cleared {names}, and no other candidate remains: no slowdown is confirmed"]
+        return "unmeasurable", _explain_failed_ends(root, observations)
     if root.status == "none":
-        certainty = f"with probability {share(analysis.posterior.no_culprit)}"
-        return "none", [
-            f"{certainty} no commit made it {header.smallest_pct:.3g}% slower or more",
-            *_unmeasured_shares_reason(root),
-            *_faster_reason(root),
-        ]
+        return "none", _explain_none(header, root)
     if root.status == "found":
-        if header.confirm and (root.nodes_unfit or not root.gate_finished):
-            name, failure = root.span.points[root.place].name, f" ({root.failure})" if root.failure else ""
+        is_confirmation_open = header.confirm and (root.nodes_unfit or not root.gate_finished)
+        if is_confirmation_open:
+            name = root.span.points[root.place].name
+            failure = f" ({root.failure})" if root.failure else ""
             reason = f"{name} is by far the likeliest culprit, but its confirmation is not finished{failure}"
             return "undecided", [f"{reason}; continue with --resume"]
         return "culprit", [*_unresolved_merge_reason(root), *_undone_reason(root)]
+    return "undecided", _explain_undecided(header, root, observations)
+
+
+def _explain_failed_ends(root: noisy.SearchState, observations: Sequence[Observation]) -> list[str]:
+    """Return why good or bad cannot be measured."""
+    reason_by_key = {observation.point: observation.reason for observation in observations if not observation.usable}
+    reason_by_place = {place: reason_by_key[key] for key, place in root.span.places.items() if key in reason_by_key}
+    place_by_end = {"good": 0, "bad": len(root.span.points) - 1}
+    return [
+        f"{end} cannot be measured: {reason_by_place[place]}"
+        for end, place in place_by_end.items()
+        if place in reason_by_place
+    ]
+
+
+def _explain_none(header: BisectionHeader, root: noisy.SearchState) -> list[str]:
+    """Return why the search answers that there is no culprit."""
+    if root.cleared_places:
+        names = ", ".join(root.span.points[place].name for place in root.cleared_places)
+        return [f"the gate has cleared {names}, and no other candidate remains: no slowdown is confirmed"]
+    assert root.analysis is not None
+    certainty = f"with probability {share(root.analysis.posterior.no_culprit)}"
+    return [
+        f"{certainty} no commit made it {header.smallest_pct:.3g}% slower or more",
+        *_unmeasured_shares_reason(root),
+        *_faster_reason(root),
+    ]
+
+
+def _explain_undecided(
+    header: BisectionHeader, root: noisy.SearchState, observations: Sequence[Observation]
+) -> list[str]:
+    """Return why the search stopped without an answer."""
+    analysis = root.analysis
+    assert analysis is not None
     run_count = sum(observation.purpose == "search" for observation in observations)
     if analysis.posterior.no_culprit >= header.posterior:
         explanation = (
@@ -119,7 +137,7 @@ def decide_outcome(
     if root.cleared_places:
         names = ", ".join(root.span.points[place].name for place in root.cleared_places)
         reasons.append(f"the gate has cleared {names}: the runs do not fit a single lasting slowdown")
-    return "undecided", [*reasons, *_faster_reason(root)]
+    return [*reasons, *_faster_reason(root)]
 
 
 def _unresolved_merge_reason(root: noisy.SearchState) -> list[str]:

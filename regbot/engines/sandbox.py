@@ -35,8 +35,9 @@ USER = 1000
 RECORD_FILES = 20_000
 FILES_PER_MB = 256
 MIN_FILES = 4096
-"""Limits on the number of files in memory file systems. A file takes about 1 kB of kernel memory in addition to its
-content."""
+"""Limits on the number of files in file systems in memory: in the record, for each MB of /tmp, and at least in /tmp. A
+file takes about 1 kB of kernel memory in addition to its content.
+"""
 
 # Folders of the system in /, files in /etc, and files in /etc for a sandbox with a network. A guest may read them.
 SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -222,10 +223,12 @@ def _environment(env: Mapping[str, str], sandbox: Sandbox, writable: Sequence[Pa
 
 @dataclass(frozen=True)
 class _Bind:
-    """One mount point in the guest's file tree, with bubblewrap's options for it."""
+    """One mount point in the guest's file tree."""
 
     target: str
+    """Path in the guest's file tree."""
     options: tuple[str, ...]
+    """bubblewrap's options that create the mount point."""
 
 
 def _bind(source: Path | str, target: Path | str | None = None, write: bool = False, optional: bool = False) -> _Bind:
@@ -259,9 +262,12 @@ def _visible_binds(
     binds["/tmp"] = _bind(record / "tmp", "/tmp", write=True)
     binds["/dev/shm"] = _bind(record / "shm", "/dev/shm", write=True)
     binds[HOME] = _Bind(HOME, ("--dir", HOME))
-    binds |= {target: _bind(record / "files" / file, target) for target, file in _etc_files(sandbox).items()}
-    binds |= {str(path): _bind(path) for root in readable for path in _with_resolved(root)}
-    binds |= {str(path): _bind(path, write=True) for root in writable for path in _with_resolved(root)}
+    for file_name in _replacement_files(sandbox):
+        binds[f"/etc/{file_name}"] = _bind(record / "files" / file_name, f"/etc/{file_name}")
+    for folder in readable:
+        binds |= {str(path): _bind(path) for path in _with_resolved(folder)}
+    for folder in writable:
+        binds |= {str(path): _bind(path, write=True) for path in _with_resolved(folder)}
     log = launch.log.absolute()
     if any(log.is_relative_to(folder) for folder in writable):  # the guest must not change its log
         binds[str(log.parent)] = _bind(log.parent)
@@ -291,10 +297,6 @@ def _system_binds(sandbox: Sandbox) -> Iterator[_Bind]:
         if Path("/proc", name).exists():
             yield _bind("/dev/null", Path("/proc", name))
     yield _Bind("/dev", ("--dev", "/dev"))
-
-
-def _etc_files(sandbox: Sandbox) -> dict[str, str]:
-    return {f"/etc/{name}": name for name in _replacement_files(sandbox)}
 
 
 def _with_resolved(path: Path) -> tuple[Path, ...]:

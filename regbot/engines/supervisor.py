@@ -116,7 +116,7 @@ class Confinement:
         self.record, self.command, self.limit = launch["record_dir"], launch["command"], launch["max_dir_bytes"]
         self.stamps = launch.get("stamp", True)  # whether to set the times of the record's files
         self.exit_code: int | None = None
-        self.overflow = False  # whether the guest has exceeded a limit at any time
+        self.overflow = False  # whether the last check has found that a limit was exceeded
         self.file_systems = self.groups = self.growth = None
         if self.settings is None:
             return
@@ -137,8 +137,7 @@ class Confinement:
         self.command = [program, "--json-status-fd", str(self.status_writer), *words]
 
     def enter(self) -> None:
-        """Join the control groups and leave the keyring. Called in the child process, just before it starts the
-        guest."""
+        """Join the control groups and leave the keyring. The child process calls it just before it starts the guest."""
         if self.groups is not None:
             self.groups.join()
             self.script.leave_keyring()
@@ -247,6 +246,7 @@ class Supervisor:
         self.selector.register(self.output, selectors.EVENT_READ)
         timed_out = overflow = False
         try:
+            # The record folder is checked every POLL_S. In a sandbox, the disk usage is checked every GROWTH_S.
             deadline, poll_at = started + self.launch["timeout_s"], started + POLL_S
             while self.status is None and not (timed_out or overflow or self.log.fault):
                 growth_check_at = time.monotonic() + GROWTH_S if self.sandbox.growth else poll_at

@@ -89,6 +89,7 @@ class SlurmSeat:
         """
         hosts = self._reservation.hosts if launch.ranks else self._reservation.hosts[:1]
         launch = _add_environment(launch, self._settings.environment)
+        # The first host writes the launch's log. Each other host has a log of its own beside it.
         logs = [launch.log, *(launch.log.with_name(f"{launch.log.stem}.{host}.log") for host in hosts[1:])]
         request = step_request(launch) | {
             "commands": self._commands(launch, len(hosts)),
@@ -125,7 +126,7 @@ class SlurmSeat:
 
     @cached_property
     def _ports(self) -> "itertools.cycle[int]":
-        """Ports of the first node, which were free. Each launch takes the next one, because an old one may linger."""
+        """Ports of the first node that were free when it reported its facts. Each launch takes the next one."""
         return itertools.cycle(self._facts[0]["ports"])
 
     @cached_property
@@ -145,7 +146,7 @@ class SlurmSeat:
         while True:
             request = {
                 "facts": str(folder),
-                "sandbox": self._sandbox_settings(1),
+                "sandbox": self._sandbox_settings(nodes=1),
                 "has_gpus": bool(self._reservation.layout.gpus),
             }
             reports, output = self._run_step(hosts, request, "srun", FACTS_S)
@@ -258,8 +259,8 @@ class SlurmSeat:
     def _can_run_step(self, hosts: Sequence[str]) -> bool:
         """Whether all of ``hosts`` can run a job step now."""
         try:
-            request = {"facts": str(self._reservation.folder), "sandbox": None, "has_gpus": False}
-            reports, _ = self._run_step(hosts, request, "srun", limit_s=0.0)
+            facts_request = {"facts": str(self._reservation.folder), "sandbox": None, "has_gpus": False}
+            reports, _ = self._run_step(hosts, facts_request, "srun", limit_s=0.0)
         except EngineError:
             return False
         return len(reports) == len(hosts)
@@ -290,4 +291,5 @@ def _first_text(reports: Reports, hosts: Sequence[str], key: str) -> str:
 
 
 def _add_environment(launch: Launch, environment: Mapping[str, str]) -> Launch:
+    """Return ``launch`` with the variables of the key ``slurm.environment``, which override its own."""
     return replace(launch, env={**launch.env, **environment}) if environment else launch
