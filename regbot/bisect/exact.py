@@ -90,7 +90,7 @@ def next_on_line(
     chances = success_chances(len(place_of_point), states, broken)
     measurements_left = max_measurements(len(set(place_of_point)) - 1) - len(states)
     has_suspect = max(weights) > 1
-    # After this measurement, n more measurements can separate at most 2**n candidates.
+    # If n measurements are left after this one, each side may have at most 2**n candidates.
     largest_side = math.inf if broken or has_suspect else 2.0 ** (measurements_left - 1)
     spans = _open_spans(place_of_point, weights, states, broken, pending)
     while spans and len(chosen) < slots:

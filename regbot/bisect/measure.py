@@ -120,7 +120,7 @@ class PointCheckouts:
             lock = FileLock(folder / f"{point.tree}.{copy}.lock", timeout=0)
             try:
                 lock.acquire()
-            except Timeout:
+            except Timeout:  # another command uses this copy
                 continue
             try:
                 yield copy
