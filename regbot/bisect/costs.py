@@ -89,7 +89,8 @@ class CommandMeasurer:
 
         Raises NoSeatError and SeatLostError, because they concern the nodes and not the command.
         """
-        # Standard error goes to a separate file. Otherwise a warning could become the last line after the number.
+        # The outer bash sends standard error to a separate file ($0), and then runs the command ($1). Otherwise a
+        # warning could become the last line after the number.
         words = ("bash", "-c", 'exec 2>"$0"; exec bash -c "$1"', str(scratch / STDERR_FILE), self._command)
         launch = Launch(
             command=words,

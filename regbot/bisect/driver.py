@@ -54,8 +54,8 @@ def drive(
     After an interrupt it does not wait. ``announce`` is called with each request before its measurement.
     """
     first_new = len(observations)
-    free = list(range(slots))
-    running: dict[Future[Observation], tuple[MeasurementRequest, int]] = {}
+    free = list(range(slots))  # the slots in which nothing runs
+    running: dict[Future[Observation], tuple[MeasurementRequest, int]] = {}  # each with its request and slot
     pool: Executor = ThreadPoolExecutor(slots) if slots > 1 else _InlineExecutor()
 
     def record(future: Future[Observation]) -> None:
@@ -73,9 +73,10 @@ def drive(
                 requests = next_requests(observations, pending, measurer.stratum(free[0]))
                 if not requests:
                     break
-                slot = free.pop(0)
-                announce(requests[0])
-                running[pool.submit(measurer.measure, requests[0], slot)] = (requests[0], slot)
+                slot, next_request = free.pop(0), requests[0]
+                announce(next_request)
+                future = pool.submit(measurer.measure, next_request, slot)
+                running[future] = (next_request, slot)
             if not running:
                 if _has_void_streak(observations[first_new:]):
                     return "spoilt"
@@ -83,7 +84,8 @@ def drive(
                 has_request = is_enough() and next_requests(observations, (), measurer.stratum(free[0]))
                 return "enough" if has_request else "done"
             finished = wait(running, POLL_S, FIRST_COMPLETED).done
-            for future in sorted(finished, key=lambda future: running[future][1]):
+            slot_by_future = {future: slot for future, (_, slot) in running.items()}
+            for future in sorted(finished, key=slot_by_future.__getitem__):
                 record(future)
             free.sort()
     except BaseException as error:

@@ -1,5 +1,6 @@
 """The answer of a search on exact values: every change, its commits, and the findings of the ledgers."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from regbot.bisect import blame, exact, exact_search
@@ -279,20 +280,20 @@ def _build_places(setup: BisectionSetup, observations: Sequence[Observation]) ->
         for change in exact_search.find_changes(span, entry, observations, setup.expand_merge_exact):
             for place in change.candidates:
                 probabilities[place] = max(probabilities.get(place, 0.0), 1 / len(change.candidates))
-    counts: dict[int, int] = {}
-    broken: set[int] = set()
+    run_counts: Counter[int] = Counter()
+    failed_places: set[int] = set()
     for observation in observations:
         measured_place = span.place_by_key.get(observation.point)
         if measured_place is not None:
-            counts[measured_place] = counts.get(measured_place, 0) + 1
+            run_counts[measured_place] += 1
             if not observation.usable:
-                broken.add(measured_place)
+                failed_places.add(measured_place)
     return [
         PointSummary(
             key=span.points[place].key,
             probability=probabilities.get(place, 0.0),
-            runs=counts.get(place, 0),
-            measurable=place not in broken,
+            runs=run_counts[place],
+            measurable=place not in failed_places,
         )
         for place in span.places
     ]

@@ -64,8 +64,8 @@ class StepTimeMeasurer:
         # A run of a search belongs to no block. Its record still needs a position, so it gets the first one.
         position = Position(block=request.block or 1, slot=request.index_in_block, order="ABBA")
         spec = RunSpec(position, attempt=1, steps=self._plan.steps, cut=self._plan.cut)
-        workload = self._task.workload
-        task = replace(self._task, workload=workload.model_copy(update={"python": prepared.python or workload.python}))
+        python = prepared.python or self._task.workload.python
+        task = replace(self._task, workload=self._task.workload.model_copy(update={"python": python}))
         checkout = Checkout(arm_of(request.point), prepared.path, prepared.environment)
         run = time_run(task, spec, checkout, seat, Scratch(scratch, self._limits))
         shutil.rmtree(scratch / "record", ignore_errors=True)

@@ -228,9 +228,9 @@ def _describe_packages(task: Task) -> str:
             sorted(f"{distribution.metadata['Name']} {distribution.version}" for distribution in distributions())
         )
     program = shutil.which(python)
-    # The interpreter then lies in the checkout. The cache key contains the tree and the build commands, which decide
-    # its packages.
     if program is None:
+        # The interpreter lies in the checkout. The tree and the build commands decide its packages, and both are in the
+        # cache key already.
         return python
     folders = _list_package_folders(program)
     return json.dumps([program, *sorted(f"{folder} {folder.stat().st_mtime_ns}" for folder in folders)])

@@ -32,6 +32,7 @@ class SandboxProof:
     stopped: list[str]
     """Attempts that the sandbox stopped."""
     succeeded: list[str]
+    """Attempts that reached their target."""
     fault: str = ""
     """Why the attempts could not be run; '' if they were run."""
 

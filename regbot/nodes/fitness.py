@@ -104,6 +104,7 @@ class Fitness:
             return _SlowHosts()
         report = examine(self._folder, probes, self._now(), quarantine_slow=(), stragglers=evidence)
         slow = _find_slow(report)
+        # No host of the seat was in quarantine before, and ``examine`` has quarantined only those on trial.
         was_on_trial = bool(slow & self.quarantined_hosts())
         if slow and not was_on_trial:
             probes = self._measure(seat, needs, python)

@@ -107,6 +107,7 @@ def judge(latest: Sequence[NodeProbe], histories: Histories, thresholds: NodeThr
             has_history = len(own_history) >= limits.least
             against_own = _finding(probe, measure, own_history, "history", limits) if has_history else None
             against_peers = _finding(probe, measure, peers, "peers", limits) if peers else None
+            # Slower than before, but not slower than the peers: the whole fleet may have changed.
             if against_own and not against_peers and _has_fleet_slowed(probe, measure, latest, histories, limits):
                 fleet_findings.append(against_own)
                 continue
@@ -298,7 +299,8 @@ def _has_fleet_slowed(
         own_history = _own_history(recent, histories, limits)
         if is_comparable(recent, probe) and not _is_crowded(recent) and _has_enough(own_history, measure, limits):
             compared_count += 1
-            slower_count += _finding(recent, measure, own_history, "history", limits) is not None
+            if _finding(recent, measure, own_history, "history", limits) is not None:
+                slower_count += 1
     return slower_count >= 2 and 2 * slower_count >= compared_count
 
 

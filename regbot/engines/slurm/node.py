@@ -154,7 +154,7 @@ def main() -> None:
     line = bytearray()
     while not line.endswith(b"\n"):
         data = os.read(STDIN, 65536)
-        if not data:
+        if not data:  # regbot is gone
             return
         line += data
     request = json.loads(line)
