@@ -67,12 +67,13 @@ def simulate(
     probability ``target``. ``known`` has the runs before the search.
     """
     samples = list(known)
+    stratum = "search"  # all simulated runs belong to one stratum
     available = np.ones(model.affected.shape[1], dtype=bool)
     built: set[int] = set()
     for run_count in range(most_runs + 1):
         current = posterior(model, samples)
         best = int(np.argmax(current.culprit))
-        runs_left = runs_before_none(model, samples, "search", available)
+        runs_left = runs_before_none(model, samples, stratum, available)  # runs that the answer "none" still needs
         if current.no_culprit >= target and not runs_left:
             return Trial(None, run_count, len(built))
         if current.culprit[best] >= target:
@@ -82,10 +83,10 @@ def simulate(
         if current.no_culprit >= target:
             point = runs_left[0]
         else:
-            point = choose_next_run(model, samples, "search", available)
+            point = choose_next_run(model, samples, stratum, available)
         contains_culprit = culprit is not None and model.affected[culprit, point]
         true_value = effect if contains_culprit else 0.0
-        samples.append(Sample(point, float(rng.normal(true_value, noise)), "search"))
+        samples.append(Sample(point, float(rng.normal(true_value, noise)), stratum))
         built.add(point)
     return Trial(NO_ANSWER, most_runs, len(built))
 

@@ -478,15 +478,16 @@ def evaluate_contrast(
     the block is repeated in ``stratum``, because the two runs of a pair must come from one session.
     """
     contrast_runs = [run for run in observations if run.purpose == "confirm" and run.contrast == sides.name]
-    ratios: dict[str, list[float]] = {}
+    log_ratios: dict[str, list[float]] = {}  # by summary (median, mean or cost): culprit against parent, pair by pair
     gate: SequentialTest | None = None
     for block in range(1, block_count(LOOKS[-1]) + 1):
         order = draw_order(seed, sides.name, block)
         block_runs = [run for run in contrast_runs if run.block == block]
         state = block_state(_list_attempts(block_runs, stratum), BLOCK_VOID_LIMIT)
         if state.status in ("failed", "lost"):
-            reason = [run.reason for run in block_runs if not run.usable][-1]
-            return Contrast(gate, finished=True, requests=[], failure=reason, nodes_unfit=state.status == "lost")
+            last_failure = [run for run in block_runs if not run.usable][-1]
+            nodes_unfit = state.status == "lost"
+            return Contrast(gate, finished=True, requests=[], failure=last_failure.reason, nodes_unfit=nodes_unfit)
         if state.status == "open":
             point = sides.parent if order[state.slot] == "A" else sides.culprit
             request = MeasurementRequest(point, "confirm", sides.name, block, state.slot)
@@ -494,9 +495,9 @@ def evaluate_contrast(
         runs = _last_attempt(block_runs)
         for base_slot, head_slot in pair_slots(order):
             base, head = runs[base_slot], runs[head_slot]
-            for summary in base.values.keys() & head.values.keys():
-                ratios.setdefault(summary, []).append(head.values[summary] - base.values[summary])
-        gate = sequential_test(ratios, len(ratios), thresholds)
+            for summary in base.values.keys() & head.values.keys():  # the values are logarithms
+                log_ratios.setdefault(summary, []).append(head.values[summary] - base.values[summary])
+        gate = sequential_test(log_ratios, primary_tests=len(log_ratios), thresholds=thresholds)
         if gate is not None and gate.final:
             break
     return Contrast(gate, finished=True, requests=[])
