@@ -20,7 +20,10 @@ def compute_answer(setup: BisectionSetup, observations: Sequence[Observation]) -
 
 
 def estimate_run_costs(observations: Sequence[Observation]) -> noisy.RunCosts:
-    """Return the mean seconds of the runs and of the builds so far, and the points that are already built."""
+    """Return the mean seconds of the runs and of the builds so far, and the points that are already built.
+
+    Before the first run, a run counts as one second and a build as free.
+    """
     launched = [
         observation for observation in observations if observation.purpose != "reused" and not observation.cached
     ]
@@ -39,6 +42,7 @@ def describe_progress(result: Bisection) -> str:
 
 
 def _describe_belief(result: Bisection) -> str:
+    """Return the changes located so far, or the probabilities of the likeliest candidate and of no culprit."""
     if result.exact:
         return f"{count(len(result.changes), 'change')} so far" if result.changes else "no change located yet"
     if not result.candidates:

@@ -1,14 +1,19 @@
 """Attribution for a bisection of versions between two commits: does the slowdown come from the dependency or the code?
 
-The search compares the versions of the dependency, all with the code of the bad commit. It does not measure the effect
-of the code. The effect of the code is the difference between bad's code and good's code, both with the first version.
-``header.corner`` is the point with good's code and the first version. Noisy values are compared in pairs of runs, as in
-a confirmation. Exact values need only one more measurement.
+The search compares the versions of the dependency, all with the code of the bad commit. So it does not measure the
+effect of the code. For this effect, two points are compared, both with the first version:
+
+    ``header.corner``     the point with good's code
+    ``header.points[0]``  the point with bad's code, which is also the first point of the search
+
+Noisy values are compared in pairs of runs, as in a confirmation. Exact values need only one more measurement. If the
+user gave one commit only, ``header.corner`` is None and nothing is compared.
 """
 
 from collections.abc import Sequence
 
 from regbot.bisect import noisy
+from regbot.bisect.exact_search import compared_entries
 from regbot.bisect.noisy import Contrast, MeasurementRequest, SearchSettings, SearchState
 from regbot.records.bisection import BisectionHeader, BisectionOutcome, Observation
 from regbot.stats.paired import Thresholds
@@ -20,18 +25,20 @@ CONTRAST_NAME = "bad's code against good's, under the first version"
 def next_exact(
     header: BisectionHeader, observations: Sequence[Observation], pending: Sequence[tuple[MeasurementRequest, str]]
 ) -> list[MeasurementRequest]:
-    """Return the next measurement of good's code with the first version, after both ends of the axis are measured."""
+    """Return the next measurement of good's code with the first version, as a list of at most one request.
+
+    A workload is measured there once, after both ends of the axis are measured for it.
+    """
     if header.corner is None or pending:
         return []
-    ends = {header.points[0].key, header.points[-1].key}
+    end_keys = (header.points[0].key, header.points[-1].key)
     measured = {(observation.point, observation.entry) for observation in observations if observation.usable}
-    measured_entries = {observation.entry for observation in observations if observation.point == header.corner.key}
-    missing = [
-        entry
-        for entry in header.entries or [""]
-        if entry not in measured_entries and all((end, entry) in measured for end in ends)
-    ]
-    return [MeasurementRequest(header.corner, "confirm", CONTRAST_NAME, entry=missing[0])] if missing else []
+    corner_entries = {observation.entry for observation in observations if observation.point == header.corner.key}
+    for entry in compared_entries(header):
+        are_ends_measured = all((key, entry) in measured for key in end_keys)
+        if entry not in corner_entries and are_ends_measured:
+            return [MeasurementRequest(header.corner, "confirm", CONTRAST_NAME, entry=entry)]
+    return []
 
 
 def next_code_comparison(
@@ -59,14 +66,17 @@ def compare_code(
     observations: Sequence[Observation],
     stratum: str = "",
 ) -> Contrast | None:
-    """Return the paired comparison of bad's code with good's code so far; None if only one commit was given."""
+    """Return the paired comparison of bad's code with good's code so far; None if only one commit was given.
+
+    ``stratum`` is the stratum of the next run; '' if only the result is needed.
+    """
     if header.corner is None:
         return None
-    # The comparison must rule out, or prove, the smallest slowdown to look for. As in a confirmation, the indifference
-    # threshold is at most a fixed share of the effect.
+    # The comparison clears the code by ruling out the smallest slowdown to look for. It proves an effect of the code by
+    # a slowdown above ``eps``, which is a share of that slowdown, as in the confirmation of a culprit.
     smallest = root.span.smallest
-    thresholds = Thresholds(smallest, min(settings.indifference, noisy.SLOWER_SHARE * smallest))
-    sides = noisy.ContrastSides(CONTRAST_NAME, header.corner, root.span.points[0])
+    thresholds = Thresholds(delta=smallest, eps=min(settings.indifference, noisy.SLOWER_SHARE * smallest))
+    sides = noisy.ContrastSides(CONTRAST_NAME, parent=header.corner, culprit=root.span.points[0])
     return noisy.evaluate_contrast(sides, observations, (), settings.seed, thresholds, stratum)
 
 
@@ -74,23 +84,22 @@ def exact_blame(header: BisectionHeader, observations: Sequence[Observation], ou
     """Say whether the dependency or the code is to blame, from exact values; '' if only one commit was given."""
     if header.corner is None:
         return ""
-    differences = []
-    for entry in header.entries or [""]:
-        states = [
-            next(
-                (
-                    observation.state
-                    for observation in observations
-                    if (observation.point, observation.entry) == (key, entry) and observation.usable
-                ),
-                None,
-            )
-            for key in (header.corner.key, header.points[0].key)
-        ]
-        if None in states:
-            return _blame_sentence(header, outcome, None)
-        differences.append(states[0] != states[1])
-    return _blame_sentence(header, outcome, any(differences))
+    has_any_difference = False
+    for entry in compared_entries(header):
+        good_code = _find_value(observations, header.corner.key, entry)
+        bad_code = _find_value(observations, header.points[0].key, entry)
+        if good_code is None or bad_code is None:
+            return _blame_sentence(header, outcome, code_has_effect=None)
+        has_any_difference |= good_code != bad_code
+    return _blame_sentence(header, outcome, code_has_effect=has_any_difference)
+
+
+def _find_value(observations: Sequence[Observation], point_key: str, entry: str) -> str | None:
+    """Return the exact value of a workload at a point; None if it was not measured."""
+    for observation in observations:
+        if observation.usable and observation.point == point_key and observation.entry == entry:
+            return observation.state
+    return None
 
 
 def noisy_blame(header: BisectionHeader, outcome: BisectionOutcome, contrast: Contrast | None) -> str:
@@ -98,11 +107,15 @@ def noisy_blame(header: BisectionHeader, outcome: BisectionOutcome, contrast: Co
     if contrast is None:
         return ""
     decision = contrast.gate.decision if contrast.gate is not None else "undecided"
-    return _blame_sentence(header, outcome, None if decision == "undecided" else decision == "regressed")
+    code_has_effect = None if decision == "undecided" else decision == "regressed"
+    return _blame_sentence(header, outcome, code_has_effect)
 
 
 def _blame_sentence(header: BisectionHeader, outcome: BisectionOutcome, code_has_effect: bool | None) -> str:
-    """Return the sentence of the report. ``code_has_effect`` is None if the effect of the code is not known."""
+    """Return the sentence of the report; '' if neither the dependency nor the code is known to be to blame.
+
+    ``code_has_effect`` is None if the effect of the code is not known.
+    """
     assert header.corner is not None
     name, first_version = header.axis, header.points[0].version
     commits = f"{short_commit(header.corner.commit)} and {short_commit(header.points[0].commit)}"
@@ -110,11 +123,9 @@ def _blame_sentence(header: BisectionHeader, outcome: BisectionOutcome, code_has
     if outcome == "culprit":
         if code_has_effect is None:
             return f"{name} is to blame; it is not known whether the code between {commits} has a share"
-        return (
-            f"code and dependency share the blame: {advice}"
-            if code_has_effect
-            else f"{name} alone is to blame, not the code"
-        )
+        if code_has_effect:
+            return f"code and dependency share the blame: {advice}"
+        return f"{name} alone is to blame, not the code"
     if outcome == "none" and code_has_effect:
         return f"the code alone is to blame, not {name}: {advice}"
     return ""

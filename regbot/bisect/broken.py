@@ -1,8 +1,8 @@
 """Points that cannot be measured: how far the search jumps away from them, and when it stops and asks the user.
 
-Failures come as single points or as a block, such as the commits between a fault and its repair. ``git bisect skip``
+Points fail singly or as a block of neighbours, such as the commits between a fault and its repair. ``git bisect skip``
 leaves a block by jumps of a random length. Here ``success_chances`` estimates the chance that a point can be measured.
-The searches multiply the information that a point promises by this chance. No random number is drawn, so a resumed
+The searches multiply the information expected from a point by this chance. No random number is drawn, so a resumed
 search makes the same choices. The exact and the noisy search use the same chances.
 """
 
@@ -39,14 +39,19 @@ class CommonFailure(NamedTuple):
     points: frozenset[str]
     """Keys of the points."""
     last: Observation
+    """The latest of the failures."""
 
 
 def success_chances(point_count: int, measured: Collection[int], broken: Collection[int]) -> Floats:
     """Return [points] the chance that a point can be measured: 1 for a measured point, 0 for a broken one.
 
-    ``measured`` and ``broken`` are positions in the range. Failures between two measured points are either single
-    points or one block. Each failure halves the probability of single points. A block contains all points between its
-    failures. Its end is equally probable at any point between its last failure and the next measured point.
+    ``measured`` and ``broken`` are positions in the range. The failures between two measured points are either
+    unrelated single points or one block. Each failure halves the probability that they are unrelated: with three
+    failures it is 1/8.
+
+    A block contains all points between its first and its last failure. How far it extends beyond them is not known.
+    Every position between the last failure and the next measured point is equally probable as its end, and likewise
+    for its beginning.
     """
     chances = np.ones(point_count)
     chances[list(broken)] = 0.0
@@ -54,11 +59,13 @@ def success_chances(point_count: int, measured: Collection[int], broken: Collect
         failures = sorted(point for point in broken if start < point < end)
         if not failures:
             continue
-        single = 2.0 ** -len(failures)
+        unrelated = 2.0 ** -len(failures)
         first, last = failures[0], failures[-1]
         for point in range(start + 1, end):
-            outside_block = max(0.0, (first - point) / (first - start), (point - last) / (end - last))
-            chances[point] *= single + (1 - single) * outside_block
+            before_block = (first - point) / (first - start)
+            after_block = (point - last) / (end - last)
+            outside_block = max(0.0, before_block, after_block)
+            chances[point] *= unrelated + (1 - unrelated) * outside_block
     return chances
 
 
@@ -87,27 +94,35 @@ def release_common_failures(observations: Sequence[Observation]) -> list[Observa
     released = list(observations)
     while (common := find_common_failure(released)) is not None:
         released = [
-            observation.model_copy(update={"void": True})
-            if not observation.usable
-            and observation.point in common.points
-            and _find_cause(observation.reason) == common.cause
-            else observation
+            observation.model_copy(update={"void": True}) if _has_failure(observation, common) else observation
             for observation in released
         ]
     return released
 
 
+def _has_failure(observation: Observation, common: CommonFailure) -> bool:
+    """Return whether the observation failed for the reason of ``common``."""
+    return (
+        not observation.usable
+        and observation.point in common.points
+        and _find_cause(observation.reason) == common.cause
+    )
+
+
 def explain_common_failure(common: CommonFailure, tasks: Mapping[str, Task]) -> str:
-    """Return why the search stopped, and what the user can do."""
-    module = _MISSING_MODULE.search(common.last.reason)
-    # A timed run names no workload, because its search has only one.
-    task = tasks.get(common.last.entry) or (next(iter(tasks.values())) if len(tasks) == 1 else None)
-    if module is None:
+    """Return why the search stopped, and what the user can do. ``tasks`` has the task of each entry."""
+    missing_module = _MISSING_MODULE.search(common.last.reason)
+    task = tasks.get(common.last.entry)
+    # An observation of a timed run names no workload, because its search has only one.
+    if task is None and len(tasks) == 1:
+        (task,) = tasks.values()
+    if missing_module is None:
         reason, mend = f"the last one: {clip(common.last.reason, REASON_CHARACTERS)}", "mend it"
     elif task is None:
-        reason, mend = f"the Python module {module[1]} is missing", "install the module where the command finds it"
+        module_name = missing_module[1]
+        reason, mend = f"the Python module {module_name} is missing", "install the module where the command finds it"
     else:
-        reason = f"the Python module {module[1]} is missing for the interpreter {interpreter(task, Path())}"
+        reason = f"the Python module {missing_module[1]} is missing for the interpreter {interpreter(task, Path())}"
         keys = f"the keys python and build of [workloads.{task.workload_name}]"
         mend = f"install the module there, or start a new search after a change of {keys}"
     points = count(len(common.points), "point")
@@ -118,7 +133,7 @@ def explain_common_failure(common: CommonFailure, tasks: Mapping[str, Task]) -> 
 
 
 def describe_failures(observations: Sequence[Observation]) -> str:
-    """Return how many points cannot be measured, and the last reason; '' if there are none."""
+    """Return how many points cannot be measured, and the last reason; '' if no point failed."""
     failures = _list_failures(observations)
     if not failures:
         return ""
@@ -137,6 +152,9 @@ def _list_failures(observations: Sequence[Observation]) -> list[Observation]:
 
 
 def _find_cause(reason: str) -> str:
-    """Return the part of a reason that is the same for all points that fail for this reason."""
-    module = _MISSING_MODULE.search(reason)
-    return module[0] if module is not None else _VARYING_TEXT.sub("", reason)
+    """Return a reason without its varying parts, so that failures with one cause give equal texts.
+
+    For example, "/a/b: error 3" and "/a/c: error 4" both give ": error ".
+    """
+    missing_module = _MISSING_MODULE.search(reason)
+    return missing_module[0] if missing_module is not None else _VARYING_TEXT.sub("", reason)

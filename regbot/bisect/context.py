@@ -28,12 +28,15 @@ class BisectionSetup:
     config: Config
     tasks: dict[str, Task]
     reused_runs: ReusedRuns
+    """Runs of an earlier check of the same commits, and what that check saw."""
     noisy_span: NoisySpan
     exact_span: exact_search.ExactSpan
+    """The same range for a search on exact values. A bisection uses one of the two spans."""
     merged_ranges: dict[str, history.CommitRange | None] = field(default_factory=dict)
+    """Cache: key of a merge -> the commits that it brought in."""
     weighted_span: exact_search.ExactSpan | None = None
-    """The range with weights that depend on the source files that good and bad load. None until good and bad are
-    measured.
+    """Cache: ``exact_span`` with weights that depend on the source files that good and bad load. None until good and
+    bad are measured.
     """
     notes: list[str] = field(default_factory=list)
     """Warnings that arose during the search, for the report."""
@@ -45,8 +48,8 @@ class BisectionSetup:
     def merged_range(self, merge: Point) -> history.CommitRange | None:
         """Return the commits that ``merge`` brought in; None if there is nothing to expand.
 
-        There is nothing to expand if the commit is no merge, if git cannot list its branch, or if the points are
-        versions or a full history.
+        There is nothing to expand in four cases: the commit is no merge, git cannot list the branch, the points are
+        versions of a dependency, or the range already has the commits of all branches.
         """
         if self.header.axis or self.header.full:
             return None
@@ -67,6 +70,7 @@ class BisectionSetup:
         return self.merged_ranges[merge.key]
 
     def expand_merge_noisy(self, merge: Point) -> NoisySpan | None:
+        """Return the span of the commits that ``merge`` brought in; None if there is nothing to search."""
         merged = self.merged_range(merge)
         if merged is None:
             return None
@@ -75,19 +79,22 @@ class BisectionSetup:
         span = build_span(
             merged.points, containment, noisy.MERGE_ITSELF_PRIOR, self.noisy_span.smallest, span_name, merge.key
         )
-        return span if len(span.points) > 1 else None  # None if the branch changes no code
+        changes_code = len(span.points) > 1
+        return span if changes_code else None
 
     def weigh_exact_span(self, observations: Sequence[Observation]) -> exact_search.ExactSpan:
         """Return the range, with lower weights for commits that touch none of the files that good and bad load.
 
-        Until good and bad are measured, the weights are unchanged.
+        The weights are unchanged until good and bad are measured. They never change in a history with branches.
         """
-        if self.weighted_span is not None or self.exact_span.affected is not None:
-            return self.weighted_span or self.exact_span
+        if self.weighted_span is not None:
+            return self.weighted_span
+        if self.exact_span.affected is not None:
+            return self.exact_span
         points = self.exact_span.points
-        ends = {self.exact_span.points[end].key for end in (self.exact_span.classes[0], self.exact_span.classes[-1])}
-        end_runs = [observation for observation in observations if observation.usable and observation.point in ends]
-        if {observation.point for observation in end_runs} != ends:
+        end_keys = {points[end].key for end in self.exact_span.ends}
+        end_runs = [observation for observation in observations if observation.usable and observation.point in end_keys]
+        if {observation.point for observation in end_runs} != end_keys:
             return self.exact_span
         runs = [load_run(self.options.out, observation) for observation in end_runs]
         loaded_files = {name for run in runs if run is not None and run.code is not None for name in run.code.files}
@@ -98,5 +105,6 @@ class BisectionSetup:
         return self.weighted_span
 
     def expand_merge_exact(self, merge: Point) -> exact_search.ExactSpan | None:
+        """Return the range of the commits that ``merge`` brought in; None if there is nothing to search."""
         merged = self.merged_range(merge)
         return exact_search.ExactSpan(tuple(merged.points), merge=merge.key) if merged is not None else None

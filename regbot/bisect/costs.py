@@ -1,4 +1,7 @@
-"""Measurement of the cost that a command prints: one number in its last line."""
+"""Measurement of the cost that a command prints: one number in its last line.
+
+A cost is the number that the bisection searches by, such as a time or a loss.
+"""
 
 import itertools
 import math
@@ -42,18 +45,25 @@ class CommandMeasurer:
         exact: bool,
         timeout_min: float,
     ) -> None:
+        """``seats`` is None if the command runs on this machine without a reservation of nodes. ``exact``: costs are
+        compared for equality, and not as noisy values.
+        """
         self._command, self._exact, self._checkouts = command, exact, checkouts
         self._engine, self._seats, self._out, self._timeout_min = engine, seats, out, timeout_min
-        self._session = f"{this_node().name} {time.time_ns()}"
+        self._started_ns = time.time_ns()
+        self._session = f"{this_node().name} {self._started_ns}"
         self._numbers = itertools.count(1)
 
     def stratum(self, slot: int) -> str:
+        """Return the stratum of a slot. Slots never share a stratum, because they may run at different speeds."""
         if self._seats is not None:
             return self._seats.stratum(slot)
         return f"{self._session} {slot}" if slot else self._session
 
     def measure(self, request: MeasurementRequest, slot: int) -> Observation:
-        name = f"runs/{self._session.rsplit(' ', 1)[-1]}.{next(self._numbers)}"
+        """Run the command at the requested point. Try once more if the first failure may not be the commit's fault."""
+        # The folder is named after the start time of this bisection, so that a resumed one uses new folders.
+        name = f"runs/{self._started_ns}.{next(self._numbers)}"
         stratum = self.stratum(slot)
         with self._checkouts.reserve_copy(request.point) as copy:
             for is_retry in (False, True):
@@ -66,9 +76,7 @@ class CommandMeasurer:
                     if self._seats is None:
                         raise
                     return self._seats.record_loss(slot, request, error)
-                # If the command failed and its checkout is gone, or if it could not be run at all, the cause may not be
-                # the commit. Try once more.
-                if is_retry or (isinstance(result, LaunchResult) and (result.exit_code == 0 or prepared.path.is_dir())):
+                if is_retry or _has_valid_result(result, prepared.path):
                     break
         assert not isinstance(prepared, str)
         if isinstance(result, str):
@@ -77,8 +85,12 @@ class CommandMeasurer:
         return self._to_observation(request, stratum, prepared, result, name)
 
     def _run_command(self, prepared: PreparedPoint, scratch: Path, slot: int) -> LaunchResult | str:
-        """Run the command once. Return how the command ended, or why it could not be run. Raises NoSeatError."""
-        # Standard error goes to a separate file. Otherwise a warning could become the last line after the number.
+        """Run the command once. Return how the command ended, or why it could not be run, as text.
+
+        Raises NoSeatError and SeatLostError, because they concern the nodes and not the command.
+        """
+        # The outer bash sends standard error to a separate file ($0), and then runs the command ($1). Otherwise a
+        # warning could become the last line after the number.
         words = ("bash", "-c", 'exec 2>"$0"; exec bash -c "$1"', str(scratch / STDERR_FILE), self._command)
         launch = Launch(
             command=words,
@@ -101,6 +113,10 @@ class CommandMeasurer:
     def _to_observation(
         self, request: MeasurementRequest, stratum: str, prepared: PreparedPoint, result: LaunchResult, name: str
     ) -> Observation:
+        """Return the observation of a command that was run: its cost, or why it gave no cost.
+
+        ``name`` is the folder of the run, relative to the output folder.
+        """
         number: float | None = None
         if result.timed_out:
             reason = f"the command did not end within {self._timeout_min:g} min (--timeout) and was killed"
@@ -109,31 +125,37 @@ class CommandMeasurer:
         elif result.exit_code == SKIP_EXIT_CODE:
             reason = "the command exited with 125, which means: not measurable"
         elif result.exit_code != 0:
-            complaint = (
-                last_line(_read_tail(self._out / name / STDERR_FILE))
-                or last_line(result.log_tail)
-                or "it printed nothing"
-            )
+            last_error_line = last_line(_read_tail(self._out / name / STDERR_FILE))
+            complaint = last_error_line or last_line(result.log_tail) or "it printed nothing"
             reason = f"the command {describe_exit(result.exit_code or 0)}: {complaint}"
         else:
             number, reason = parse_cost(result.log_tail, self._exact)
-        usable = number is not None
         values: dict[str, float] = {}
         if number is not None:
             values = {"cost": number if self._exact else math.log(number)}
+        was_killed = result.timed_out or result.dir_overflow
         return build_observation(
             request,
             stratum,
             prepared,
-            usable=usable,
+            usable=number is not None,
             reason=reason,
-            skipped=result.exit_code == SKIP_EXIT_CODE and not (result.timed_out or result.dir_overflow),
+            skipped=result.exit_code == SKIP_EXIT_CODE and not was_killed,
             # Adding 0.0 turns -0.0 into 0.0, so that both are the same value.
             state=f"{number + 0.0:.17g}" if number is not None and self._exact else "",
             values=values,
             wall_s=result.wall_s,
             record=f"{name}/output.log",
         )
+
+
+def _has_valid_result(result: LaunchResult | str, checkout: Path) -> bool:
+    """Return whether a result counts. ``result`` is a text if the command could not be run.
+
+    A success counts. A failure counts if the checkout still exists. If the checkout is gone, the cause may not be the
+    commit.
+    """
+    return isinstance(result, LaunchResult) and (result.exit_code == 0 or checkout.is_dir())
 
 
 def parse_cost(output: str, exact: bool) -> tuple[float | None, str]:
@@ -171,6 +193,7 @@ def _write_reason(path: Path, reason: str) -> None:
 
 
 def _read_tail(path: Path) -> str:
+    """Return the end of a file; '' if the file cannot be read or is too large."""
     try:
         return read_capped(path, MAX_OUTPUT_BYTES)[-4000:].decode("utf-8", "replace")
     except RecordError:

@@ -24,8 +24,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 StopReason = Literal["done", "enough", "spoilt"]
-"""Why the loop stopped: no request is left (done), ``is_enough`` returned true although a request is left (enough), or
-too many runs in a row were void (spoilt).
+"""Why the loop stopped. done: no request is left. enough: a request is left, but ``is_enough`` returned true. spoilt:
+too many runs in a row were void.
 """
 
 POLL_S = 1.0
@@ -47,18 +47,19 @@ def drive(
     *,
     announce: Callable[[MeasurementRequest], None] = lambda _: None,
 ) -> StopReason:
-    """Measure until no request is left or ``is_enough`` returns true. Append each observation to ``observations``.
+    """Measure until no request is left, ``is_enough`` returns true, or ``VOID_LIMIT`` runs in a row are void.
 
-    If ``is_enough`` returns true, or a measurement or ``write_observation`` fails, the running measurements are
-    finished and written first. After an interrupt the function does not wait for them. Raises what ``measurer`` and
-    ``write_observation`` raise.
+    Each observation is written and appended to ``observations``. Before the function returns, it waits for the running
+    measurements and writes them. It also does so before it raises an error of ``measurer`` or ``write_observation``.
+    After an interrupt it does not wait. ``announce`` is called with each request before its measurement.
     """
     first_new = len(observations)
-    free = list(range(slots))
-    running: dict[Future[Observation], tuple[MeasurementRequest, int]] = {}
+    free = list(range(slots))  # the slots in which nothing runs
+    running: dict[Future[Observation], tuple[MeasurementRequest, int]] = {}  # each with its request and slot
     pool: Executor = ThreadPoolExecutor(slots) if slots > 1 else _InlineExecutor()
 
     def record(future: Future[Observation]) -> None:
+        """Free the slot of a finished measurement, and write its observation."""
         _, slot = running.pop(future)
         free.append(slot)
         observation = future.result()
@@ -72,21 +73,24 @@ def drive(
                 requests = next_requests(observations, pending, measurer.stratum(free[0]))
                 if not requests:
                     break
-                slot = free.pop(0)
-                announce(requests[0])
-                running[pool.submit(measurer.measure, requests[0], slot)] = (requests[0], slot)
+                slot, next_request = free.pop(0), requests[0]
+                announce(next_request)
+                future = pool.submit(measurer.measure, next_request, slot)
+                running[future] = (next_request, slot)
             if not running:
                 if _has_void_streak(observations[first_new:]):
                     return "spoilt"
-                # A search that has just ended is done, even if a limit was reached with its last measurement.
+                # If the last measurement both ended the search and reached a limit, the search is done.
                 has_request = is_enough() and next_requests(observations, (), measurer.stratum(free[0]))
                 return "enough" if has_request else "done"
             finished = wait(running, POLL_S, FIRST_COMPLETED).done
-            for future in sorted(finished, key=lambda future: running[future][1]):
+            slot_by_future = {future: slot for future, (_, slot) in running.items()}
+            for future in sorted(finished, key=slot_by_future.__getitem__):
                 record(future)
             free.sort()
     except BaseException as error:
-        wait_s = None if isinstance(error, Exception) else 0.0
+        wait_forever, no_wait = None, 0.0
+        wait_s = wait_forever if isinstance(error, Exception) else no_wait
         for future in wait(running, timeout=wait_s).done:
             if future.exception() is None:
                 record(future)
@@ -105,5 +109,6 @@ class _InlineExecutor(Executor):
 
 
 def _has_void_streak(observations: Sequence[Observation]) -> bool:
+    """Return whether the last ``VOID_LIMIT`` observations are all void."""
     last = observations[-VOID_LIMIT:]
     return len(last) == VOID_LIMIT and all(observation.void for observation in last)

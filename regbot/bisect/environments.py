@@ -4,8 +4,8 @@ Each environment contains one version of the dependency, and sees all other pack
 dependency is installed without its requirements and comes first on the import path, so that no other package changes.
 Unmet requirements become warnings.
 
-Environments are cached. If the files of an environment have changed since the installation, it is built again.
-Otherwise another version could be measured under the name of this one.
+Environments are cached. If the files of an environment have changed since the installation, it is built again, because
+it may now contain another version.
 """
 
 import contextlib
@@ -44,6 +44,7 @@ PROBE_TIMEOUT_S = 120.0
 MAX_WARNINGS = 20
 
 _PROBE = Path(__file__).with_name("probe.py")
+"""Program that reports which packages an interpreter sees. The interpreter under test runs it."""
 _PIP_COMPLAINT = re.compile(
     r"(?P<package>\S+) \S+ (requires (?P<missing>[\w.-]+)|has requirement .*, but you have (?P<unfit>[\w.-]+)"
     r"|is not supported)"
@@ -66,6 +67,7 @@ class VersionEnvironment:
     """A virtual environment with one version of the package and the other packages of the workload's interpreter."""
 
     python: str
+    """Path of the interpreter."""
     variables: dict[str, str]
     """Environment variables of a launch. They put the commands of the environment first on PATH."""
     built: bool
@@ -78,31 +80,31 @@ class VersionEnvironment:
 
 
 class _InterpreterReport(Record):
-    """Output of regbot/bisect/probe.py.
+    """Output of ``probe.py``, which the interpreter under test runs.
 
-    The interpreter under test writes the output. regbot checks its form, but cannot check that its content is true.
+    regbot checks the form of the output, but cannot check that its content is true.
     """
 
     model_config = ConfigDict(strict=False)
 
     executable: str
     version: str = Field(description="version and build of Python")
-    prefix: str
-    venv: bool
+    prefix: str = Field(description="sys.prefix, the folder of the interpreter's environment")
+    venv: bool = Field(description="whether the interpreter belongs to a virtual environment")
     inherits: bool = Field(description="whether a virtual environment sees the packages of its base interpreter")
-    site: list[str]
-    scripts: list[str]
-    path: list[str]
+    site: list[str] = Field(description="folders of its packages")
+    scripts: list[str] = Field(description="folders of its commands, such as torchrun")
+    path: list[str] = Field(description="sys.path")
     installed: str = Field(description="version of the package; '' if it is not installed")
     names: dict[str, list[str]] = Field(description="module -> places from which it would be imported, in import order")
-    libraries_only: bool
+    libraries_only: bool = Field(description="whether the package has shared libraries and no Python code")
 
 
 class _EnvironmentRecord(Record):
     """Record of a complete environment, in a file beside the folder of the environment."""
 
-    folder: str
-    installed: Text
+    folder: str = Field(description="name of the environment's folder")
+    installed: Text = Field(description="installed version of the package")
     warnings: list[Message]
     state: str = Field(description="digest of all files, by their status")
 
@@ -128,7 +130,7 @@ def provide_environment(
         version = str(Version(version))
     except InvalidVersion as error:
         raise AxisError(f"{package}: {clean_output(version)!r} is not a version", "write one such as 2.9.1") from error
-    parent = _run_probe(python, package)
+    parent = _run_probe(python, package)  # the workload's interpreter, whose packages the environment sees
     identity = [package, version, parent.executable, parent.prefix, parent.version, *options]
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:24]
     home = cache.resolve() / "versions" / key
@@ -136,7 +138,8 @@ def provide_environment(
     build_s = 0.0
     with lock(home.with_name(f"{key}.lock"), timeout_s + PROBE_TIMEOUT_S):
         record = _load_reusable(home, marker, package, version)
-        if reused := record is not None:
+        is_reused = record is not None
+        if record is not None:
             os.utime(marker)  # mark it as recently used, for a clean-up of the cache
         else:
             start = time.monotonic()
@@ -146,7 +149,7 @@ def provide_environment(
     return VersionEnvironment(
         python=executable(folder),
         variables=_launch_variables(folder),
-        built=not reused,
+        built=not is_reused,
         build_s=build_s,
         installed=record.installed,
         warnings=tuple(record.warnings),
@@ -156,17 +159,21 @@ def provide_environment(
 def find_shadowing(environment: VersionEnvironment, package: str, folders: Sequence[Path]) -> str:
     """Return the file, folder or version that is imported instead of the environment's version; '' if there is none.
 
-    ``folders`` come first on the import path of a launch. If a checkout contains a copy of the package, the copy hides
-    all versions.
+    ``folders`` are the source folders of a checkout, which come first on the import path of a launch. If one of them
+    contains a copy of the package, the copy hides all versions.
     """
     environment_folder = Path(environment.python).parents[1]
     report = _run_probe(environment.python, package, [str(folder) for folder in folders])
-    return _shadowing_place(report, environment_folder) or (
-        "" if report.installed == environment.installed else f"version {report.installed}"
-    )
+    if place := _shadowing_place(report, environment_folder):
+        return place
+    return "" if report.installed == environment.installed else f"version {report.installed}"
 
 
 def _run_probe(python: str, package: str, first_folders: Sequence[str] = ()) -> _InterpreterReport:
+    """Return what an interpreter reports about its packages. ``first_folders`` are put first on its import path.
+
+    Raises AxisError if the interpreter cannot run the probe.
+    """
     result = run_interpreter(python, str(_PROBE), package, *first_folders, timeout_s=PROBE_TIMEOUT_S)
     try:
         if result.code != 0:
@@ -185,13 +192,13 @@ def _load_reusable(home: Path, marker: Path, package: str, version: str) -> _Env
     try:
         record = read_record(marker, _EnvironmentRecord)
         folder = home / record.folder
-        if _status_digest(folder) == record.state and not _find_fault(
-            _run_probe(executable(folder), package), folder, package, version
-        ):
-            return record
+        if _status_digest(folder) != record.state:
+            return None
+        report = _run_probe(executable(folder), package)
     except (RecordError, AxisError):
-        pass
-    return None
+        return None
+    has_fault = _find_fault(report, folder, package, version) != ""
+    return None if has_fault else record
 
 
 def _build_environment(
@@ -204,10 +211,10 @@ def _build_environment(
     *,
     timeout_s: float,
 ) -> _EnvironmentRecord:
-    """Build the environment in a folder with a new name.
+    """Build the environment in a new folder below ``home``, and write its record to ``marker``.
 
-    The new name is needed because pip of a killed attempt may still be running. That pip writes into the old folder,
-    which nothing reads.
+    The folder gets a new name, because the pip of an attempt that was killed may still be running. It then writes into
+    the old folder, which nothing reads. Raises VersionUnavailable if the version cannot be installed.
     """
     marker.unlink(missing_ok=True)  # first, because the environment is incomplete from here on
     shutil.rmtree(home, ignore_errors=True)
@@ -233,24 +240,20 @@ def _build_environment(
 
 def _create_environment(folder: Path, parent: _InterpreterReport) -> None:
     """Create an environment without packages of its own that sees exactly what ``parent`` sees."""
-    arguments = (
-        "-m",
-        "venv",
-        "--without-pip",
-        *(["--system-site-packages"] if not parent.venv or parent.inherits else []),
-    )
-    result = run_interpreter(parent.executable, *arguments, str(folder), timeout_s=PROBE_TIMEOUT_S)
+    sees_base_packages = not parent.venv or parent.inherits
+    options = ["--without-pip", *(["--system-site-packages"] if sees_base_packages else [])]
+    result = run_interpreter(parent.executable, "-m", "venv", *options, str(folder), timeout_s=PROBE_TIMEOUT_S)
     if result.code != 0:
         raise AxisError(
             f"{parent.executable}: creating a virtual environment {describe_end(result, PROBE_TIMEOUT_S)}",
             f"it needs the module venv (Debian: python3-venv) and free space in {folder.parent}\n{result.last_lines()}",
         )
     if parent.venv:
-        # venv only adds the packages of the base interpreter. addsitedir also reads the parent's .pth files (editable
-        # installs).
-        site = Path(_run_probe(executable(folder), "pip").site[0])
+        # The new environment sees the packages of the base interpreter, but not those of the parent environment. A .pth
+        # file adds them. addsitedir also reads the .pth files of the parent, which make editable installs visible.
+        new_site = Path(_run_probe(executable(folder), "pip").site[0])
         lines = [f"import site; site.addsitedir({path!r})\n" for path in parent.site]
-        (site / "_regbot_parent.pth").write_text("".join(lines), encoding="utf-8")
+        (new_site / "_regbot_parent.pth").write_text("".join(lines), encoding="utf-8")
 
 
 def _install_package(folder: Path, package: str, version: str, options: Sequence[str], timeout_s: float) -> None:
@@ -284,9 +287,9 @@ def _find_fault(report: _InterpreterReport, folder: Path, package: str, version:
 
 
 def _shadowing_place(report: _InterpreterReport, folder: Path) -> str:
-    """Return a place outside ``folder`` that the package would be imported from; '' if there is none.
+    """Return a place outside ``folder`` that a module of the package would be imported from; '' if there is none.
 
-    A namespace package can have several places. It is enough if one of them lies in ``folder``.
+    A module that is a namespace package can have several places. One of them must lie in ``folder``.
     """
     for name, places in report.names.items():
         if not any(Path(place).is_relative_to(folder) for place in places):
@@ -295,6 +298,10 @@ def _shadowing_place(report: _InterpreterReport, folder: Path) -> str:
 
 
 def _package_warnings(parent: _InterpreterReport, report: _InterpreterReport, package: str) -> list[str]:
+    """Return a warning if the versions under test may have no effect.
+
+    That is so if the workload's interpreter has no such package, or if the package has shared libraries only.
+    """
     if not parent.installed:
         return [f"{parent.executable} has no {package} that these versions could replace; check the name"]
     if report.libraries_only:
@@ -319,36 +326,40 @@ def _requirement_warnings(folder: Path, package: str) -> list[str]:
     warnings = []
     for line in result.out.splitlines():
         complaint = _PIP_COMPLAINT.match(line)
-        if complaint and package in {canonicalize_name(name) for name in complaint.groupdict().values() if name}:
+        if complaint is None:
+            continue
+        named_packages = {canonicalize_name(name) for name in complaint.groupdict().values() if name}
+        if package in named_packages:
             warnings.append(f"requirements are not met: {clip_label(clean_output(line))}")
     return warnings
 
 
 def _copy_scripts(parent: _InterpreterReport, folder: Path) -> None:
-    """Copy the parent's commands (torchrun, pytest, ...) and let the copies start the interpreter of
-    this environment.
+    """Copy the parent's commands (torchrun, pytest, ...), so that the copies start the interpreter of this environment.
+
+    Only scripts that start the parent's interpreter are copied. pip writes two kinds of them: those whose ``#!`` line
+    names the interpreter, and those that start the interpreter through the shell.
     """
     parent_folders = "|".join(re.escape(path) for path in parent.scripts)
     shebang = re.compile(rf"#!(?:{parent_folders})/python[\w.]*([^\n]*)\n".encode())
     shell_wrapper = re.compile(rf"(#!/bin/sh\n'''exec' )\"?(?:{parent_folders})/python[\w.]*\"?".encode())
     interpreter = os.fsencode(executable(folder))
-    for path in sorted(path for scripts in parent.scripts for path in Path(scripts).glob("*")):
+    scripts = sorted(path for scripts_folder in parent.scripts for path in Path(scripts_folder).glob("*"))
+    for path in scripts:
         copy = folder / "bin" / path.name
         with contextlib.suppress(OSError):  # an unreadable file or a folder is not a command
             if copy.exists() or not _is_script(path):
                 continue
             text = path.read_bytes()
-            # Start the interpreter through the shell: the path in a ``#!`` line must not contain spaces and must not be
-            # too long.
-            new_text = shebang.sub(
-                lambda match: b"#!/bin/sh\n'''exec' \"%s\"%s \"$0\" \"$@\"\n' '''\n" % (interpreter, match[1]), text, 1
-            )
-            if new_text == text or not shebang.match(text):
-                new_text = (
-                    shell_wrapper.sub(lambda match: b'%s"%s"' % (match[1], interpreter), text, 1)
-                    if shell_wrapper.match(text)
-                    else text
-                )
+            if first_line := shebang.match(text):
+                # Start the interpreter through the shell, because a path in a ``#!`` line must not contain spaces and
+                # must not be too long.
+                new_start = b"#!/bin/sh\n'''exec' \"%s\"%s \"$0\" \"$@\"\n' '''\n" % (interpreter, first_line[1])
+                new_text = new_start + text[first_line.end() :]
+            elif wrapper := shell_wrapper.match(text):
+                new_text = b'%s"%s"' % (wrapper[1], interpreter) + text[wrapper.end() :]
+            else:
+                continue
             if new_text != text:
                 copy.write_bytes(new_text)
                 copy.chmod(0o755)
@@ -360,6 +371,7 @@ def _is_script(path: Path) -> bool:
 
 
 def _launch_variables(folder: Path) -> dict[str, str]:
+    """Return the variables that activate the environment in ``folder``."""
     path = os.environ.get("PATH", os.defpath)
     return {"PATH": f"{folder / 'bin'}{os.pathsep}{path}", "VIRTUAL_ENV": str(folder)}
 
@@ -367,23 +379,25 @@ def _launch_variables(folder: Path) -> dict[str, str]:
 def _status_digest(folder: Path) -> str:
     """Return a digest of the status of all files. Hashing gigabytes of content at every use would take too long.
 
-    The digest includes the time of the last status change, which a program cannot set. It excludes compiled Python
-    files, because a first run adds them.
+    The digest includes the time of the last status change (ctime), which a program cannot set. It leaves this time out
+    for files with several hard links, because every new link to a file changes it too. Compiled Python files are left
+    out, because a first run adds them.
     """
     digest = hashlib.sha256()
     folders = [folder]
     while folders:
         try:
             with os.scandir(folders.pop()) as listing:
-                entries = sorted(listing, key=lambda entry: entry.name)
-            for entry in entries:
-                status = entry.stat(follow_symlinks=False)
+                files = sorted(listing, key=lambda file: file.name)
+            for file in files:
+                status = file.stat(follow_symlinks=False)
                 if stat.S_ISDIR(status.st_mode):
-                    if entry.name != "__pycache__":
-                        folders.append(Path(entry.path))
+                    if file.name != "__pycache__":
+                        folders.append(Path(file.path))
                     continue
-                times = (status.st_mtime_ns, status.st_ctime_ns if status.st_nlink == 1 else 0)
-                digest.update(f"{status.st_mode:o} {status.st_size} {times} {entry.path}\0".encode("utf-8", "replace"))
+                has_one_link = status.st_nlink == 1
+                times = (status.st_mtime_ns, status.st_ctime_ns if has_one_link else 0)
+                digest.update(f"{status.st_mode:o} {status.st_size} {times} {file.path}\0".encode("utf-8", "replace"))
         except OSError as error:  # if a file is unreadable or was just deleted, the digest differs
             digest.update(f"{error.errno}\0".encode())
     return digest.hexdigest()

@@ -2,12 +2,21 @@
 
 If two measured neighbours on the line differ, a change lies between them. The suspicion of a point is its prior weight
 as the culprit. The next point to measure is chosen so that about half of the suspicion lies on each side of it. Where
-points cannot be measured, the choice also depends on the chance that the point can be (``broken``). If the value
-changed twice, both changes are searched. Like any bisection, the search misses a change that was undone before the next
-measured point.
+points cannot be measured, the choice also depends on the estimated chance that a measurement succeeds
+(``broken.success_chances``). If the value changed twice, both changes are searched. Like any bisection, the search
+misses a change that was undone before the next measured point.
 
-Points that run the same code form a class and share one value, so only one point of a class is measured. In a history
-with branches, the search answers one question only: which commit made the value differ from good's value?
+Neighbouring points that run the same code form a place. They share one value, so only one of them is measured. In this
+module a place is the number of its first point: if points 3, 4 and 5 run the same code, their place is 3.
+
+Common parameters:
+
+``place_of_point``  the place of each point
+``states``          place -> its measured value, as text
+``broken``          places that could not be measured
+``pending``         places that are being measured now
+
+In a history with branches, the search answers one question only: which commit made the value differ from good's value?
 """
 
 import math
@@ -23,81 +32,97 @@ from regbot.stats.next_run import split_worth
 
 
 class _OpenSpan(NamedTuple):
-    """The measurable classes between two differing neighbours. ``inside`` has each class with its suspicion."""
+    """The places that can still be measured between two measured neighbours with different values."""
 
     inside: list[tuple[int, float]]
+    """Each of these places with its suspicion."""
     end: float
-    """Suspicion of the points after the last class of ``inside``."""
+    """Suspicion of the places after the last one in ``inside``, including the later neighbour."""
 
 
 class ValueStep(NamedTuple):
-    """A change of the value between two measured neighbours. ``before`` is the neighbour before the change."""
+    """A change of the value between two measured neighbours."""
 
     before: int
+    """The neighbour before the change, as a place."""
     candidates: tuple[int, ...]
-    """Points after ``before``, up to the next measured point. One of them made the change."""
+    """Places after ``before``, up to and including the next measured place. One of them made the change."""
 
 
-def code_classes(same_as_before: Sequence[bool]) -> list[int]:
-    """Return the class of each point. A class is an unbroken series of points with the same code, named by its first
-    point.
+def find_places(same_as_before: Sequence[bool]) -> list[int]:
+    """Return the place of each point: the number of the first point in the unbroken series with the same code.
+
+    ``same_as_before`` says for each point whether it runs the same code as the point before it. For example, [False,
+    True, False] gives [0, 0, 2].
     """
-    class_start = 0
-    classes = []
+    place = 0
+    place_of_point = []
     for number, same in enumerate(same_as_before):
-        class_start = class_start if same and number else number
-        classes.append(class_start)
-    return classes
+        if not same:
+            place = number
+        place_of_point.append(place)
+    return place_of_point
 
 
 def next_on_line(
-    classes: Sequence[int],
+    place_of_point: Sequence[int],
     weights: Sequence[float],
     states: Mapping[int, str],
     broken: Collection[int],
     pending: Collection[int],
     slots: int,
 ) -> list[int]:
-    """Return the points to measure next, at most ``slots``; [] if nothing more can be learned now.
+    """Return the places to measure next, at most ``slots``; [] if nothing more can be learned now.
 
-    ``classes`` has the class of each point; ``states``, ``broken`` and ``pending`` contain classes. The two ends are
-    measured first. Pending points are never returned. If all points can be measured and no weight is above 1, a search
-    for one change takes at most ``max_measurements``, because small weights may change the order of the measurements,
-    but not their number. A suspect has a weight above 1, and may cost more measurements.
+    ``weights`` has the suspicion of each point. The two ends are measured first. Pending places are never returned.
+
+    A suspect that the user named has a weight above 1. Without suspects and broken places, a search for one change
+    takes at most ``max_measurements``. For this, the number of candidates on each side of a chosen place is limited.
+    With suspects or broken places there is no limit, because the search may then need more measurements.
     """
-    ends = [end for end in (classes[0], classes[-1]) if end not in states and end not in broken]
-    if ends:
-        return [end for end in dict.fromkeys(ends) if end not in pending][:slots]
-    if classes[0] in broken or classes[-1] in broken:
+    first, last = place_of_point[0], place_of_point[-1]
+    open_ends = [end for end in dict.fromkeys((first, last)) if end not in states and end not in broken]
+    if open_ends:
+        return [end for end in open_ends if end not in pending][:slots]
+    if first in broken or last in broken:
         return []
     chosen: list[int] = []
-    chances = success_chances(len(classes), states, broken)
-    halvings_left = max_measurements(len(set(classes)) - 1) - len(states)
-    largest_side = math.inf if broken or max(weights) > 1 else 2.0 ** (halvings_left - 1)
-    spans = _open_spans(classes, weights, states, broken, pending)
+    chances = success_chances(len(place_of_point), states, broken)
+    measurements_left = max_measurements(len(set(place_of_point)) - 1) - len(states)
+    has_suspect = max(weights) > 1
+    # If n measurements are left after this one, each side may have at most 2**n candidates.
+    largest_side = math.inf if broken or has_suspect else 2.0 ** (measurements_left - 1)
+    spans = _open_spans(place_of_point, weights, states, broken, pending)
     while spans and len(chosen) < slots:
-        spans.sort(key=lambda span: -_sum_suspicion(span))
+        spans.sort(key=_sum_suspicion, reverse=True)
         span = spans.pop(0)
         middle = _find_middle(span, chances, largest_side)
-        chosen.append(span.inside[middle][0])
+        place, _ = span.inside[middle]
+        chosen.append(place)
         spans += _split_span(span, [middle])
     return chosen
 
 
-def changes_on_line(classes: Sequence[int], states: Mapping[int, str], broken: Collection[int]) -> list[ValueStep]:
-    """Return the changes between measured neighbours that cannot be narrowed down further, in order."""
+def changes_on_line(
+    place_of_point: Sequence[int], states: Mapping[int, str], broken: Collection[int]
+) -> list[ValueStep]:
+    """Return the changes that no further measurement can narrow down, in order.
+
+    All candidates of such a change are broken, except for the last one, which was measured.
+    """
     return [
         step
-        for step in differing_neighbours(classes, states)
-        if all(code_class in broken or code_class == step.candidates[-1] for code_class in step.candidates)
+        for step in differing_neighbours(place_of_point, states)
+        if all(place in broken for place in step.candidates[:-1])
     ]
 
 
-def differing_neighbours(classes: Sequence[int], states: Mapping[int, str]) -> list[ValueStep]:
-    """Return the changes between measured neighbours, in order, however many candidates they have."""
+def differing_neighbours(place_of_point: Sequence[int], states: Mapping[int, str]) -> list[ValueStep]:
+    """Return the changes between measured neighbours, in order, each with all its candidates."""
+    places = list(dict.fromkeys(place_of_point))
     return [
-        ValueStep(before, tuple(code_class for code_class in dict.fromkeys(classes) if before < code_class <= after))
-        for before, after in _neighbours(classes, states)
+        ValueStep(before, tuple(place for place in places if before < place <= after))
+        for before, after in _measured_neighbours(place_of_point, states)
         if states[before] != states[after]
     ]
 
@@ -110,33 +135,38 @@ def next_in_history(
     pending: Collection[int],
     slots: int,
 ) -> list[int]:
-    """Return the points to measure next in a history with branches, at most ``slots``.
+    """Return the points to measure next in a history with branches, at most ``slots``; [] if nothing can be learned.
 
-    The chosen points divide the remaining suspicion best.
+    A hypothesis is a commit that may be the culprit. ``affected`` [hypotheses, points] says which points contain which
+    of these commits, and ``prior`` [hypotheses] has their suspicion. Here every point is a place of its own, and point
+    0 is good. The chosen points divide the remaining suspicion best.
     """
     last = affected.shape[1] - 1
-    ends = [end for end in (0, last) if end not in states and end not in broken]
-    if ends:
-        return [end for end in ends if end not in pending][:slots]
+    open_ends = [end for end in (0, last) if end not in states and end not in broken]
+    if open_ends:
+        return [end for end in open_ends if end not in pending][:slots]
     if 0 in broken or last in broken or states[0] == states[last]:
         return []
     chances = success_chances(last + 1, states, broken)
     is_free = np.ones(last + 1, dtype=bool)
     is_free[[*states, *broken, *pending]] = False
-    # Parts are sets of hypotheses that no measurement separates. Pending and chosen points count as measured.
+    # A part is a set of hypotheses that no measurement separates. Pending and chosen points count as measured.
     parts = [remaining_hypotheses(affected, states)]
     for point in pending:
         parts = _split_parts(parts, affected[:, point])
     chosen: list[int] = []
     while parts and len(chosen) < slots:
         parts.sort(key=lambda part: -float(prior[part].sum()))
-        reach = prior[parts[0]] @ affected[parts[0]]
-        total = float(prior[parts[0]].sum())
-        useful = np.flatnonzero(is_free & affected[parts[0]].any(axis=0) & ~affected[parts[0]].all(axis=0))
+        part = parts[0]
+        contained_suspicion = prior[part] @ affected[part]
+        total = float(prior[part].sum())
+        separates = affected[part].any(axis=0) & ~affected[part].all(axis=0)
+        useful = np.flatnonzero(is_free & separates)
         if not useful.size:
             parts.pop(0)
             continue
-        point = int(useful[int(np.argmax(chances[useful] * split_worth(reach[useful], total)))])
+        worth = chances[useful] * split_worth(contained_suspicion[useful], total)
+        point = int(useful[int(np.argmax(worth))])
         chosen.append(point)
         is_free[point] = False
         parts = _split_parts(parts, affected[:, point])
@@ -144,9 +174,10 @@ def next_in_history(
 
 
 def remaining_hypotheses(affected: Bools, states: Mapping[int, str]) -> Bools:
-    """Return which hypotheses agree with all values. Shape: [hypotheses].
+    """Return which hypotheses agree with all values, as an array [hypotheses].
 
-    A hypothesis agrees if exactly the points that contain its commit differ from good.
+    A hypothesis is a commit that may be the culprit. It agrees if two things hold: every measured point that contains
+    the commit differs from good, and every other measured point equals good. Point 0 is good.
     """
     remaining = np.ones(len(affected), dtype=bool)
     for point, state in states.items():
@@ -165,58 +196,61 @@ def _split_parts(parts: Sequence[Bools], contains_commit: Bools) -> list[Bools]:
 
 
 def max_measurements(candidate_count: int) -> int:
-    """Return the maximum number of measurements, including both ends, of a search for one change."""
+    """Return the maximum number of measurements, including both ends, of a search for one change.
+
+    After the two ends, each measurement halves the candidates: 2 + ceil(log2(candidates)) in all.
+    """
     return 2 + max(0, candidate_count - 1).bit_length()
 
 
-def _neighbours(classes: Sequence[int], states: Mapping[int, str]) -> list[tuple[int, int]]:
-    measured = [code_class for code_class in dict.fromkeys(classes) if code_class in states]
+def _measured_neighbours(place_of_point: Sequence[int], states: Mapping[int, str]) -> list[tuple[int, int]]:
+    measured = [place for place in dict.fromkeys(place_of_point) if place in states]
     return list(pairwise(measured))
 
 
 def _open_spans(
-    classes: Sequence[int],
+    place_of_point: Sequence[int],
     weights: Sequence[float],
     states: Mapping[int, str],
     broken: Collection[int],
     pending: Collection[int],
 ) -> list[_OpenSpan]:
-    """Return the measurable classes between neighbours that differ, with the suspicion of each class.
+    """Return the places that can still be measured between neighbours that differ, with the suspicion of each place.
 
-    The suspicion of a broken class is added to the next class, because a change in the broken class shows there first.
+    The suspicion of a broken place is added to the next place, because a change in the broken place shows there first.
     """
     spans = []
-    weight_of = dict.fromkeys(classes, 0.0)
-    for number, code_class in enumerate(classes):
-        weight_of[code_class] += weights[number]
-    for before, after in _neighbours(classes, states):
-        if states[before] == states[after]:
-            continue
+    suspicion_of_place = dict.fromkeys(place_of_point, 0.0)
+    for place, weight in zip(place_of_point, weights, strict=True):
+        suspicion_of_place[place] += weight
+    for step in differing_neighbours(place_of_point, states):
+        *between, after = step.candidates
         inside: list[tuple[int, float]] = []
         carried = 0.0
-        for code_class in dict.fromkeys(classes):
-            if not before < code_class <= after:
-                continue
-            carried += weight_of[code_class]
-            if code_class not in broken and code_class != after:
-                inside.append((code_class, carried))
+        for place in between:
+            carried += suspicion_of_place[place]
+            if place not in broken:
+                inside.append((place, carried))
                 carried = 0.0
-        pending_places = [place for place, (code_class, _) in enumerate(inside) if code_class in pending]
-        spans += _split_span(_OpenSpan(inside, carried), pending_places)
+        carried += suspicion_of_place[after]
+        pending_indices = [index for index, (place, _) in enumerate(inside) if place in pending]
+        spans += _split_span(_OpenSpan(inside, carried), pending_indices)
     return spans
 
 
-def _split_span(span: _OpenSpan, places: Sequence[int]) -> list[_OpenSpan]:
-    """Divide a span at ``places``, which are indices of ``span.inside``.
+def _split_span(span: _OpenSpan, indices: Sequence[int]) -> list[_OpenSpan]:
+    """Divide a span at ``indices`` of ``span.inside``. Return the parts that still have places to measure.
 
-    The class at such a place has a measurement, so it is the end of the part before it.
+    The place at such an index is measured or pending, so it ends the part before it.
     """
     parts = []
     start = 0
-    for place in places:
-        parts.append(_OpenSpan(span.inside[start:place], span.inside[place][1]))
-        start = place + 1
-    return [part for part in (*parts, _OpenSpan(span.inside[start:], span.end)) if part.inside]
+    for index in indices:
+        _, suspicion = span.inside[index]
+        parts.append(_OpenSpan(span.inside[start:index], suspicion))
+        start = index + 1
+    parts.append(_OpenSpan(span.inside[start:], span.end))
+    return [part for part in parts if part.inside]
 
 
 def _sum_suspicion(span: _OpenSpan) -> float:
@@ -224,18 +258,20 @@ def _sum_suspicion(span: _OpenSpan) -> float:
 
 
 def _find_middle(span: _OpenSpan, chances: Floats, largest_side: float) -> int:
-    """Return the place in ``span.inside`` at which both sides carry about the same suspicion.
+    """Return the index in ``span.inside`` of the place at which both sides carry about the same suspicion.
 
-    The suspicion of the class at this place counts for the side before it: if the class made the change, its value
-    already differs. ``chances`` has the chance of each class that it can be measured. No side gets more candidates than
-    the larger of two numbers: ``largest_side``, and half of the candidates when their number is rounded up to a power
-    of two.
+    The suspicion of this place counts for the side before it: if the place made the change, its value already differs.
+    ``chances`` has, for each point, the chance that it can be measured.
+
+    Each side has a limit for the number of candidates. The limit is ``largest_side``, but at least half of the
+    candidates when their number is rounded up to a power of two. For example, 5 candidates may be divided into 4 and 1.
     """
-    inside = np.array(span.inside)
-    before = np.cumsum(inside[:, 1])
-    worth = chances[inside[:, 0].astype(int)] * split_worth(before, _sum_suspicion(span))
-    candidates = len(inside) + 1
-    counts_before = np.arange(1, candidates)
-    limit = max(largest_side, 2.0 ** ((candidates - 1).bit_length() - 1))
-    is_allowed = np.maximum(counts_before, candidates - counts_before) <= limit
-    return int(np.argmax(np.where(is_allowed, worth, -1.0)))
+    places = np.array([place for place, _ in span.inside])
+    suspicion_before = np.cumsum([suspicion for _, suspicion in span.inside])
+    worth = chances[places] * split_worth(suspicion_before, _sum_suspicion(span))
+    candidate_count = len(places) + 1
+    counts_before = np.arange(1, candidate_count)
+    half_of_power_of_two = 2.0 ** ((candidate_count - 1).bit_length() - 1)
+    limit = max(largest_side, half_of_power_of_two)
+    larger_sides = np.maximum(counts_before, candidate_count - counts_before)
+    return int(np.argmax(np.where(larger_sides <= limit, worth, -1.0)))

@@ -14,35 +14,49 @@ import numpy as np
 from regbot.bisect import exact
 from regbot.bisect.noisy import MeasurementRequest
 from regbot.bisect.span import END_ATTEMPTS
-from regbot.records.bisection import Observation, Point
+from regbot.records.bisection import BisectionHeader, Observation, Point
 from regbot.stats.culprit import Bools, Floats
 
 SHARED_CULPRIT_FACTOR = 10.0
 """Weight of a point where another workload changed, relative to the sum of all weights."""
 
 ExpandExactMerge = Callable[[Point], "ExactSpan | None"]
-"""Return the range of the commits that a merge brought in; None if the commit is no merge."""
+"""Returns the range of the commits that a merge brought in; None if the commit is no merge or its branch cannot be
+searched.
+"""
 
 
 @dataclass(frozen=True)
 class ExactSpan:
-    """A range of points whose values are compared. ``affected`` is None if the range is a line."""
+    """A range of points whose values are compared. A place is the number of its first point, as in ``exact``."""
 
     points: tuple[Point, ...]
     affected: Bools | None = None
+    """[points - 1, points] Whether the point of the column contains the commit of the row; row k is the commit
+    ``points[k + 1]``. None if the range is a line, where each point contains all points before it.
+    """
     merge: str = ""
+    """Key of the merge that brought in the commits of this range; '' if the range is no branch of a merge."""
 
     @cached_property
-    def classes(self) -> list[int]:
-        return exact.code_classes([point.same_as_before for point in self.points])
+    def place_of_point(self) -> list[int]:
+        """The place of each point. Neighbouring points that run the same code share one place."""
+        return exact.find_places([point.same_as_before for point in self.points])
 
     @cached_property
-    def class_starts(self) -> list[int]:
-        return sorted(set(self.classes))
+    def places(self) -> list[int]:
+        """The distinct places in order."""
+        return sorted(set(self.place_of_point))
 
     @cached_property
-    def class_by_key(self) -> dict[str, int]:
-        return {point.key: code_class for point, code_class in zip(self.points, self.classes, strict=True)}
+    def ends(self) -> tuple[int, int]:
+        """The places of good and bad."""
+        return self.place_of_point[0], self.place_of_point[-1]
+
+    @cached_property
+    def place_by_key(self) -> dict[str, int]:
+        """The key of every point, with the place of the point."""
+        return {point.key: place for point, place in zip(self.points, self.place_of_point, strict=True)}
 
 
 @dataclass
@@ -50,15 +64,30 @@ class ValueChange:
     """A change of the value of one workload."""
 
     entry: str
+    """The workload on its mesh; '' if a command is measured."""
     span: ExactSpan
     before: int
+    """Place before the change."""
     candidates: tuple[int, ...]
+    """Places of which one made the change. There are several if the places between them cannot be measured."""
     branch_changes: list["ValueChange"] = field(default_factory=list)
     """The changes on the merged branch if the only candidate is a merge. Empty if the merge itself is the culprit."""
 
+    @property
+    def sole_point(self) -> Point | None:
+        """The only candidate; None if there are several candidates."""
+        return self.span.points[self.candidates[0]] if len(self.candidates) == 1 else None
+
     def innermost(self) -> list["ValueChange"]:
-        """Return the innermost changes on the merged branch. If the branch has no change, return this change itself."""
+        """Return the changes on the merged branch, or on branches merged into it. A change without a branch returns
+        itself.
+        """
         return [inner for change in self.branch_changes for inner in change.innermost()] or [self]
+
+
+def compared_entries(header: BisectionHeader) -> list[str]:
+    """Return the workloads that are searched; [""] for a search by a command, which has no workload."""
+    return header.entries or [""]
 
 
 def next_requests(
@@ -69,97 +98,112 @@ def next_requests(
     expand_merge: ExpandExactMerge,
     most_runs: int,
 ) -> list[MeasurementRequest]:
-    """Return the next measurement as a list of at most one request; [] if nothing more can be learned now."""
+    """Return the next measurement as a list of at most one request; [] if nothing more can be learned now.
+
+    ``pending`` has the running requests, each with its stratum. ``most_runs`` is the maximum number of measurements. A
+    value from the cache does not count.
+    """
     run_count = sum(not observation.cached for observation in observations) + len(pending)
     if run_count >= most_runs:
         return []
     for entry in entries:
-        suspects = {
-            innermost_change.span.points[code_class].key
-            for other_entry in entries
-            if other_entry != entry
-            for change in find_changes(span, other_entry, observations, expand_merge)
-            for innermost_change in (change, *change.innermost())
-            for code_class in innermost_change.candidates
-        }
-        for part in _measurable_spans(span, entry, observations, expand_merge):
-            if requests := _next_in_part(part, entry, observations, pending, suspects):
+        other_entries = [other for other in entries if other != entry]
+        suspects = _changed_points(span, other_entries, observations, expand_merge)
+        for searched_span in _searched_spans(span, entry, observations, expand_merge):
+            if requests := _next_in_span(searched_span, entry, observations, pending, suspects):
                 return requests
     return []
+
+
+def _changed_points(
+    span: ExactSpan, entries: Sequence[str], observations: Sequence[Observation], expand_merge: ExpandExactMerge
+) -> set[str]:
+    """Return the keys of all candidates of the changes of ``entries``, on merged branches too."""
+    keys = set()
+    for entry in entries:
+        for range_change in find_changes(span, entry, observations, expand_merge):
+            for change in (range_change, *range_change.innermost()):
+                keys |= {change.span.points[place].key for place in change.candidates}
+    return keys
 
 
 def find_changes(
     span: ExactSpan, entry: str, observations: Sequence[Observation], expand_merge: ExpandExactMerge
 ) -> list[ValueChange]:
     """Return the changes in the value of one workload, each with as few candidates as the values allow."""
-    states, broken = class_values(span, entry, observations)
-    span_changes = [
-        ValueChange(entry, span, step.before, step.candidates)
-        for step in (
-            exact.changes_on_line(span.classes, states, broken)
-            if span.affected is None
-            else _steps_in_history(span, span.affected, states, broken)
-        )
-    ]
-    for change in span_changes:
-        if len(change.candidates) == 1 and (branch := expand_merge(span.points[change.candidates[0]])) is not None:
+    states, broken = place_values(span, entry, observations)
+    if span.affected is None:
+        steps = exact.changes_on_line(span.place_of_point, states, broken)
+    else:
+        steps = _steps_in_history(span, span.affected, states, broken)
+    changes = [ValueChange(entry, span, step.before, step.candidates) for step in steps]
+    for change in changes:
+        if (branch := _expand_culprit(change, expand_merge)) is not None:
             change.branch_changes = find_changes(branch, entry, observations, expand_merge)
-    return span_changes
+    return changes
 
 
-def class_values(
+def _expand_culprit(change: ValueChange, expand_merge: ExpandExactMerge) -> ExactSpan | None:
+    """Return the branch that the culprit merged; None if there are several candidates or the culprit is no merge."""
+    return expand_merge(change.sole_point) if change.sole_point is not None else None
+
+
+def place_values(
     span: ExactSpan, entry: str, observations: Sequence[Observation]
 ) -> tuple[dict[int, str], dict[int, Observation]]:
-    """Return the value of each measured class of a range, and the last failure of each broken class."""
+    """Return the value of each measured place of a range, and the last failure of each broken place.
+
+    A place is broken if a measurement failed and none succeeded. An end is broken only after ``END_ATTEMPTS`` failures,
+    because the search needs the values of both ends. Void observations do not count.
+    """
     states: dict[int, str] = {}
     broken: dict[int, Observation] = {}
     failures: Counter[int] = Counter()
-    # the search needs the values of both ends, so a failed end is tried again
-    end_classes = (span.classes[0], span.classes[-1])
     for observation in observations:
-        code_class = span.class_by_key.get(observation.point)
-        if code_class is None or observation.entry != entry:
+        place = span.place_by_key.get(observation.point)
+        if place is None or observation.entry != entry:
             continue
         if observation.usable:
-            states[code_class] = observation.state
+            states[place] = observation.state
         elif not observation.void:
-            failures[code_class] += 1
-            if code_class not in end_classes or failures[code_class] >= END_ATTEMPTS:
-                broken[code_class] = observation
-    return states, {code_class: observation for code_class, observation in broken.items() if code_class not in states}
+            failures[place] += 1
+            if place not in span.ends or failures[place] >= END_ATTEMPTS:
+                broken[place] = observation
+    return states, {place: observation for place, observation in broken.items() if place not in states}
 
 
-def _measurable_spans(
+def _searched_spans(
     span: ExactSpan, entry: str, observations: Sequence[Observation], expand_merge: ExpandExactMerge
 ) -> list[ExactSpan]:
     """Return the range, and the ranges of the merges that changed the value."""
-    parts = [span]
+    spans = [span]
     for change in find_changes(span, entry, observations, expand_merge):
-        if (
-            len(change.candidates) == 1
-            and (branch := expand_merge(change.span.points[change.candidates[0]])) is not None
-        ):
-            parts += _measurable_spans(branch, entry, observations, expand_merge)
-    return parts
+        if (branch := _expand_culprit(change, expand_merge)) is not None:
+            spans += _searched_spans(branch, entry, observations, expand_merge)
+    return spans
 
 
-def _next_in_part(
+def _next_in_span(
     span: ExactSpan,
     entry: str,
     observations: Sequence[Observation],
     pending: Sequence[tuple[MeasurementRequest, str]],
     suspects: set[str],
 ) -> list[MeasurementRequest]:
-    states, broken = class_values(span, entry, observations)
+    """Return the next measurement in one range, as a list of at most one request.
+
+    ``suspects`` has the keys of the points where another workload changed. They get a large weight.
+    """
+    states, broken = place_values(span, entry, observations)
     running = {
-        span.class_by_key[request.point.key]
+        span.place_by_key[request.point.key]
         for request, _ in pending
-        if request.entry == entry and request.point.key in span.class_by_key
+        if request.entry == entry and request.point.key in span.place_by_key
     }
     extra_weight = SHARED_CULPRIT_FACTOR * sum(point.weight for point in span.points)
     weights = [point.weight + extra_weight * (point.key in suspects) for point in span.points]
     if span.affected is None:
-        chosen = exact.next_on_line(span.classes, weights, states, broken, running, 1)
+        chosen = exact.next_on_line(span.place_of_point, weights, states, broken, running, slots=1)
     else:
         chosen = _choose_in_history(span, span.affected, weights, states, broken, running)
     return [MeasurementRequest(span.points[chosen[0]], "search", entry=entry)] if chosen else []
@@ -173,69 +217,64 @@ def _choose_in_history(
     broken: dict[int, Observation],
     running: set[int],
 ) -> list[int]:
-    """Return the point that separates the candidates best.
+    """Return the place that separates the candidates best, as a list of at most one.
 
-    If the culprit is already known, but only from the values of other points, first return its parent and then the
-    culprit itself, so that both are measured.
+    The values of other places can already prove which commit is the culprit. Then return its parent first, and the
+    culprit itself next, so that both are measured.
     """
-    index_of = {code_class: index for index, code_class in enumerate(span.class_starts)}
-    prior: Floats = np.array([weights[code_class] for code_class in span.class_starts[1:]])
+    index_of = {place: index for index, place in enumerate(span.places)}
+    prior: Floats = np.array([weights[place] for place in span.places[1:]])
     chosen = exact.next_in_history(
-        _reduce_to_classes(span, affected),
+        _reduce_to_places(span, affected),
         prior,
-        {index_of[code_class]: state for code_class, state in states.items()},
-        [index_of[code_class] for code_class in broken],
-        [index_of[code_class] for code_class in running],
-        1,
+        {index_of[place]: state for place, state in states.items()},
+        [index_of[place] for place in broken],
+        [index_of[place] for place in running],
+        slots=1,
     )
     if chosen:
-        return [span.class_starts[index] for index in chosen]
-    unconfirmed = (
-        code_class
-        for step in _steps_in_history(span, affected, states, broken)
-        for code_class in (_parent_class(span, step.candidates[0]), *step.candidates)
-    )
-    return [
-        code_class
-        for code_class in unconfirmed
-        if code_class not in states and code_class not in broken and code_class not in running
-    ][:1]
+        return [span.places[index] for index in chosen]
+    tried = {*states, *broken, *running}
+    for step in _steps_in_history(span, affected, states, broken):
+        for place in (_parent_place(span, step.candidates[0]), *step.candidates):
+            if place not in tried:
+                return [place]
+    return []
 
 
 def _steps_in_history(
     span: ExactSpan, affected: Bools, states: dict[int, str], broken: dict[int, Observation]
 ) -> list[exact.ValueStep]:
     """Return the change in a history with branches, as a list of at most one step; [] while it is not known."""
-    last_class = span.classes[-1]
-    if 0 not in states or last_class not in states or states[0] == states[last_class]:
+    last_place = span.place_of_point[-1]
+    if 0 not in states or last_place not in states or states[0] == states[last_place]:
         return []
-    reduced = _reduce_to_classes(span, affected)
-    index_of = {code_class: index for index, code_class in enumerate(span.class_starts)}
-    state_at = {index_of[code_class]: state for code_class, state in states.items()}
-    if exact.next_in_history(
-        reduced, np.ones(len(reduced)), state_at, [index_of[code_class] for code_class in broken], (), 1
-    ):
+    reduced = _reduce_to_places(span, affected)
+    index_of = {place: index for index, place in enumerate(span.places)}
+    state_at = {index_of[place]: state for place, state in states.items()}
+    broken_indices = [index_of[place] for place in broken]
+    equal_prior = np.ones(len(reduced))
+    if exact.next_in_history(reduced, equal_prior, state_at, broken_indices, pending=(), slots=1):
         return []
-    candidates = tuple(
-        span.class_starts[int(index) + 1] for index in np.flatnonzero(exact.remaining_hypotheses(reduced, state_at))
-    )
+    candidate_rows = np.flatnonzero(exact.remaining_hypotheses(reduced, state_at))
+    candidates = tuple(span.places[int(row) + 1] for row in candidate_rows)
     if not candidates:
         return []
-    # If the parent was not measured, use the last measured ancestor of the culprit.
+    # The place before the change is the parent. If the parent was not measured, it is the last measured ancestor.
     first = candidates[0]
-    ancestors = [
-        code_class for code_class in span.class_starts[1:] if code_class < first and affected[code_class - 1, first]
-    ]
-    measured = [0, *(code_class for code_class in ancestors if states.get(code_class) == states[0])]
-    parent = _parent_class(span, first)
-    return [exact.ValueStep(parent if parent in measured else measured[-1], candidates)]
+    ancestors = [place for place in span.places[1:] if place < first and affected[place - 1, first]]
+    good_ancestors = [0, *(place for place in ancestors if states.get(place) == states[0])]
+    parent = _parent_place(span, first)
+    return [exact.ValueStep(parent if parent in good_ancestors else good_ancestors[-1], candidates)]
 
 
-def _reduce_to_classes(span: ExactSpan, affected: Bools) -> Bools:
-    return affected[[code_class - 1 for code_class in span.class_starts[1:]]][:, span.class_starts]
+def _reduce_to_places(span: ExactSpan, affected: Bools) -> Bools:
+    """Return ``affected`` with one row for each candidate place and one column for each place."""
+    candidate_rows = [place - 1 for place in span.places[1:]]
+    return affected[candidate_rows][:, span.places]
 
 
-def _parent_class(span: ExactSpan, place: int) -> int:
-    """Return the class of the first parent; 0 (good) if the parent is not in the range."""
+def _parent_place(span: ExactSpan, place: int) -> int:
+    """Return the place of the first parent that the range contains; 0 (good) if it contains none."""
     parents = span.points[place].parents
-    return next((span.class_by_key[parent] for parent in parents if parent in span.class_by_key), 0)
+    return next((span.place_by_key[parent] for parent in parents if parent in span.place_by_key), 0)

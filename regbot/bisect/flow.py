@@ -1,4 +1,6 @@
-"""``regbot bisect`` from start to end: prepare the axis, measure, compute the answer.
+"""``regbot bisect`` from start to end: prepare the points, measure, compute the answer.
+
+The points are commits, or the versions of one package (the dependency axis, ``header.axis``).
 
 Every measurement is written to ``bisection.jsonl`` before the next one is chosen, and the answer is computed from that
 file alone. An interrupted bisection can therefore continue with ``--resume``. The user's repository is only read.
@@ -46,14 +48,16 @@ from regbot.text.progress import Progress, Watcher
 from regbot.workloads import Limits, needs_of
 
 LOG, RESULT, PAGE = "bisection.jsonl", "bisection.json", "bisection.html"
+"""Files of the output folder."""
 MAX_WORKTREES = 16
+"""Number of worktrees that stay in the cache after the bisection."""
 
 Picture = Callable[[Bisection], None]
-"""Show the answer so far. Called before each new measurement."""
+"""Shows the answer so far. It is called before each new measurement."""
 
 
 def plan_bisection(options: BisectionOptions) -> BisectionPlan:
-    """Estimate what the bisection will cost. Raises ConfigError, CheckoutError, RecordError."""
+    """Estimate what the bisection will cost, without measuring. Raises ConfigError, CheckoutError, RecordError."""
     setup = prepare(options)
     return forecast(setup.header, setup.noisy_span, setup.reused_runs)
 
@@ -65,9 +69,10 @@ def bisect(
     engine: Engine | None = None,
     measurer: Measurer | None = None,
 ) -> Bisection:
-    """Find the culprit. Raises ConfigError, CheckoutError, RecordError, EngineError.
+    """Find the culprit, and write the log, the result and the page to the output folder.
 
-    Tests and simulations pass a ``measurer``, which replaces real measurements.
+    ``picture`` shows the answer so far, before each new measurement. Tests and simulations pass a ``measurer``, which
+    replaces real measurements. Raises ConfigError, CheckoutError, RecordError, EngineError.
     """
     setup = prepare(options)
     if len(setup.noisy_span.points) < 2 and not setup.header.exact:
@@ -91,7 +96,11 @@ def bisect(
                 excluded_hosts=fitness.quarantined_hosts,
             )
         )
-        trees = Worktrees(options.repo, options.cache, lambda text: watch(Progress(0, 0, text)), active_engine.sandbox)
+
+        def show_text(text: str) -> None:
+            watch(Progress(done=0, total=0, text=text))
+
+        trees = Worktrees(options.repo, options.cache, show_text, active_engine.sandbox)
         if measurer is None:
             is_new = all(observation.purpose == "reused" for observation in observations)
             measurer = _create_measurer(setup, trees, active_engine, stack, watch, is_new=is_new)
@@ -101,11 +110,13 @@ def bisect(
             picture(bisection)
             run_count = bisection.search_runs + bisection.confirm_runs + bisection.remainder_runs
             description = " ".join(word for word in (request.purpose, request.point.name, request.entry) if word)
-            watch(Progress(run_count, 0, f"{description}; {answer.describe_progress(bisection)}"))
+            text = f"{description}; {answer.describe_progress(bisection)}"
+            watch(Progress(done=run_count, total=0, text=text))
 
         is_over_budget = _budget_check(setup, observations)
 
         def find_common_failure() -> broken.CommonFailure | None:
+            """Return the reason for which many points cannot be measured. --anyway searches on despite it."""
             return None if options.anyway else broken.find_common_failure(observations)
 
         stop_reason = drive(
@@ -114,16 +125,18 @@ def bisect(
             measurer,
             log.append,
             options.slots,
-            lambda: is_over_budget() or find_common_failure() is not None,
+            is_enough=lambda: is_over_budget() or find_common_failure() is not None,
             announce=announce,
         )
         result = answer.compute_answer(setup, observations)
         failure = find_common_failure() if stop_reason == "enough" else None
-        first_reasons = [broken.explain_common_failure(failure, setup.tasks)] if failure is not None else []
-        last_reasons = _stop_reasons(stop_reason, header) if failure is None else []
+        if failure is not None:  # the user has to mend it, so it comes first
+            reasons = [broken.explain_common_failure(failure, setup.tasks), *result.reasons]
+        else:
+            reasons = [*result.reasons, *_stop_reasons(stop_reason, header)]
         result = result.model_copy(
             update={
-                "reasons": [*first_reasons, *result.reasons, *last_reasons],
+                "reasons": reasons,
                 "warnings": [*result.warnings, *dict.fromkeys(clip_message(note) for note in setup.notes)],
             }
         )
@@ -146,6 +159,7 @@ def _discard_results(options: BisectionOptions) -> None:
 
 
 def _stop_reasons(stop_reason: StopReason, header: BisectionHeader) -> list[str]:
+    """Return a sentence for a search that the budget or void runs stopped; [] for a search that is done."""
     if stop_reason == "enough":
         return [
             f"--budget ended the search after {header.budget_min:g} minutes; continue with --resume and a larger budget"
@@ -156,16 +170,20 @@ def _stop_reasons(stop_reason: StopReason, header: BisectionHeader) -> list[str]
 
 
 def _make_chooser(setup: BisectionSetup) -> ChooseRequests:
+    """Return the function that chooses the next measurement: of the exact search or of the noisy search.
+
+    When the search itself needs no measurement, the comparison of the code of two commits may need one (``blame``).
+    """
     header = setup.header
     if header.exact:
 
         def next_exact(
             observations: Sequence[Observation], pending: Sequence[tuple[noisy.MeasurementRequest, str]], _: str
         ) -> Sequence[noisy.MeasurementRequest]:
-            entries = header.entries or [""]
-            span = (
-                setup.weigh_exact_span(observations) if header.on == "ledger" and not header.axis else setup.exact_span
-            )
+            entries = exact_search.compared_entries(header)
+            compares_ledgers_of_commits = header.on == "ledger" and not header.axis
+            # Traces list the files that a workload loads. Commits that touch none of them are less suspicious.
+            span = setup.weigh_exact_span(observations) if compares_ledgers_of_commits else setup.exact_span
             requests = exact_search.next_requests(
                 span, entries, observations, pending, setup.expand_merge_exact, header.most_runs
             )
@@ -196,20 +214,24 @@ def _make_chooser(setup: BisectionSetup) -> ChooseRequests:
 
 def _budget_check(setup: BisectionSetup, observations: Sequence[Observation]) -> Callable[[], bool]:
     """Return a predicate that is true once the minutes of --budget are spent."""
-    budget = setup.header.budget_min
-    if budget is None:
+    if setup.header.budget_min is None:
         return lambda: False
-    return lambda: (
-        sum(observation.wall_s + observation.build_s for observation in observations if observation.purpose != "reused")
-        >= budget * 60
-    )
+    budget_s = setup.header.budget_min * 60
+
+    def is_spent() -> bool:
+        own_runs = [observation for observation in observations if observation.purpose != "reused"]
+        return sum(observation.wall_s + observation.build_s for observation in own_runs) >= budget_s
+
+    return is_spent
 
 
 def _create_measurer(
     setup: BisectionSetup, trees: Worktrees, engine: Engine, stack: ExitStack, watch: Watcher, *, is_new: bool
 ) -> Measurer:
-    """Create the measurer. ``stack`` closes the seats that the measurer uses. Only a bisection that ``is_new`` can
-    continue the session of a check.
+    """Create the measurer for a command, for ledgers or for step times.
+
+    ``stack`` releases the seats (reserved nodes) that the measurer uses. Only a new bisection can continue the session
+    of a check. ``is_new`` is False if the log already has measurements.
     """
     options, header = setup.options, setup.header
     python = common_interpreter(setup.tasks)
@@ -217,16 +239,19 @@ def _create_measurer(
     def environment(version: str) -> VersionEnvironment:
         return provide_environment(options.cache, header.axis, version, python, options.index_options)
 
-    provide_version = environment if header.axis else None
-    checkouts = PointCheckouts(trees, tuple(options.build), header.axis, provide_version, setup.notes)
+    version_environment = environment if header.axis else None
+    checkouts = PointCheckouts(trees, tuple(options.build), header.axis, version_environment, setup.notes)
     local = setup.config.local
     limits = Limits(
         max_output_bytes=int(local.max_output_mb * 2**20), max_record_bytes=int(local.max_record_mb * 2**20)
     )
+    # Noisy values are measured on reserved nodes. If the engine cannot reserve enough of them, a command runs without,
+    # and step times are refused below.
     seats: Seats | None = None
     if not header.exact and options.slots <= engine.slots:
         watch(Progress(done=0, total=0, text="waiting for other timed runs on these nodes"))
-        needs = needs_of(next(iter(setup.tasks.values()))) if setup.tasks else Needs(ranks=0, name="regbot bisect")
+        first_task = next(iter(setup.tasks.values()), None)  # None for a command
+        needs = needs_of(first_task) if first_task is not None else Needs(ranks=0, name="regbot bisect")
         check_stratum = ""
         if is_new and (node := engine.describe(needs)) is not None:
             check_stratum = continued_stratum(setup.reused_runs.lease, engine.name, node.name, time.time())
@@ -248,6 +273,7 @@ def _create_measurer(
 
 
 def _run_log(out: Path) -> RunLog[BisectionLog]:
+    """Return the log of the bisection in the folder ``out``, with its error messages."""
     return RunLog(
         out / LOG,
         "bisection",
@@ -263,7 +289,10 @@ def _run_log(out: Path) -> RunLog[BisectionLog]:
 
 
 def _open_log(log: RunLog[BisectionLog], setup: BisectionSetup) -> tuple[BisectionHeader, list[Observation]]:
-    """Create a log with the reused observations, or load the log that ``--resume`` continues. Raises RecordError."""
+    """Create a log with the reused observations, or load the log that ``--resume`` continues. Raises RecordError.
+
+    A resumed log keeps its header, except for the limits of runs and minutes, which come from the new command line.
+    """
     header = setup.header
     if setup.options.resume and (resumed := log.resume(header)) is not None:
         if setup.options.effect_pct not in (None, resumed.header.smallest_pct):

@@ -1,4 +1,7 @@
-"""Cost forecast of a bisection: a simulation of the actual search with the noise on record."""
+"""Cost forecast of a bisection: a simulation of the actual search with the noise on record.
+
+The noise on record is the standard deviation of a run that an earlier check or a calibration measured.
+"""
 
 import math
 from collections.abc import Sequence
@@ -15,12 +18,12 @@ from regbot.stats.next_run import choose_next_run, runs_before_none
 from regbot.stats.paired import LOOKS
 
 TRIALS = {64: 60, 256: 30}
-"""Maximum number of candidates -> number of simulated bisections. Larger ranges use MIN_TRIALS."""
+"""Number of simulated bisections by the size of the range: 60 for up to 64 candidates, 30 for up to 256."""
 MIN_TRIALS = 15
+"""Number of simulated bisections of a larger range, because each of them takes longer."""
 
 MIN_RATIO = 0.7
-"""If the ratio of effect to noise is smaller, the search is refused, because half of such searches would name no
-commit.
+"""A search is refused if its ratio of effect to noise is smaller, because half of such searches would name no commit.
 """
 
 MIN_SUCCESS = 0.5
@@ -32,11 +35,18 @@ UNKNOWN_NOISE = (
 )
 
 
+NO_ANSWER = -1
+"""``Trial.culprit`` of a search that used up its runs without an answer."""
+
+
 class Trial(NamedTuple):
+    """Result of one simulated search."""
+
     culprit: int | None
-    """Hypothesis that the search named. None if it named "none", -1 if the runs were used up first."""
+    """Number of the hypothesis that the search named. None if the search answered "none", or ``NO_ANSWER``."""
     runs: int
     builds: int
+    """Number of points that were built, each once."""
 
 
 def simulate(
@@ -52,16 +62,18 @@ def simulate(
 ) -> Trial:
     """Simulate one search on runs with Gaussian noise.
 
-    ``culprit`` is the true hypothesis; None if there is no culprit. ``effect`` and ``noise`` are log-ratios. The search
-    ends when one answer has the probability ``target``. ``known`` has the runs before the search.
+    ``culprit`` is the number of the true hypothesis; None if there is no culprit. ``effect`` is the slowdown by the
+    culprit, and ``noise`` the standard deviation of a run, both as log-ratios. The search ends when one answer has the
+    probability ``target``. ``known`` has the runs before the search.
     """
     samples = list(known)
+    stratum = "search"  # all simulated runs belong to one stratum
     available = np.ones(model.affected.shape[1], dtype=bool)
     built: set[int] = set()
     for run_count in range(most_runs + 1):
         current = posterior(model, samples)
         best = int(np.argmax(current.culprit))
-        runs_left = runs_before_none(model, samples, "search", available)
+        runs_left = runs_before_none(model, samples, stratum, available)  # runs that the answer "none" still needs
         if current.no_culprit >= target and not runs_left:
             return Trial(None, run_count, len(built))
         if current.culprit[best] >= target:
@@ -71,18 +83,19 @@ def simulate(
         if current.no_culprit >= target:
             point = runs_left[0]
         else:
-            point = choose_next_run(model, samples, "search", available)
-        shift = effect if culprit is not None and model.affected[culprit, point] else 0.0
-        samples.append(Sample(point, float(rng.normal(shift, noise)), "search"))
+            point = choose_next_run(model, samples, stratum, available)
+        contains_culprit = culprit is not None and model.affected[culprit, point]
+        true_value = effect if contains_culprit else 0.0
+        samples.append(Sample(point, float(rng.normal(true_value, noise)), stratum))
         built.add(point)
-    return Trial(-1, most_runs, len(built))
+    return Trial(NO_ANSWER, most_runs, len(built))
 
 
 def forecast(header: BisectionHeader, span: NoisySpan, reused_runs: ReusedRuns) -> BisectionPlan:
-    """Return the plan of the bisection.
+    """Return the plan of the bisection with its expected cost.
 
-    It contains the maximum number of measurements for an exact search, and the mean over simulated searches for a noisy
-    search.
+    For an exact search, the cost is the maximum number of measurements. For a noisy search, it is the mean over
+    simulated searches. If the noise is not known, the plan has no cost.
     """
     different = len(span.points) - 1
     plan = BisectionPlan(
@@ -94,12 +107,18 @@ def forecast(header: BisectionHeader, span: NoisySpan, reused_runs: ReusedRuns) 
         possible=True,
     )
     if header.exact:
-        most = max_measurements(different) * max(1, len(header.entries))
+        workload_count = max(1, len(header.entries))
+        most_measurements = float(max_measurements(different) * workload_count)
         reasons = [
             "the plan assumes one change in the range; each further change takes at most as many measurements again"
         ]
         return plan.model_copy(
-            update={"expected_runs": float(most), "runs_90": float(most), "success": 1.0, "reasons": reasons}
+            update={
+                "expected_runs": most_measurements,
+                "runs_90": most_measurements,
+                "success": 1.0,
+                "reasons": reasons,
+            }
         )
     noise, effect = _known_noise_and_effect(header, reused_runs)
     if noise is None:
@@ -135,7 +154,11 @@ def forecast(header: BisectionHeader, span: NoisySpan, reused_runs: ReusedRuns) 
 
 
 def find_obstacle(header: BisectionHeader, span: NoisySpan, reused_runs: ReusedRuns) -> str:
-    """Return why this bisection cannot succeed; '' if it may succeed."""
+    """Return why this bisection cannot succeed; '' if it may succeed.
+
+    Only a noisy search with known noise can have an obstacle: good and bad show no slowdown, or the slowdown is too
+    small for the noise.
+    """
     if header.exact:
         return ""
     noise, effect = _known_noise_and_effect(header, reused_runs)
@@ -149,7 +172,8 @@ def find_obstacle(header: BisectionHeader, span: NoisySpan, reused_runs: ReusedR
         )
     if effect_size / noise >= MIN_RATIO:
         return ""
-    # A rough number for the message; the search was not simulated.
+    # A rough number for the message, because the search is not simulated: the runs grow with the square of noise over
+    # effect, and with the logarithm of the number of candidates.
     runs = (noise / effect_size) ** 2 * 40 * math.log2(len(span.points) + 1)
     return (
         f"a slowdown of {100 * math.expm1(effect_size):.3g}% among runs that differ by {100 * math.expm1(noise):.3g}% "
@@ -158,30 +182,32 @@ def find_obstacle(header: BisectionHeader, span: NoisySpan, reused_runs: ReusedR
 
 
 def _known_noise_and_effect(header: BisectionHeader, reused_runs: ReusedRuns) -> tuple[float | None, float | None]:
-    """Return noise and effect as log-ratios; None for a value that is unknown."""
-    return (math.log1p(header.noise_pct / 100) if header.noise_pct else None), reused_runs.effect
+    """Return the noise of a run and the effect that the check saw, as log-ratios; None for a value that is unknown."""
+    noise = math.log1p(header.noise_pct / 100) if header.noise_pct else None
+    return noise, reused_runs.effect
 
 
 def _run_trials(
     header: BisectionHeader, span: NoisySpan, reused_runs: ReusedRuns, noise: float, effect: float
 ) -> list[tuple[int | None, Trial]]:
     """Simulate bisections. Return the true culprit (None for none) and the result of each simulation."""
-    different = len(span.points) - 1
-    trial_count = next((trials for most, trials in TRIALS.items() if different <= most), MIN_TRIALS)
+    candidate_count = len(span.points) - 1
+    trial_count = next((trials for most, trials in TRIALS.items() if candidate_count <= most), MIN_TRIALS)
     model = build_culprit_model(span, Noise(noise, header.noise_pairs))
     rng = np.random.default_rng(0)
     results: list[tuple[int | None, Trial]] = []
     for trial in range(trial_count):
-        # The share of simulations without a culprit is header.none_prior.
+        # The first simulations have no culprit. Their share is header.none_prior.
         has_no_culprit = (trial + 0.5) / trial_count < header.none_prior
-        culprit = None if has_no_culprit else int(rng.choice(different, p=model.prior / model.prior.sum()))
-        known = [
-            Sample(
-                place, float(rng.normal(effect if culprit is not None and place else 0.0, noise)), observation.stratum
-            )
-            for observation in reused_runs.observations
-            if (place := span.places.get(observation.point)) is not None
-        ]
+        culprit = None if has_no_culprit else int(rng.choice(candidate_count, p=model.prior / model.prior.sum()))
+        # The runs of the check, with simulated values. They are runs of good (place 0) and of bad.
+        known = []
+        for observation in reused_runs.observations:
+            place = span.places.get(observation.point)
+            if place is not None:
+                is_slower = culprit is not None and place > 0
+                value = float(rng.normal(effect if is_slower else 0.0, noise))
+                known.append(Sample(place, value, observation.stratum))
         trial_result = simulate(model, culprit, effect, noise, header.most_runs, header.posterior, rng=rng, known=known)
         results.append((culprit, trial_result))
     return results

@@ -35,6 +35,7 @@ SUSPECT_WEIGHT = 20.0
 """Prior weight of a suspect relative to other commits."""
 
 _FIELDS = ("%H", "%T", "%P", "%an", "%aI", "%s")
+"""Fields of a commit in the format of git log: hash, tree, parents, author, author's date, subject."""
 _PULL_REQUEST = re.compile(r"Merge pull request #([1-9][0-9]{0,9}) from |.* \(#([1-9][0-9]{0,9})\)$")
 """The two places where GitHub writes the number of a pull request: the subject of a merge, and the end of a squashed
 commit's subject.
@@ -51,7 +52,7 @@ class CommitRange:
 
 @dataclass(frozen=True)
 class _Ends:
-    """A good commit and a bad commit that descends from it, with the revisions by which the user named them."""
+    """A good commit and a bad commit that descends from good. The revisions are the user's names of the commits."""
 
     repo: Path
     good_revision: str
@@ -61,6 +62,7 @@ class _Ends:
 
     @property
     def revision_range(self) -> str:
+        """The commits that bad contains and good does not, as git writes such a range."""
         return f"{self.good_commit}..{self.bad_commit}"
 
 
@@ -73,13 +75,14 @@ def list_commits(
     paths: Sequence[str] = (),
     suspects: Sequence[str] = (),
 ) -> CommitRange:
-    """Return the commits after ``good`` up to ``bad``, oldest first, with good before them.
+    """Return good, followed by the commits after ``good`` up to ``bad``, oldest first. Raises CheckoutError.
 
-    ``full``: return all commits that bad contains and good does not, in topological order. Otherwise return only the
-    commits on bad's line of first parents. ``paths``: leave out commits that touch none of these git pathspecs
-    (relative to ``repo``), but keep good, bad and suspects. ``suspects``: revisions with weight ``SUSPECT_WEIGHT``;
-    other commits have weight 1. If a suspect is not in the range but a merge in the range brought it in, the merge gets
-    that weight. Raises CheckoutError.
+    full      If True, return all commits that bad contains and good does not, in topological order. If False, return
+              only the commits on bad's line of first parents.
+    paths     Leave out commits that touch none of these git pathspecs, which are relative to ``repo``. Good, bad and
+              suspects always stay.
+    suspects  Revisions that get the weight ``SUSPECT_WEIGHT``. Other commits have weight 1. If only a merge of the
+              range brought a suspect in, the merge gets the weight of the suspect.
     """
     common_dir(repo)
     ends = _Ends(repo, good, find_commit(repo, good, "GOOD"), bad, find_commit(repo, bad, "BAD"))
@@ -97,10 +100,12 @@ def list_merged_commits(
 ) -> CommitRange | None:
     """Return the commits of the branch that ``merge`` brought in: the line of first parents from the fork to the tip.
 
-    Returns None if there is nothing to search: the commit is no merge, or its branch has no commits of its own or no
-    fork. If the merge joins several branches, only the first branch is returned. ``paths`` and ``suspects`` have the
-    same meaning as in ``list_commits``, but suspects outside the branch are ignored. Raises CheckoutError if the
-    repository is shallow and lacks the history of the branch.
+    The fork is the last common ancestor of the branch and the merge's first parent. It takes the role of good.
+
+    Returns None if there is nothing to search: the commit is no merge, the branch has no commits of its own, or the
+    histories are unrelated. If the merge joins several branches, only the first branch is returned. ``paths`` and
+    ``suspects`` have the same meaning as in ``list_commits``, but suspects outside the branch are ignored. Raises
+    CheckoutError if the repository is shallow and lacks the history of the branch.
     """
     if len(merge.parents) < 2:
         return None
@@ -111,7 +116,7 @@ def list_merged_commits(
             f"{repo}: the fork of the branch that {merge.name} merges is missing, because the repository is shallow",
             DEEPEN_ADVICE,
         )
-    if base in ("", tip):
+    if base in ("", tip):  # unrelated histories, or a branch without commits of its own
         return None
     ends = _Ends(repo, short_commit(base), base, short_commit(tip), tip)
     suspected = {name: find_commit(repo, name, "suspect") for name in suspects}
@@ -134,44 +139,43 @@ def list_first_parents(repo: Path, after: str, last: str) -> list[str]:
 
 
 def match_trees(points: Sequence[Point]) -> list[Point]:
-    """Mark the points that run the same code as the point before, for the measurement of a command.
+    """Set ``same_as_before`` of each point for the measurement of a command.
 
-    A command may read any file, so only points with equal trees count as the same code.
+    A command may read any file, so only points with equal trees count as the same code. Equal trees of commits on
+    different branches do not count, for the reason in ``_same_as_before``.
     """
-    pairs = zip([None, *points[:-1]], points, strict=True)
-    return [
-        point.model_copy(
-            update={
-                "same_as_before": previous is not None
-                and previous.tree == point.tree
-                and (previous.commit in point.parents or point.same_as_before)
-            }
-        )
-        for previous, point in pairs
-    ]
+    matched = [points[0].model_copy(update={"same_as_before": False})]
+    for previous, point in pairwise(points):
+        is_child = previous.commit in point.parents
+        is_same = previous.tree == point.tree and (is_child or point.same_as_before)
+        matched.append(point.model_copy(update={"same_as_before": is_same}))
+    return matched
 
 
 def containment_matrix(repo: Path, points: Sequence[Point], full: bool = False) -> NDArray[np.bool_]:
-    """Return which points contain which candidate commit.
+    """Return which points contain which candidate commit, as an array [points - 1, points].
 
-    Shape: [points - 1, points]; row k, column x is True if points[x] contains points[k + 1]. ``full``: the points come
-    from a full history, so git supplies their ancestry. Otherwise each point contains all points before it. Raises
-    CheckoutError.
+    Row k, column x is True if points[x] contains the commit points[k + 1]. With ``full``, the points come from a full
+    history, and git supplies their ancestry. Otherwise each point contains all points before it. Raises CheckoutError.
     """
     count = len(points)
     if not full:
         return np.triu(np.ones((count - 1, count), dtype=np.bool_), k=1)
     position = {point.commit: index for index, point in enumerate(points)}
     good, bad = points[0], points[-1]
-    contained: dict[str, int] = {}  # commit -> the points that the commit contains, one bit for each point
-    for commit, parents in _read_parents(_Ends(repo, good.name, good.commit, bad.name, bad.commit)).items():
+    ends = _Ends(repo, good.name, good.commit, bad.name, bad.commit)
+    # For each commit, the points that it contains, as an integer with one bit for each point: a union is then one "|".
+    contained_bits: dict[str, int] = {}
+    for commit, parents in _read_parents(ends).items():
         bits = 1 << position[commit] if commit in position else 0
         for parent in parents:
-            bits |= contained.get(parent, 0)
-        contained[commit] = bits
-    size = -(-count // 8)
-    rows = b"".join(contained.get(point.commit, 0).to_bytes(size, "little") for point in points)
-    contains = np.unpackbits(np.frombuffer(rows, dtype=np.uint8).reshape(count, size), axis=1, bitorder="little")
+            bits |= contained_bits.get(parent, 0)
+        contained_bits[commit] = bits
+    row_bytes = -(-count // 8)
+    packed = b"".join(contained_bits.get(point.commit, 0).to_bytes(row_bytes, "little") for point in points)
+    packed_rows = np.frombuffer(packed, dtype=np.uint8).reshape(count, row_bytes)
+    # contains[x, y]: whether points[x] contains points[y]
+    contains = np.unpackbits(packed_rows, axis=1, bitorder="little")
     return np.ascontiguousarray(contains[:, 1:count].T.astype(np.bool_))
 
 
@@ -208,7 +212,7 @@ def _check_order(ends: _Ends) -> None:
 
 
 def _merge_base(repo: Path, first: str, second: str) -> str:
-    """Return the merge base; '' if the two commits share no history."""
+    """Return the last common ancestor; '' if the two commits share no history."""
     answer = try_git(repo, "merge-base", first, second)
     if answer.code not in (0, 1):
         raise CheckoutError(f"{repo}: git merge-base failed: {answer.error_line}")
@@ -216,12 +220,15 @@ def _merge_base(repo: Path, first: str, second: str) -> str:
 
 
 def _list_range(ends: _Ends, full: bool, paths: Sequence[str], suspected: Mapping[str, str]) -> CommitRange:
-    """Return the range with its warnings. ``suspected`` maps the user's name of each suspect to its commit."""
+    """Return the range with its warnings, for ``list_commits``.
+
+    ``suspected`` maps each suspect, as the user named it, to its commit.
+    """
     order_option = "--topo-order" if full else "--first-parent"
     commits = _read_commits(ends.repo, order_option, "--reverse", ends.revision_range)
     _check_depth(ends, commits)
     warnings = []
-    fork = next(iter(commits[0]["parents"]), "")
+    fork = next(iter(commits[0]["parents"]), "")  # first parent of the oldest commit; '' for a root commit
     if not full and fork != ends.good_commit:
         origin = f"starts at {short_commit(fork)}" if fork else "has a root commit of its own"
         warnings.append(
@@ -233,7 +240,8 @@ def _list_range(ends: _Ends, full: bool, paths: Sequence[str], suspected: Mappin
     if paths:
         touching_commits = _commits_touching(ends, full, paths)
         kept_commits = touching_commits | suspect_commits | {ends.bad_commit}
-        commit_count, commits = len(commits), [commit for commit in commits if commit["commit"] in kept_commits]
+        commit_count = len(commits)
+        commits = [commit for commit in commits if commit["commit"] in kept_commits]
         path_names = clip(printable(", ".join(paths)), 1000)
         if not touching_commits:
             warnings.append(f"no commit of the range touches {path_names}: check the spelling, or leave the paths out")
@@ -242,20 +250,23 @@ def _list_range(ends: _Ends, full: bool, paths: Sequence[str], suspected: Mappin
                 f"{omitted} of {commit_count} commits are left out, which touch none of {path_names}; good, bad and "
                 "suspects always stay"
             )
-    fields = [*_read_commits(ends.repo, "--no-walk", ends.good_commit), *commits]
-    for commit, is_same in zip(fields[1:], _same_as_before(ends, fields, full), strict=True):
+    (good,) = _read_commits(ends.repo, "--no-walk", ends.good_commit)
+    for commit, is_same in zip(commits, _same_as_before(ends, [good, *commits], full), strict=True):
         commit["same_as_before"] = is_same
         commit["weight"] = SUSPECT_WEIGHT if commit["commit"] in suspect_commits else 1.0
-    return CommitRange([Point.model_validate(commit) for commit in fields], warnings)
+    return CommitRange([Point.model_validate(fields) for fields in (good, *commits)], warnings)
 
 
 def _read_commits(repo: Path, *walk: str) -> list[dict[str, Any]]:
-    """Return the fields of a ``Point`` for each commit that git log lists. ``walk`` has options and revisions of git
-    log.
+    """Return the fields of a ``Point`` for each commit that git log lists.
+
+    ``walk`` has options and revisions for git log, which say what to list.
     """
     fields_format = "%x00".join(_FIELDS)
     out = git(repo, "log", "-z", f"--format={fields_format}", "--no-show-signature", *walk, "--", env=OFFLINE)
-    words = iter(out.split("\0")[:-1])
+    # A NUL character follows each field, so the text after the last NUL is empty.
+    values = out.split("\0")[:-1]
+    commits = [values[start : start + len(_FIELDS)] for start in range(0, len(values), len(_FIELDS))]
     return [
         {
             "commit": commit,
@@ -266,38 +277,47 @@ def _read_commits(repo: Path, *walk: str) -> list[dict[str, Any]]:
             "date": clip_label(printable(date)),
             "pull_request": _pull_request(printable(subject)),
         }
-        for commit, tree, parents, author, date, subject in zip(*[words] * len(_FIELDS), strict=True)
+        for commit, tree, parents, author, date, subject in commits
     ]
 
 
 def _pull_request(subject: str) -> int | None:
+    """Return the number of the pull request in the subject of a commit; None if there is none."""
     match = _PULL_REQUEST.match(subject)
-    return int(match[1] or match[2]) if match else None
+    if match is None:
+        return None
+    number_of_merge, number_of_squash = match.groups()
+    return int(number_of_merge or number_of_squash)
 
 
 def _check_depth(ends: _Ends, commits: Sequence[Mapping[str, Any]]) -> None:
     """Raise CheckoutError if commits of the range are missing because the history is shallow."""
-    # the file lists the commits whose parents are missing (gitformat-shallow)
+    # This file of git lists the commits whose parents are missing (gitformat-shallow).
     shallow_file = common_dir(ends.repo) / "shallow"
     if not shallow_file.is_file():
         return
     cut_commits = set(shallow_file.read_text().split())
-    if missing := next((commit["commit"] for commit in commits if commit["commit"] in cut_commits), None):
+    first_cut = next((commit["commit"] for commit in commits if commit["commit"] in cut_commits), None)
+    if first_cut is not None:
         raise CheckoutError(
             f"{ends.repo}: some commits between GOOD {ends.good_revision!r} and BAD {ends.bad_revision!r} are missing: "
-            f"the repository is shallow, cut at {short_commit(missing)}",
+            f"the repository is shallow, cut at {short_commit(first_cut)}",
             DEEPEN_ADVICE,
         )
 
 
 def _suspect_commits(ends: _Ends, walked: set[str], suspected: Mapping[str, str]) -> set[str]:
-    """Return the walked commits that are suspects or that brought a suspect in."""
+    """Return the commits of ``walked`` that are suspects, or the first ones that contain a suspect.
+
+    ``walked`` has the commits of the range. For example, if the range follows first parents and a suspect lies on a
+    merged branch, the merge is returned. Raises CheckoutError for a suspect that no commit of the range brought in.
+    """
     if set(suspected.values()) <= walked:
         return set(suspected.values())
-    carrier: dict[str, str] = {}
+    carrier: dict[str, str] = {}  # commit -> the first walked commit that contains it
     parents = _read_parents(ends)
-    # Oldest first, so that an ancestor is assigned to the first commit that brought it in.
-    for commit in (commit for commit in parents if commit in walked):
+    walked_oldest_first = [commit for commit in parents if commit in walked]
+    for commit in walked_oldest_first:
         stack = [commit]
         while stack:
             ancestor = stack.pop()
@@ -327,17 +347,24 @@ def _commits_touching(ends: _Ends, full: bool, paths: Sequence[str]) -> set[str]
     """
     if any("\0" in path for path in paths):
         raise CheckoutError(f"{ends.repo}: a path to search contains a NUL character", "leave the path out")
-    # Without --full-history, git leaves out a branch if the merge has the same files as its other parent.
+    # By default, git follows only one parent of a merge if that parent has the same files as the merge. The commits of
+    # the other branch would be missing, so --full-history is needed.
     options = ("--full-history", "--simplify-merges") if full else ("--first-parent",)
     return set(git(ends.repo, "rev-list", *options, ends.revision_range, "--", *paths, env=OFFLINE).split())
 
 
 def _same_as_before(ends: _Ends, fields: Sequence[Mapping[str, Any]], full: bool) -> list[bool]:
-    """Return for every commit but the first whether it runs the same code as the commit before it."""
+    """Return whether each commit runs the same code as the commit before it in the list. The first commit (good) is
+    left out.
+
+    On a line, differences in files that the code does not read, such as documentation, do not count. In a history with
+    branches, the trees must be equal.
+    """
     steps = list(pairwise(fields))
-    if full and any(after["parents"] != [before["commit"]] for before, after in steps):
-        # The commit before is not always the parent. Two commits of different branches may have equal trees, although
-        # both made the same change. So the trees are compared only where the commit before is a parent.
+    has_branches = any(after["parents"] != [before["commit"]] for before, after in steps)
+    if full and has_branches:
+        # Neighbours of different branches may have equal trees because both made the same change. Then either can be
+        # the culprit. So only a commit and its parent can be the same.
         return [before["commit"] in after["parents"] and before["tree"] == after["tree"] for before, after in steps]
     rule = load_inert_rule(ends.repo, [ends.good_commit, ends.bad_commit], ends.revision_range)
     trees = [(before["tree"], after["tree"]) for before, after in steps]

@@ -29,7 +29,7 @@ class Measurer(Protocol):
     """Makes the measurements of one bisection. Several slots may measure at the same time."""
 
     def stratum(self, slot: int) -> str:
-        """Return the stratum of a slot: its node and session. Runs of one stratum share one level."""
+        """Return the stratum of a slot: its node and session. Step times are compared within a stratum only."""
         ...
 
     def measure(self, request: MeasurementRequest, slot: int) -> Observation:
@@ -42,11 +42,15 @@ class PreparedPoint:
     """A point that is ready for a run."""
 
     path: Path
+    """Folder of the checkout."""
     environment: Mapping[str, str]
+    """Environment variables of the run."""
     python: str | None
     """Interpreter with the version under test; None for the workload's own interpreter."""
     built: bool
+    """Whether the checkout or the environment was built for this run, and did not come from the cache."""
     build_s: float
+    """Seconds of the preparation; 0 if nothing was built."""
 
 
 class PointCheckouts:
@@ -60,15 +64,21 @@ class PointCheckouts:
         version_environment: Callable[[str], VersionEnvironment] | None = None,
         notes: list[str] | None = None,
     ) -> None:
-        """Warnings about the environments are appended to ``notes``."""
+        """Create the checkouts.
+
+        ``build`` has the build commands of points that are measured without a workload. ``package`` and
+        ``version_environment`` are given if the points are versions of a package: the function returns the environment
+        of a version. Warnings about checkouts and environments are appended to ``notes``.
+        """
         self._notes = notes if notes is not None else []
         self.trees, self._build = trees, build
         self.package, self._provide_version = package, version_environment
 
     def prepare(self, point: Point, task: Task | None, copy: int = 0) -> PreparedPoint | str:
-        """Prepare the point, or return why it cannot be prepared. Raises CheckoutError.
+        """Prepare the point for a run. If this is impossible because of the point, return the reason as text.
 
-        ``copy`` is the number of the checkout if there is no task; see ``reserve_copy``.
+        ``task`` is None if a command is measured. ``copy`` is then the number of the checkout, as ``reserve_copy``
+        yields it. Raises CheckoutError if regbot itself cannot make the checkout.
         """
         start = time.monotonic()
         if task is not None:
@@ -80,10 +90,7 @@ class PointCheckouts:
         environment, python, environment_built = dict(tree.environment), None, False
         if point.version and self._provide_version is not None:
             try:
-                try:
-                    version_environment = self._provide_version(point.version)
-                except VersionUnavailable:  # try once more: the cause may be the network
-                    version_environment = self._provide_version(point.version)
+                version_environment = _retry_once(self._provide_version, point.version)
             except VersionUnavailable as error:
                 return str(error)
             self.note(*(f"{point.version}: {note}" for note in version_environment.warnings))
@@ -104,8 +111,8 @@ class PointCheckouts:
     def reserve_copy(self, point: Point) -> Iterator[int]:
         """Reserve a checkout of the point for one command. Yield the number of the checkout.
 
-        A command may write files into its checkout. If two commands shared one checkout, the second would read the
-        files of the first, and cleaning the checkout would remove files that the first still needs.
+        If commands of several slots measure the same point, each gets a checkout of its own, because a command may
+        write files into it.
         """
         folder = self.trees.repository_cache / "running"
         folder.mkdir(parents=True, exist_ok=True)
@@ -113,7 +120,7 @@ class PointCheckouts:
             lock = FileLock(folder / f"{point.tree}.{copy}.lock", timeout=0)
             try:
                 lock.acquire()
-            except Timeout:
+            except Timeout:  # another command uses this copy
                 continue
             try:
                 yield copy
@@ -122,26 +129,41 @@ class PointCheckouts:
             return
 
     def _check_out(self, point: Point, copy: int) -> Worktree | str:
+        """Check the point out and build it for a command. If the build fails, return the reason."""
         # The marker is a build command without effect. The build commands are part of the name of a checkout, so each
         # copy gets a checkout of its own.
         copy_marker = (f": copy {copy}",) if copy else ()
         return self.trees.check_out(point.commit, (*self._build, *copy_marker), sys.executable)
 
 
+def _retry_once(provide_version: Callable[[str], VersionEnvironment], version: str) -> VersionEnvironment:
+    """Return the environment of a version. Try a second time after a failure, because the cause may be the network."""
+    try:
+        return provide_version(version)
+    except VersionUnavailable:
+        return provide_version(version)
+
+
 def _with_all_files(task: Task) -> Task:
-    """Return ``task`` without ``sparse``. A point that lacks a file would look like a broken commit."""
+    """Return ``task`` with a checkout of all files, whatever its key ``sparse`` says.
+
+    The list of folders in ``sparse`` may not fit an old commit. A commit without a needed file would look broken.
+    """
     return replace(task, workload=task.workload.model_copy(update={"sparse": []}))
 
 
 def arm_of(point: Point) -> Arm:
-    """Return the arm of a run at this point."""
+    """Return the arm of a run at this point. The point is always the head, because a search run has no base."""
     return Arm(name="head", revision=point.name, commit=point.commit, tree=point.tree, subject=clip(point.subject, 200))
 
 
 def build_observation(
     request: MeasurementRequest, stratum: str, prepared: PreparedPoint | None = None, **fields: Any
 ) -> Observation:
-    """Build an observation from the request, the cost of preparing the point, and the other ``fields``."""
+    """Build an observation from the request, the cost of preparing the point, and the other ``fields``.
+
+    ``prepared`` is None if the point could not be prepared.
+    """
     return Observation(
         point=request.point.key,
         entry=request.entry,
@@ -168,8 +190,9 @@ def strip_arm_prefix(reason: str) -> str:
 
 def failure_reason(run: Run) -> str:
     """Return why a run cannot be used. If the run crashed, the reason includes the last line of its log."""
-    last = last_line(run.log_tail)
-    return clip_message(printable(f"{run.outcome}: {run.reason}" + (f" ({clip(last, 300)})" if last else "")))
+    line = last_line(run.log_tail)
+    quoted_line = f" ({clip(line, 300)})" if line else ""
+    return clip_message(printable(f"{run.outcome}: {run.reason}{quoted_line}"))
 
 
 def last_line(text: str) -> str:

@@ -3,11 +3,11 @@
 A search has up to four parts:
 
     search      makes the most informative runs until one commit, or "none", reaches the requested probability
-    confirm     compares the culprit with its parent, in ABBA blocks, by the paired gate. A culprit that the gate clears
-                is excluded, and the search continues. After a check in the same session, the posterior may confirm the
-                culprit after any block
-    remainder   searches the ranges before and after the culprit, with the runs that exist already. A second culprit in
-                them is confirmed in turn
+    confirm     compares the culprit with its parent, in ABBA blocks, by the paired gate. The gate clears a culprit that
+                is not slower than its parent. A cleared culprit is excluded, and the search continues. If the bisection
+                continues the session of a check, the posterior may confirm the culprit after any block
+    remainder   searches the ranges before and after the culprit for a second culprit. It uses the runs that exist
+                already and makes a few more. A second culprit is confirmed too
     inside      searches the commits that the culprit brought in, if the culprit is a merge
 
 The observations are the only state, so an interrupted bisection continues from its log. Search runs and confirmation
@@ -34,20 +34,23 @@ from regbot.sessions.blocks import (
     draw_order,
     pair_slots,
 )
-from regbot.stats.culprit import Floats, Sample, is_noise_known
+from regbot.stats.culprit import CulpritModel, Floats, Sample, is_noise_known
 from regbot.stats.next_run import choose_next_run, run_costs, runs_before_none, unmeasured_shares
 from regbot.stats.paired import LOOKS, SequentialTest, Thresholds, sequential_test
 
 BLOCK_VOID_LIMIT = 5
 """After this many void runs in one block, the confirmation ends for this session."""
 MOVED_MARKER = ", nodes lost: "
-"""Marker in the name of a stratum. The text before it is the session; the text after it says how often nodes
-were lost.
+"""Marker in the name of a stratum. The text before the marker is the session. The text after the marker says how often
+nodes were lost.
 """
 
-MAX_CLEARED_CULPRITS = 3
-"""Maximum number of culprits that the gate clears or does not confirm. With more of them the search stops, because the
-runs do not fit the model.
+CONTINUED_CONFIRMATION_POSTERIOR = 0.5
+"""A confirmation that has begun continues while the culprit has at least this probability."""
+
+MAX_UNCONFIRMED_CULPRITS = 3
+"""Maximum number of likely culprits whose confirmation did not prove a slowdown. With more of them the search stops,
+because the runs do not fit the model.
 """
 
 REMAINDER_NONE_PRIOR = 0.7
@@ -72,18 +75,18 @@ Status = Literal["searching", "none", "found", "undecided", "unmeasurable"]
 
 @dataclass(frozen=True)
 class MeasurementRequest:
-    """A request for one measurement.
-
-    For a run of a confirmation, ``contrast`` is the name of the confirmation, and ``block`` and ``index_in_block`` say
-    where the run belongs in it. ``entry`` is the workload.
-    """
+    """A request for one measurement."""
 
     point: Point
     purpose: Purpose
     contrast: str = ""
+    """For a confirmation, the name of the contrast. Otherwise the name of the span, which is '' for the whole range."""
     block: int = 0
+    """Number of the block in the contrast, from 1; 0 if the run belongs to no block."""
     index_in_block: int = 0
+    """Position of the run in the block, from 0."""
     entry: str = ""
+    """The workload that is traced; '' if the bisection has only one search."""
 
 
 @dataclass(frozen=True)
@@ -92,34 +95,41 @@ class SearchSettings:
 
     noise: Noise
     posterior: float
+    """Probability at which a culprit is named."""
     most_runs: int
+    """Maximum number of search runs."""
     summary: str
+    """Summary of a run that the search compares: median, mean or cost."""
     indifference: float
-    """The gate's indifference threshold, as a log-ratio."""
+    """The gate's indifference threshold, as a log-ratio. Smaller slowdowns do not matter."""
     confirm: bool = True
+    """Whether a culprit is compared with its parent before it counts."""
     seed: int = 0
+    """Seed of the order of runs in a confirmation, and of the outcomes that are imagined for pending runs."""
 
     @classmethod
     def from_header(cls, header: BisectionHeader, indifference: float) -> "SearchSettings":
-        noise = Noise(math.log1p(header.noise_pct / 100) if header.noise_pct else None, header.noise_pairs)
+        """Return the settings that a log's header gives. ``indifference`` comes from the configuration."""
+        noise_sd = math.log1p(header.noise_pct / 100) if header.noise_pct else None
         return cls(
-            noise,
-            header.posterior,
-            header.most_runs,
-            header.summary,
-            indifference,
-            header.confirm,
-            header.seed,
+            noise=Noise(noise_sd, header.noise_pairs),
+            posterior=header.posterior,
+            most_runs=header.most_runs,
+            summary=header.summary,
+            indifference=indifference,
+            confirm=header.confirm,
+            seed=header.seed,
         )
 
 
 @dataclass(frozen=True)
 class RunCosts:
-    """Mean seconds of a run and of a build so far, and the keys of the points that need no build."""
+    """Mean seconds of a run and of a build so far."""
 
     run_s: float = 1.0
     build_s: float = 0.0
     built: frozenset[str] = frozenset()
+    """Keys of the points that need no build."""
 
 
 @dataclass
@@ -128,31 +138,46 @@ class SearchState:
 
     span: NoisySpan
     status: Status
+    """The status "found" means that a culprit is likely enough. Its confirmation may still be open
+    (``gate_finished``).
+    """
     analysis: SpanAnalysis | None = None
     gate: SequentialTest | None = None
+    """Result of the culprit's confirmation so far; None before its first look."""
     gate_finished: bool = False
     """Whether the result of the confirmation is final, so that no more runs are needed."""
     failure: str = ""
+    """Why the confirmation could not be finished; '' if nothing failed."""
     nodes_unfit: bool = False
     """Whether the confirmation ended because nodes were unfit. Another session can finish it."""
     blocks: int = 0
     """Number of complete blocks of the confirmation."""
     cleared_places: tuple[int, ...] = ()
+    """Places that a confirmation has cleared. They are no candidates any more."""
     unmeasured_shares: tuple[float, ...] = ()
-    """After the answer "none": shares of the prior probability near which no place can be measured."""
+    """After the answer "none": shares of the prior probability near which no place can be measured. For example, 0.5
+    means the place that has half of the prior probability before it.
+    """
     requests: list[MeasurementRequest] = field(default_factory=list)
+    """The next run of this search, as a list of at most one request."""
     children: dict[str, "SearchState"] = field(default_factory=dict)
+    """The follow-up searches by name: "inside", "before" and "after"."""
 
     @property
     def place(self) -> int:
-        """The place of the culprit. If no run can separate several places, the last of them that can be measured."""
+        """The place of the likeliest culprit.
+
+        If no run can separate several places, this is the last of them that can be measured.
+        """
         assert self.analysis is not None
         usable = [place for place in self.analysis.likeliest if self.analysis.available[place]]
         return max(usable or self.analysis.likeliest)
 
 
 ExpandNoisyMerge = Callable[[Point], NoisySpan | None]
-"""Return the span of the commits that a merge brought in; None if the commit is no merge."""
+"""Returns the span of the commits that a merge brought in; None if the commit is no merge, or if there is nothing to
+search.
+"""
 
 
 def compute_search(
@@ -165,18 +190,14 @@ def compute_search(
     *,
     expand_merge: ExpandNoisyMerge,
 ) -> SearchState:
-    """Compute the state of the search in ``span`` and, as needed, of its follow-up searches.
+    """Compute the state of the search in ``span``, and of its follow-up searches after the culprit is confirmed.
 
-    The first state that needs a run holds a request for ``stratum``. ``pending`` has the running requests, each with
+    The first state that needs a run contains a request for ``stratum``. ``pending`` has the running requests, each with
     its stratum.
     """
     state = _compute_state(span, observations, pending, stratum, settings, mean_costs)
-    if (
-        state.status != "found"
-        or state.requests
-        or (settings.confirm and not state.gate_finished)
-        or state.analysis is None
-    ):
+    is_confirmed = state.gate_finished or not settings.confirm
+    if state.status != "found" or state.requests or not is_confirmed or state.analysis is None:
         return state
     for name, follow_up in _follow_up_spans(state, expand_merge):
         state.children[name] = compute_search(
@@ -200,69 +221,95 @@ def _compute_state(
     settings: SearchSettings,
     mean_costs: RunCosts,
 ) -> SearchState:
+    """Compute the state of the search in one span, without its follow-up searches. Parameters as in ``compute_search``.
+
+    If the gate clears the likeliest culprit, the state is computed again without this culprit.
+    """
     cleared_places: tuple[int, ...] = ()
     while True:
         model = build_culprit_model(span, settings.noise, cleared_places)
         analysis = analyse_span(span, model, observations, settings.summary)
         state = SearchState(span, "searching", analysis, cleared_places=cleared_places)
-        if not (analysis.available[0] and analysis.available[-1]):
+        is_good_available, is_bad_available = analysis.available[0], analysis.available[-1]
+        if not (is_good_available and is_bad_available):
             state.status = "unmeasurable"
             return state
         if not is_noise_known(model, analysis.samples):
-            break
+            return _request_run(state, model, observations, pending, stratum, settings, mean_costs=mean_costs)
         if analysis.posterior.no_culprit >= settings.posterior:
             chances = _measurement_chances(span, analysis, observations)
-            if span.remainder or span.merge or not runs_before_none(model, analysis.samples, stratum, chances):
-                state.status = "none"
-                if not (span.remainder or span.merge):
-                    state.unmeasured_shares = tuple(unmeasured_shares(model, chances))
-                return state
-            break
-        has_confirmation = settings.confirm and _confirmation_runs(span, state.place, observations) is not None
+            is_follow_up = span.remainder or bool(span.merge)
+            # Before the whole range gets the answer "none", points between the ends are run too. They would show a
+            # slowdown that a later commit undid.
+            if not is_follow_up and runs_before_none(model, analysis.samples, stratum, chances):
+                return _request_run(state, model, observations, pending, stratum, settings, mean_costs=mean_costs)
+            state.status = "none"
+            if not is_follow_up:
+                state.unmeasured_shares = tuple(unmeasured_shares(model, chances))
+            return state
+        has_confirmation = settings.confirm and _has_confirmation_run(span, state.place, observations)
+        # A search is chained if it continues the session of a check. Follow-up searches are not chained.
         is_chained = settings.confirm and not span.name and chained.has_check_of_session(observations)
-        least = min(settings.posterior, chained.HANDOVER_POSTERIOR) if is_chained else settings.posterior
-        is_likely = analysis.probability >= (0.5 if has_confirmation else least)
+        if has_confirmation:
+            needed_probability = CONTINUED_CONFIRMATION_POSTERIOR
+        elif is_chained:
+            needed_probability = min(settings.posterior, chained.HANDOVER_POSTERIOR)
+        else:
+            needed_probability = settings.posterior
+        is_likely = analysis.probability >= needed_probability
         has_failed_often = (
-            settings.confirm and _count_unconfirmed(span, analysis, observations, settings) > MAX_CLEARED_CULPRITS
+            settings.confirm and _count_unconfirmed(span, analysis, observations, settings) > MAX_UNCONFIRMED_CULPRITS
         )
         if has_failed_often and not (has_confirmation and is_likely):
             state.status = "undecided"
             return state
-        if is_likely:
-            state.status = "found"
-            if not settings.confirm:
-                return state
-            is_cleared = _confirm(state, observations, pending, stratum, settings)
-            # The posterior is looked at between blocks only, so that no block is left unfinished.
-            if is_chained and not state.gate_finished and not pending and state.requests[0].index_in_block == 0:
-                thresholds = _gate_thresholds(span, analysis, settings)
-                gate = chained.posterior_test(analysis, state.blocks, thresholds, settings.posterior, settings.summary)
-                if gate is not None:
-                    state.gate, state.gate_finished, state.requests = gate, True, []
-            if not is_cleared:
-                return state
-            cleared_places = (*cleared_places, *analysis.likeliest)
-            if len(cleared_places) < len(span.points) - 1:
-                continue
+        if not is_likely:
+            return _request_run(state, model, observations, pending, stratum, settings, mean_costs=mean_costs)
+        state.status = "found"
+        if not settings.confirm:
+            return state
+        is_cleared = _confirm(state, observations, pending, stratum, settings)
+        # The posterior is looked at between blocks only, so that no block is left unfinished.
+        if is_chained and not state.gate_finished and not pending and state.requests[0].index_in_block == 0:
+            thresholds = _gate_thresholds(span, analysis, settings)
+            gate = chained.posterior_test(analysis, state.blocks, thresholds, settings.posterior, settings.summary)
+            if gate is not None:
+                state.gate, state.gate_finished, state.requests = gate, True, []
+        if not is_cleared:
+            return state
+        cleared_places = (*cleared_places, *analysis.likeliest)
+        candidate_count = len(span.points) - 1
+        if len(cleared_places) >= candidate_count:
             state.status, state.cleared_places = "none", cleared_places
             return state
-        break
+
+
+def _request_run(
+    state: SearchState,
+    model: CulpritModel,
+    observations: Sequence[Observation],
+    pending: Sequence[tuple[MeasurementRequest, str]],
+    stratum: str,
+    settings: SearchSettings,
+    *,
+    mean_costs: RunCosts,
+) -> SearchState:
+    """Add a request for the next search run to ``state``, and return ``state``.
+
+    The state gets no request while a run of a confirmation is pending. It becomes "undecided" if the maximum number of
+    runs is reached, or if no place can be measured any more.
+    """
+    span, analysis = state.span, state.analysis
+    assert analysis is not None
     purpose: Purpose = "remainder" if span.remainder else "search"
-    purpose_runs = [
-        observation for observation in observations if observation.purpose == purpose and not observation.cached
-    ]
-    span_run_count = sum(run.contrast == span.name for run in purpose_runs) + len(pending)
-    if (
-        span_run_count >= MAX_REMAINDER_RUNS
-        if purpose == "remainder"
-        else len(purpose_runs) + len(pending) >= settings.most_runs
-    ):
+    if _is_run_limit_reached(span, purpose, observations, pending, settings):
         state.status = "undecided"
         return state
     if any(request.purpose == "confirm" for request, _ in pending):
         return state
+    # The running measurements have no value yet, so 0 stands for it.
     running = [
-        Sample(span.places[request.point.key], 0.0, request_stratum)
+        Sample(span.places[request.point.key], value=0.0, stratum=request_stratum)
         for request, request_stratum in pending
         if request.point.key in span.places
     ]
@@ -290,8 +337,30 @@ def _compute_state(
     return state
 
 
+def _is_run_limit_reached(
+    span: NoisySpan,
+    purpose: Purpose,
+    observations: Sequence[Observation],
+    pending: Sequence[tuple[MeasurementRequest, str]],
+    settings: SearchSettings,
+) -> bool:
+    """Return whether the search may make no more runs.
+
+    The limit of a remainder counts the runs of its own span only. The limit of a search counts all search runs, also
+    those of other spans.
+    """
+    runs = [run for run in observations if run.purpose == purpose and not run.cached]
+    if purpose == "remainder":
+        span_run_count = sum(run.contrast == span.name for run in runs)
+        return span_run_count + len(pending) >= MAX_REMAINDER_RUNS
+    return len(runs) + len(pending) >= settings.most_runs
+
+
 def _measurement_chances(span: NoisySpan, analysis: SpanAnalysis, observations: Sequence[Observation]) -> Floats:
-    """Return [places] the chance that a run of the place gives a value; 0 if the place cannot be measured any more."""
+    """Return [places] the chance that a run of the place gives a value.
+
+    The chance is 0 for a place that could not be measured, and for a place whose last ``MAX_ATTEMPTS`` runs failed.
+    """
     measured = {sample.point for sample in analysis.samples}
     broken = [int(place) for place in np.flatnonzero(~analysis.available)]
     chances = success_chances(len(span.points), measured, broken)
@@ -300,12 +369,13 @@ def _measurement_chances(span: NoisySpan, analysis: SpanAnalysis, observations: 
 
 
 def contrast_name(span: NoisySpan, place: int) -> str:
+    """Return the name of the confirmation of ``place``, which its runs carry."""
     return f"{span.points[place].key} against its parent"
 
 
-def _confirmation_runs(span: NoisySpan, place: int, observations: Sequence[Observation]) -> list[Observation] | None:
-    runs = [run for run in observations if run.purpose == "confirm" and run.contrast == contrast_name(span, place)]
-    return runs or None
+def _has_confirmation_run(span: NoisySpan, place: int, observations: Sequence[Observation]) -> bool:
+    name = contrast_name(span, place)
+    return any(run.purpose == "confirm" and run.contrast == name for run in observations)
 
 
 def _count_unconfirmed(
@@ -313,19 +383,27 @@ def _count_unconfirmed(
 ) -> int:
     """Return how many places of the span have a confirmation that did not prove a slowdown."""
     confirmation_names = {run.contrast for run in observations if run.purpose == "confirm"}
-    names = confirmation_names & {contrast_name(span, place) for place in range(1, len(span.points))}
+    span_names = {contrast_name(span, place) for place in range(1, len(span.points))}
     thresholds = _gate_thresholds(span, analysis, settings)
-    good = span.points[0]
-    contrasts = (
-        evaluate_contrast(ContrastSides(name, good, good), observations, (), settings.seed, thresholds)
-        for name in names
-    )
-    return sum(contrast.gate is None or contrast.gate.decision != "regressed" for contrast in contrasts)
+    # The runs of a contrast are identified by its name. The points matter for new requests only, which are not used.
+    unused_point = span.points[0]
+    unconfirmed_count = 0
+    for name in confirmation_names & span_names:
+        sides = ContrastSides(name, unused_point, unused_point)
+        contrast = evaluate_contrast(sides, observations, pending=(), seed=settings.seed, thresholds=thresholds)
+        if contrast.gate is None or contrast.gate.decision != "regressed":
+            unconfirmed_count += 1
+    return unconfirmed_count
 
 
 def _gate_thresholds(span: NoisySpan, analysis: SpanAnalysis, settings: SearchSettings) -> Thresholds:
+    """Return the thresholds of a confirmation, as log-ratios.
+
+    A slowdown above ``eps`` confirms the culprit. Ruling out a slowdown of ``delta`` clears it. Both are shares of the
+    effect that the search estimates, but ``eps`` is at most the gate's indifference threshold.
+    """
     effect = max(analysis.posterior.effect, span.smallest)
-    return Thresholds(CLEARED_SHARE * effect, min(settings.indifference, SLOWER_SHARE * effect))
+    return Thresholds(delta=CLEARED_SHARE * effect, eps=min(settings.indifference, SLOWER_SHARE * effect))
 
 
 def _confirm(
@@ -335,9 +413,9 @@ def _confirm(
     stratum: str,
     settings: SearchSettings,
 ) -> bool:
-    """Evaluate the confirmation of ``state`` from the runs so far. Return whether the gate clears the culprit.
+    """Evaluate the confirmation of the culprit from the runs so far, and store its result in ``state``.
 
-    If the result is False, the culprit is confirmed or undecided, or ``state`` holds a request for the next run.
+    Returns whether the gate clears the culprit. If the confirmation needs another run, ``state`` gets a request for it.
     """
     assert state.analysis is not None
     span, place = state.span, state.place
@@ -347,21 +425,18 @@ def _confirm(
     result = evaluate_contrast(
         ContrastSides(name, parent, culprit), observations, pending, settings.seed, thresholds, stratum
     )
-    state.gate, state.gate_finished, state.failure, state.requests = (
-        result.gate,
-        result.finished,
-        result.failure,
-        result.requests,
-    )
-    state.nodes_unfit, state.blocks = result.nodes_unfit, result.blocks
+    state.gate, state.gate_finished = result.gate, result.finished
+    state.failure, state.nodes_unfit = result.failure, result.nodes_unfit
+    state.requests, state.blocks = result.requests, result.blocks
     return result.is_cleared
 
 
 @dataclass(frozen=True)
 class ContrastSides:
-    """The two points that a contrast compares. ``name`` is the name of the contrast, which its runs carry."""
+    """The two points that a contrast compares."""
 
     name: str
+    """Name of the contrast. Its runs have this name as ``Observation.contrast``."""
     parent: Point
     culprit: Point
 
@@ -371,8 +446,11 @@ class Contrast:
     """State of a paired comparison of two points after the runs so far."""
 
     gate: SequentialTest | None
+    """Result of the gate so far; None before its first look."""
     finished: bool
+    """Whether the comparison needs no more runs, because it is decided, used up or has failed."""
     requests: list[MeasurementRequest]
+    """The next run, as a list of at most one request."""
     failure: str = ""
     """Why the comparison could not be finished; '' if there is no such reason."""
     nodes_unfit: bool = False
@@ -394,51 +472,53 @@ def evaluate_contrast(
     thresholds: Thresholds,
     stratum: str = "",
 ) -> Contrast:
-    """Evaluate the ABBA blocks of two points (A is the parent) with the paired gate, at its planned looks.
+    """Evaluate the ABBA blocks of two points with the paired gate, at its planned looks. A is the parent.
 
-    ``stratum`` is the stratum that is free for the next run; '' if only the result is needed. If another stratum has
-    begun a block, the block is repeated in ``stratum``, because the two runs of a pair must come from one session.
+    ``stratum`` is the stratum of the next run; '' if only the result is needed. If another stratum has begun the block,
+    the block is repeated in ``stratum``, because the two runs of a pair must come from one session.
     """
     contrast_runs = [run for run in observations if run.purpose == "confirm" and run.contrast == sides.name]
-    ratios: dict[str, list[float]] = {}
+    log_ratios: dict[str, list[float]] = {}  # by summary (median, mean or cost): culprit against parent, pair by pair
     gate: SequentialTest | None = None
     for block in range(1, block_count(LOOKS[-1]) + 1):
         order = draw_order(seed, sides.name, block)
         block_runs = [run for run in contrast_runs if run.block == block]
         state = block_state(_list_attempts(block_runs, stratum), BLOCK_VOID_LIMIT)
         if state.status in ("failed", "lost"):
-            reason = [run.reason for run in block_runs if not run.usable][-1]
-            return Contrast(gate, True, [], reason, state.status == "lost")
+            last_failure = [run for run in block_runs if not run.usable][-1]
+            nodes_unfit = state.status == "lost"
+            return Contrast(gate, finished=True, requests=[], failure=last_failure.reason, nodes_unfit=nodes_unfit)
         if state.status == "open":
             point = sides.parent if order[state.slot] == "A" else sides.culprit
             request = MeasurementRequest(point, "confirm", sides.name, block, state.slot)
-            return Contrast(gate, False, [] if pending else [request], blocks=block - 1)
+            return Contrast(gate, finished=False, requests=[] if pending else [request], blocks=block - 1)
         runs = _last_attempt(block_runs)
-        for base, head in ((runs[first], runs[second]) for first, second in pair_slots(order)):
-            for summary in base.values.keys() & head.values.keys():
-                ratios.setdefault(summary, []).append(head.values[summary] - base.values[summary])
-        gate = sequential_test(ratios, len(ratios), thresholds)
+        for base_slot, head_slot in pair_slots(order):
+            base, head = runs[base_slot], runs[head_slot]
+            for summary in base.values.keys() & head.values.keys():  # the values are logarithms
+                log_ratios.setdefault(summary, []).append(head.values[summary] - base.values[summary])
+        gate = sequential_test(log_ratios, primary_tests=len(log_ratios), thresholds=thresholds)
         if gate is not None and gate.final:
             break
-    return Contrast(gate, True, [])
+    return Contrast(gate, finished=True, requests=[])
 
 
 def _list_attempts(runs: Sequence[Observation], stratum: str) -> list[Attempt]:
-    """Return the attempts at a block that count in the session of ``stratum`` (by default the session of the last run).
+    """Return the attempts at a block: the failed ones, and the current one last.
 
-    A block that another stratum has begun is repeated. Nodes that were lost in another session do not count.
+    ``stratum`` is the stratum of the next run; '' means the stratum of the last run. Nodes that were lost in another
+    session do not count. If another stratum has begun the block and not finished it, the current attempt begins anew.
     """
     session = _stratum_session(stratum or (runs[-1].stratum if runs else ""))
-    failed = sum(not run.usable and not run.void for run in runs)
-    lost = sum(run.void and _stratum_session(run.stratum) == session for run in runs)
-    last_attempt = _last_attempt(runs)
-    is_repeated = (
-        bool(stratum and last_attempt) and last_attempt[-1].stratum != stratum and len(last_attempt) < BLOCK_SLOTS
-    )
+    failed_count = sum(not run.usable and not run.void for run in runs)
+    lost_count = sum(run.void and _stratum_session(run.stratum) == session for run in runs)
+    current = _last_attempt(runs)
+    is_complete = len(current) == BLOCK_SLOTS
+    begins_anew = bool(stratum and current) and current[-1].stratum != stratum and not is_complete
     return [
-        *[Attempt(1, "run")] * failed,
-        *[Attempt(1, "nodes")] * lost,
-        Attempt(0 if is_repeated else len(last_attempt)),
+        *[Attempt(runs=1, fault="run")] * failed_count,
+        *[Attempt(runs=1, fault="nodes")] * lost_count,
+        Attempt(runs=0 if begins_anew else len(current)),
     ]
 
 
@@ -450,11 +530,12 @@ def _last_attempt(runs: Sequence[Observation]) -> list[Observation]:
 
 
 def _stratum_session(stratum: str) -> str:
+    """Return the session of a stratum, without the number of lost nodes."""
     return stratum.partition(MOVED_MARKER)[0]
 
 
 def _nearest_measurable_before(state: SearchState) -> int:
-    """Return the nearest measurable place before the culprit."""
+    """Return the place of the culprit's parent. If it cannot be measured, return the nearest ancestor that can."""
     assert state.analysis is not None
     parent = state.span.before(min(state.analysis.likeliest))
     while parent > 0 and not state.analysis.available[parent]:
@@ -463,7 +544,11 @@ def _nearest_measurable_before(state: SearchState) -> int:
 
 
 def _follow_up_spans(state: SearchState, expand_merge: ExpandNoisyMerge) -> list[tuple[str, NoisySpan]]:
-    """Return the names and spans of the follow-up searches for a culprit."""
+    """Return the names and spans of the follow-up searches for a culprit.
+
+    "inside" is the branch that the culprit merged. "before" and "after" are the rest of the range. They exist only on a
+    line, because in a history with branches the culprit does not divide the range in two.
+    """
     assert state.analysis is not None
     span, place = state.span, state.place
     point = span.points[place]
@@ -483,7 +568,9 @@ def _follow_up_spans(state: SearchState, expand_merge: ExpandNoisyMerge) -> list
 
 
 def culprit_probabilities(state: SearchState) -> list[float]:
-    """Return, for every point of the state's span, the probability that it is the culprit. The first point is the good
-    end. It cannot be the culprit, so its probability is 0."""
+    """Return the culprit probability of every place of the state's span.
+
+    The first place is the good end. It cannot be the culprit, so its probability is 0.
+    """
     assert state.analysis is not None
     return [0.0, *map(float, state.analysis.posterior.culprit)]

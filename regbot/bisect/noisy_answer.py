@@ -1,6 +1,7 @@
 """The answer of a noisy search: the culprit with its probability, its slowdown, and possible further changes."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Literal
@@ -24,6 +25,11 @@ from regbot.report.posterior import share
 from regbot.stats.paired import SequentialTest
 from regbot.text.clip import clip_message
 
+MAX_CANDIDATES = 10
+"""Maximum number of candidates that an undecided search lists."""
+MIN_CANDIDATE_PROBABILITY = 0.005
+"""An undecided search lists no candidate with a smaller probability."""
+
 
 def noisy_answer(setup: BisectionSetup, observations: Sequence[Observation], mean_costs: noisy.RunCosts) -> Bisection:
     """Return the answer that the runs give, whether or not the search has finished."""
@@ -38,22 +44,23 @@ def noisy_answer(setup: BisectionSetup, observations: Sequence[Observation], mea
     code_contrast = blame.compare_code(header, settings, root, observations)
     code_gate = code_contrast.gate if code_contrast is not None else None
     changes = [change for state in _all_states(root) if (change := _state_change(setup, state)) is not None]
-    ordered = sorted(changes, key=lambda change: -(change.estimate.pct if change.estimate else 0.0))
-    probability = analysis.probability
     if root.status == "found" and changes:
         candidates = changes[0].candidates
     else:
         candidates = _list_most_probable(root) if outcome == "undecided" else []
-    first = changes[0] if outcome == "culprit" and changes else None
-    is_sole = first is not None and len(first.candidates) == 1
+    is_named = outcome == "culprit" and bool(changes) and len(candidates) == 1
+    culprit = candidates[0].point if is_named else None
+    # The change of the main search comes first, or the change inside it if it is a merge. The others follow by size.
+    first_changes, follow_up_changes = changes[:1], changes[1:]
+    follow_up_changes.sort(key=lambda change: change.estimate.pct if change.estimate else 0.0, reverse=True)
     return build_outline(header, observations, outcome, reasons).model_copy(
         update={
-            "culprit": first.candidates[0].point.commit if first is not None and is_sole else None,
-            "version": first.candidates[0].point.version if first is not None and is_sole else "",
+            "culprit": culprit.commit if culprit is not None else None,
+            "version": culprit.version if culprit is not None else "",
             "candidates": candidates,
-            "posterior": min(1.0, probability),
+            "posterior": min(1.0, analysis.probability),
             "none_probability": min(1.0, analysis.posterior.no_culprit),
-            "changes": [changes[0], *(other for other in ordered if other is not changes[0])] if changes else [],
+            "changes": [*first_changes, *follow_up_changes],
             "remainders": list(_build_remainders(root)),
             "places": _build_places(root),
             "noise_pct": 100 * math.expm1(analysis.posterior.noise) if analysis.samples else None,
@@ -66,53 +73,77 @@ def noisy_answer(setup: BisectionSetup, observations: Sequence[Observation], mea
 def decide_outcome(
     setup: BisectionSetup, root: noisy.SearchState, observations: Sequence[Observation]
 ) -> tuple[BisectionOutcome, list[str]]:
-    """Return the outcome and its reasons."""
+    """Return the outcome of the search and the sentences that explain it."""
     header = setup.header
-    analysis = root.analysis
-    assert analysis is not None
     if root.status == "unmeasurable":
-        reason_by_key = {
-            observation.point: observation.reason for observation in observations if not observation.usable
-        }
-        reason_by_place = {place: reason_by_key[key] for key, place in root.span.places.items() if key in reason_by_key}
-        ends = (("good", 0), ("bad", len(root.span.points) - 1))
-        return "unmeasurable", [
-            f"{name} cannot be measured: {reason_by_place[place]}" for name, place in ends if place in reason_by_place
-        ]
-    if root.status == "none" and root.cleared_places:
-        names = ", ".join(root.span.points[place].name for place in root.cleared_places)
-        return "none", [f"the gate has cleared {names}, and no other candidate remains: no slowdown is confirmed"]
+        return "unmeasurable", _explain_failed_ends(root, observations)
     if root.status == "none":
-        certainty = f"with probability {share(analysis.posterior.no_culprit)}"
-        return "none", [
-            f"{certainty} no commit made it {header.smallest_pct:.3g}% slower or more",
-            *_unmeasured_shares_reason(root),
-            *_faster_reason(root),
-        ]
+        return "none", _explain_none(header, root)
     if root.status == "found":
-        if header.confirm and (root.nodes_unfit or not root.gate_finished):
-            name, failure = root.span.points[root.place].name, f" ({root.failure})" if root.failure else ""
+        is_confirmation_open = header.confirm and (root.nodes_unfit or not root.gate_finished)
+        if is_confirmation_open:
+            name = root.span.points[root.place].name
+            failure = f" ({root.failure})" if root.failure else ""
             reason = f"{name} is by far the likeliest culprit, but its confirmation is not finished{failure}"
             return "undecided", [f"{reason}; continue with --resume"]
         return "culprit", [*_unresolved_merge_reason(root), *_undone_reason(root)]
+    return "undecided", _explain_undecided(header, root, observations)
+
+
+def _explain_failed_ends(root: noisy.SearchState, observations: Sequence[Observation]) -> list[str]:
+    """Return why good or bad cannot be measured."""
+    reason_by_key = {observation.point: observation.reason for observation in observations if not observation.usable}
+    reason_by_place = {place: reason_by_key[key] for key, place in root.span.places.items() if key in reason_by_key}
+    place_by_end = {"good": 0, "bad": len(root.span.points) - 1}
+    return [
+        f"{end} cannot be measured: {reason_by_place[place]}"
+        for end, place in place_by_end.items()
+        if place in reason_by_place
+    ]
+
+
+def _explain_none(header: BisectionHeader, root: noisy.SearchState) -> list[str]:
+    """Return why the search answers that there is no culprit."""
+    if root.cleared_places:
+        names = ", ".join(root.span.points[place].name for place in root.cleared_places)
+        return [f"the gate has cleared {names}, and no other candidate remains: no slowdown is confirmed"]
+    assert root.analysis is not None
+    certainty = f"with probability {share(root.analysis.posterior.no_culprit)}"
+    return [
+        f"{certainty} no commit made it {header.smallest_pct:.3g}% slower or more",
+        *_unmeasured_shares_reason(root),
+        *_faster_reason(root),
+    ]
+
+
+def _explain_undecided(
+    header: BisectionHeader, root: noisy.SearchState, observations: Sequence[Observation]
+) -> list[str]:
+    """Return why the search stopped without an answer."""
+    analysis = root.analysis
+    assert analysis is not None
     run_count = sum(observation.purpose == "search" for observation in observations)
-    best_candidate = (
-        f"the likeliest commit has {100 * analysis.probability:.0f}%, less than the {100 * header.posterior:.0f}% of "
-        "--posterior"
-    )
     if analysis.posterior.no_culprit >= header.posterior:
-        best_candidate = (
+        explanation = (
             "good and bad do not differ, but some commits between them, which could show an undone slowdown, were not "
             "run"
         )
-    reasons = [f"undecided after {run_count} search runs: {best_candidate}; continue with --resume and more --runs"]
+    else:
+        explanation = (
+            f"the likeliest commit has {100 * analysis.probability:.0f}%, less than the {100 * header.posterior:.0f}% "
+            "of --posterior"
+        )
+    reasons = [f"undecided after {run_count} search runs: {explanation}; continue with --resume and more --runs"]
     if root.cleared_places:
         names = ", ".join(root.span.points[place].name for place in root.cleared_places)
         reasons.append(f"the gate has cleared {names}: the runs do not fit a single lasting slowdown")
-    return "undecided", [*reasons, *_faster_reason(root)]
+    return [*reasons, *_faster_reason(root)]
 
 
 def _unresolved_merge_reason(root: noisy.SearchState) -> list[str]:
+    """Return a list with a reason if the culprit is a merge and the search of its commits has no result;
+    otherwise [].
+    """
     inside = root.children.get("inside")
     if inside is None or inside.status in ("found", "none"):
         return []
@@ -122,24 +153,39 @@ def _unresolved_merge_reason(root: noisy.SearchState) -> list[str]:
 def _undone_reason(root: noisy.SearchState) -> list[str]:
     """Return a list with a reason if bad is hardly slower than good although a culprit lies between them;
     otherwise [].
+
+    Hardly slower means: even two standard errors above its estimate, the slowdown of bad is at most half of the
+    culprit's effect.
     """
     analysis = root.analysis
     assert analysis is not None
-    good, bad = (
-        [sample.value for sample in analysis.samples if sample.point == place]
-        for place in (0, len(root.span.points) - 1)
-    )
+    good, bad = _end_values(root)
     if not good or not bad:
         return []
-    gap, error = fmean(bad) - fmean(good), analysis.posterior.noise * math.sqrt(1 / len(good) + 1 / len(bad))
-    if gap + 2 * error > analysis.posterior.effect / 2:
+    gap, standard_error = _gap_of_ends(good, bad, analysis.posterior.noise)
+    if gap + 2 * standard_error > analysis.posterior.effect / 2:
         return []
     return ["bad is hardly slower than good: a later commit of the range seems to have undone the slowdown"]
 
 
+def _end_values(root: noisy.SearchState) -> tuple[list[float], list[float]]:
+    """Return the logarithms of the runs of good, and those of the runs of bad."""
+    assert root.analysis is not None
+    last_place = len(root.span.points) - 1
+    good = [sample.value for sample in root.analysis.samples if sample.point == 0]
+    bad = [sample.value for sample in root.analysis.samples if sample.point == last_place]
+    return good, bad
+
+
+def _gap_of_ends(good: Sequence[float], bad: Sequence[float], noise: float) -> tuple[float, float]:
+    """Return the log-ratio of bad over good, and its standard error. ``noise`` is the standard deviation of one run."""
+    return fmean(bad) - fmean(good), noise * math.sqrt(1 / len(good) + 1 / len(bad))
+
+
 def _unmeasured_shares_reason(root: noisy.SearchState) -> list[str]:
-    """Return a list with a reason if parts of the range could not be searched for a slowdown that a later commit undid;
-    otherwise [].
+    """Return a list with a reason if no commit could be measured in some parts of the range; otherwise [].
+
+    In such a part the search misses a slowdown that a later commit undid.
     """
     if not root.unmeasured_shares:
         return []
@@ -149,32 +195,29 @@ def _unmeasured_shares_reason(root: noisy.SearchState) -> list[str]:
 
 
 def _faster_reason(root: noisy.SearchState) -> list[str]:
-    """Return a list with a reason if bad is faster than good; otherwise []."""
-    analysis = root.analysis
-    assert analysis is not None
-    last = len(root.span.points) - 1
-    good = [sample.value for sample in analysis.samples if sample.point == 0]
-    bad = [sample.value for sample in analysis.samples if sample.point == last]
+    """Return a list with a reason if bad is faster than good by at least three standard errors; otherwise []."""
+    assert root.analysis is not None
+    good, bad = _end_values(root)
     if len(good) < 2 or len(bad) < 2:
         return []
-    gap = fmean(bad) - fmean(good)
-    error = analysis.posterior.noise * math.sqrt(1 / len(good) + 1 / len(bad))
-    if gap > -3 * error:
+    gap, standard_error = _gap_of_ends(good, bad, root.analysis.posterior.noise)
+    if gap > -3 * standard_error:
         return []
     return [f"bad is faster than good by {percent_words(-gap)}: are good and bad swapped?"]
 
 
 def _all_states(root: noisy.SearchState) -> Iterator[noisy.SearchState]:
+    """Yield the state of the main search, then the states of its follow-up searches."""
     yield root
     for child in root.children.values():
         yield from _all_states(child)
 
 
 def _state_change(setup: BisectionSetup, state: noisy.SearchState) -> Change | None:
-    """Return the change that a finished search found.
+    """Return the change that a search found; None if it found none.
 
-    Returns None if the search found no change, or if the culprit is a merge and the follow-up search found the culprit
-    inside it.
+    Also returns None if the culprit is a merge and the follow-up search found the culprit among its commits. The state
+    of that follow-up search then gives the change.
     """
     if state.status != "found" or state.analysis is None:
         return None
@@ -190,7 +233,7 @@ def _state_change(setup: BisectionSetup, state: noisy.SearchState) -> Change | N
         size = f"{estimate.pct:+.1f}% [{estimate.low_pct:+.1f}, {estimate.high_pct:+.1f}]"
     else:
         size = f"about {percent_words(state.analysis.posterior.effect)}"
-    words = {
+    confirmation_words = {
         "yes": "confirmed by pairs",
         "undecided": "not confirmed: the pairs do not decide whether it is slower than the commit before it",
         "not asked": "by an estimate from the search runs only",
@@ -209,19 +252,24 @@ def _state_change(setup: BisectionSetup, state: noisy.SearchState) -> Change | N
         entries=header.entries,
         estimate=estimate,
         confirmed=confirmed,
-        text=clip_message(f"{name}{merge_note} is {size} slower, {words[confirmed]}{failure}"),
+        text=clip_message(f"{name}{merge_note} is {size} slower, {confirmation_words[confirmed]}{failure}"),
     )
 
 
 def _read_confirmation(
     header: BisectionHeader, state: noisy.SearchState
 ) -> tuple[Estimate | None, Literal["yes", "undecided", "not asked"]]:
+    """Return the slowdown that the confirmation measured, and whether it confirms the culprit.
+
+    The slowdown is None before the first look of the confirmation. "not asked" stands for ``--no-confirm``.
+    """
     if state.gate is None:
         return None, "undecided" if header.confirm else "not asked"
     return _build_estimate(header, state.gate), "yes" if state.gate.decision == "regressed" else "undecided"
 
 
 def _build_estimate(header: BisectionHeader, gate: SequentialTest) -> Estimate:
+    """Return the slowdown of the compared summary in percent. The decision is the gate's, over all summaries."""
     _, interval = gate.tests[header.summary]
     return Estimate(
         pct=percent(interval.estimate),
@@ -233,39 +281,43 @@ def _build_estimate(header: BisectionHeader, gate: SequentialTest) -> Estimate:
 
 
 def _list_likeliest(state: noisy.SearchState) -> list[Candidate]:
-    """Return the culprit of a finished search: one candidate, or several that no run can separate."""
+    """Return the culprit of a search: one candidate, or several that no run can separate.
+
+    Candidates that can be measured come first, then the more probable ones.
+    """
     analysis = state.analysis
     assert analysis is not None
     probabilities = noisy.culprit_probabilities(state)
-    ordered = sorted(analysis.likeliest, key=lambda index: (not analysis.available[index], -probabilities[index]))
-    return [
-        Candidate(
-            point=state.span.points[index],
-            probability=min(1.0, probabilities[index]),
-            measurable=bool(analysis.available[index]),
-        )
-        for index in ordered
-    ]
+    ordered = sorted(analysis.likeliest, key=lambda place: (not analysis.available[place], -probabilities[place]))
+    return [_build_candidate(state, place, probabilities[place]) for place in ordered]
 
 
 def _list_most_probable(state: noisy.SearchState) -> list[Candidate]:
-    """Return up to ten candidates with a probability of at least 0.5%, for a search that is undecided."""
-    analysis = state.analysis
-    assert analysis is not None
+    """Return the most probable candidates of a search that is undecided, most probable first."""
     probabilities = noisy.culprit_probabilities(state)
-    ordered = sorted(range(1, len(probabilities)), key=lambda index: -probabilities[index])[:10]
+    ordered = sorted(range(1, len(probabilities)), key=lambda place: -probabilities[place])[:MAX_CANDIDATES]
     return [
-        Candidate(
-            point=state.span.points[index],
-            probability=min(1.0, probabilities[index]),
-            measurable=bool(analysis.available[index]),
-        )
-        for index in ordered
-        if probabilities[index] >= 0.005
+        _build_candidate(state, place, probabilities[place])
+        for place in ordered
+        if probabilities[place] >= MIN_CANDIDATE_PROBABILITY
     ]
 
 
+def _build_candidate(state: noisy.SearchState, place: int, probability: float) -> Candidate:
+    """Return the candidate at a place. Rounding may push a probability above 1, so it is limited."""
+    assert state.analysis is not None
+    return Candidate(
+        point=state.span.points[place],
+        probability=min(1.0, probability),
+        measurable=bool(state.analysis.available[place]),
+    )
+
+
 def _build_remainders(root: noisy.SearchState) -> Iterator[Remainder]:
+    """Yield the result of each search before or after a culprit that found no second culprit.
+
+    A second culprit is reported as a change of its own.
+    """
     for state in _all_states(root):
         for name, child in state.children.items():
             if name not in ("before", "after") or child.analysis is None or child.status == "found":
@@ -273,7 +325,7 @@ def _build_remainders(root: noisy.SearchState) -> Iterator[Remainder]:
             no_culprit = child.analysis.posterior.no_culprit
             likely = f"{share(no_culprit)} likely"
             unknown = f"known whether another slowdown lies {name} it ({likely} that there is none)"
-            words = {
+            text_by_status = {
                 "none": f"no slowdown of {percent_words(child.span.smallest)} or more {name} it ({likely})",
                 "searching": f"it is not yet {unknown}",
                 "undecided": f"it is not {unknown}",
@@ -283,35 +335,37 @@ def _build_remainders(root: noisy.SearchState) -> Iterator[Remainder]:
                 where="before" if name == "before" else "after",
                 culprit=state.span.points[state.place].key,
                 none_probability=min(1.0, no_culprit),
-                text=words[child.status],
+                text=text_by_status[child.status],
             )
 
 
 def _build_places(root: noisy.SearchState) -> list[PointSummary]:
+    """Return the places for the picture: probability, number of runs, and mean slowdown against good.
+
+    The slowdown of a run is relative to the mean of good in the same stratum. Runs of a stratum without good are left
+    out of the mean.
+    """
     analysis = root.analysis
     assert analysis is not None
     probabilities = noisy.culprit_probabilities(root)
-    # Each value is relative to the mean of good in the same stratum.
-    values: dict[int, list[float]] = {}
+    run_counts = Counter(sample.point for sample in analysis.samples)
     good_values: dict[str, list[float]] = {}
     for sample in analysis.samples:
         if sample.point == 0:
             good_values.setdefault(sample.stratum, []).append(sample.value)
+    log_ratios: dict[int, list[float]] = {}
     for sample in analysis.samples:
         if sample.stratum in good_values:
-            values.setdefault(sample.point, []).append(sample.value - fmean(good_values[sample.stratum]))
-    runs: dict[int, int] = {}
-    for sample in analysis.samples:
-        runs[sample.point] = runs.get(sample.point, 0) + 1
+            log_ratios.setdefault(sample.point, []).append(sample.value - fmean(good_values[sample.stratum]))
     return [
         PointSummary(
             key=point.key,
-            probability=min(1.0, probabilities[index]),
-            runs=runs.get(index, 0),
-            mean=percent(fmean(values[index])) if index in values else None,
-            measurable=bool(analysis.available[index]),
+            probability=min(1.0, probabilities[place]),
+            runs=run_counts[place],
+            mean=percent(fmean(log_ratios[place])) if place in log_ratios else None,
+            measurable=bool(analysis.available[place]),
         )
-        for index, point in enumerate(root.span.points)
+        for place, point in enumerate(root.span.points)
     ]
 
 

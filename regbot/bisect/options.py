@@ -25,39 +25,62 @@ class BisectionOptions:
     bad: str
     workloads: Sequence[str] = ()
     on: SearchMetric | None = None
+    """What the bisection searches by; None to choose it from the other options."""
     command: str = ""
+    """Command that prints the cost; '' if ledgers or step times are compared."""
     exact: bool = False
+    """Whether the numbers that the command prints are compared for equality."""
     axis: str = ""
+    """Package and versions to search, such as ``torch=2.10..2.12``; '' to search commits."""
     full: bool = False
+    """Whether all commits of the range are points, and not only the line of first parents."""
     paths: Sequence[str] = ()
+    """If given, only commits that touch one of these paths are points."""
     suspects: Sequence[str] = ()
+    """Revisions with a larger prior weight."""
     config: Path | None = None
     node_config: Path | None = None
     check: Path | None = None
     """Folder or session file of the check that saw the slowdown; None for ``regbot-out``."""
     reuse: bool = True
+    """Whether runs of the check are reused."""
     effect_pct: float | None = None
-    """The smallest slowdown to look for, in percent."""
+    """The smallest slowdown to look for, in percent; None for the default."""
     noise_pct: float | None = None
+    """Standard deviation of one run, in percent; None if the user states none."""
     summary: Literal["median", "mean"] = "median"
+    """Summary of a run's step times that is compared."""
     posterior: float = DEFAULT_POSTERIOR
+    """Probability at which a culprit is named."""
     most_runs: int = 200
+    """Maximum number of search runs."""
     budget_min: float | None = None
+    """Maximum minutes of all runs together; None for no limit."""
     confirm: bool = True
+    """Whether the culprit is compared with its parent."""
     build: Sequence[str] = ()
+    """Build commands for the checkouts of ``command``."""
     timeout_min: float = DEFAULT_TIMEOUT_MIN
+    """Limit for one run of ``command``."""
     index_options: Sequence[str] = ()
+    """Options of pip that select the package index."""
     slots: int = 1
+    """Number of measurements that run at the same time."""
     engine: str = "local"
     untrusted: bool = False
     """Whether the code must run in a sandbox."""
     resume: bool = False
+    """Whether to continue the bisection in ``out``."""
     anyway: bool = False
+    """Whether to search although the forecast says that the search cannot succeed, or although many points fail for one
+    reason.
+    """
 
 
 def option_words(options: BisectionOptions) -> list[str]:
-    """Return the options that the record has no field for, as words of the command line. Options with default values
-    are left out.
+    """Return the options for which ``BisectionHeader`` has no field of its own, as words of the command line.
+
+    Options with default values are left out. URLs lose their credentials.
     """
     values_by_option = {
         "--config": [str(options.config)] if options.config is not None else [],
@@ -69,15 +92,19 @@ def option_words(options: BisectionOptions) -> list[str]:
         "--summary": [options.summary] if options.summary != "median" else [],
         "--posterior": [f"{options.posterior:g}"] if options.posterior != DEFAULT_POSTERIOR else [],
     }
-    words = [word for option, values in values_by_option.items() for value in values for word in (option, value)]
-    words += ["--timeout", f"{options.timeout_min:g}"] if options.timeout_min != DEFAULT_TIMEOUT_MIN else []
-    return [
-        clip_label(without_credentials(word)) for word in (*words, *(["--no-confirm"] if not options.confirm else []))
-    ]
+    words: list[str] = []
+    for option, values in values_by_option.items():
+        for value in values:
+            words += [option, value]
+    if options.timeout_min != DEFAULT_TIMEOUT_MIN:
+        words += ["--timeout", f"{options.timeout_min:g}"]
+    if not options.confirm:
+        words.append("--no-confirm")
+    return [clip_label(without_credentials(word)) for word in words]
 
 
 def check_options(options: BisectionOptions, on: SearchMetric) -> None:
-    """Raise ConfigError for options that cannot be combined."""
+    """Raise ConfigError for options that cannot be combined. ``on`` is what the bisection searches by."""
     if on == "command" and not options.command:
         raise ConfigError("--on command needs --command CMD, which prints one number, the cost, as its last line")
     if on != "command" and options.command:

@@ -65,19 +65,26 @@ def reproduce_command(header: BisectionHeader) -> str:
     words += ["--command", header.command] if header.on == "command" else ["--on", header.on]
     words += ["--exact"] if header.exact and header.on == "command" else []
     words += ["--axis", f"{header.axis}={good.version}..{bad.version}"] if header.axis else []
-    words += [word for entry in header.entries for word in ("--workload", entry)]
+    for entry in header.entries:
+        words += ["--workload", entry]
     words += ["--full"] if header.full else []
-    words += [word for path in header.paths for word in ("--path", path)]
+    for path in header.paths:
+        words += ["--path", path]
     return clip_message(shlex.join([*words, *header.options]))
 
 
 def find_parent(repo: Path, point: Point, before: Point, places: Mapping[str, int]) -> tuple[str, int | None]:
     """Return the key of the point that a culprit is compared with, and the number of commits left out between them.
 
-    ``before`` is the measured point before the culprit, and ``places`` maps the key of each point to its code class. If
-    the culprit's first parent in git runs the same code as ``before``, the parent is returned with None, because the
-    measurement of ``before`` also holds for the parent. A version has no parent in git, so ``before`` is returned with
-    None. Raises CheckoutError.
+    ``point`` is the culprit, and ``before`` is the measured point before it. ``places`` maps the key of each point to
+    its place, which is the same number for points that run the same code. There are three cases:
+
+    1. A version has no parent in git: return ``before`` and None.
+    2. The first parent of the culprit runs the same code as ``before``: return the parent and None. The measurement of
+       ``before`` holds for the parent too.
+    3. Otherwise return ``before``, and how many commits after it are no points of the search.
+
+    Raises CheckoutError.
     """
     if point.version or not point.parents:
         return before.key, None
@@ -97,18 +104,17 @@ def load_run(out: Path, observation: Observation) -> Run | None:
 
 
 def _list_unmeasurable(header: BisectionHeader, observations: Sequence[Observation]) -> list[Candidate]:
-    points = {point.key: point for point in header.points}
-    usable = {observation.point for observation in observations if observation.usable}
+    """Return the points that have failures and no value, in order, each with its first reason. Void runs do not
+    count.
+    """
+    measured_keys = {observation.point for observation in observations if observation.usable}
     reasons: dict[str, str] = {}
     for observation in observations:
-        if (
-            not observation.usable
-            and not observation.void
-            and observation.point in points
-            and observation.point not in usable
-        ):
+        is_failure = not observation.usable and not observation.void
+        if is_failure and observation.point not in measured_keys:
             reasons.setdefault(observation.point, observation.reason)
     return [
-        Candidate(point=points[key], measurable=False, reason=reason)
-        for key, reason in sorted(reasons.items(), key=lambda pair: list(points).index(pair[0]))
+        Candidate(point=point, measurable=False, reason=reasons[point.key])
+        for point in header.points
+        if point.key in reasons
     ]

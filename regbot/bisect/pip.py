@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from regbot.checkout.git import kill_group, without_credentials
 from regbot.config import ConfigError
@@ -28,7 +29,7 @@ _REMOVED_VARIABLES = frozenset({
 """Environment variables that pip must not see. For example, a vendor's container may set a constraint file that pins
 the version under test.
 
-The PYTHON variables are also removed from the environment of a launch (regbot.engines.clean_environment).
+``regbot.engines.clean_environment`` also removes the PYTHON variables, from the environment of a launch.
 """
 
 _INDEX_OPTIONS = frozenset({
@@ -45,18 +46,20 @@ class AxisError(ConfigError):
 
 @dataclass(frozen=True)
 class InterpreterResult:
-    """How an interpreter ended. ``code`` is its exit code; None if it timed out."""
+    """How an interpreter ended."""
 
     code: int | None
+    """Exit code; negative if a signal ended the interpreter, None if it timed out."""
     out: str
+    """Standard output."""
     error: str
+    """Standard error."""
 
     def last_lines(self, count: int = 12) -> str:
         """Return the last lines of the output: indented, printable, without credentials in URLs."""
-        lines = [
-            line for line in (clean_output(line) for line in f"{self.out}\n{self.error}".splitlines()) if line.strip()
-        ]
-        return "\n".join(f"  {clip(line, 300)}" for line in lines[-count:]) or "  (it printed nothing)"
+        lines = [clean_output(line) for line in f"{self.out}\n{self.error}".splitlines()]
+        last_lines = [line for line in lines if line.strip()][-count:]
+        return "\n".join(f"  {clip(line, 300)}" for line in last_lines) or "  (it printed nothing)"
 
 
 def clean_output(text: str) -> str:
@@ -104,11 +107,14 @@ def run_interpreter(python: str, *arguments: str, timeout_s: float) -> Interpret
                 code = None
             finally:
                 kill_group(process.pid)
-        texts = []
-        for file in (out, error):
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _MAX_OUTPUT_BYTES))
-            texts.append(file.read().decode("utf-8", "replace"))
-    return InterpreterResult(code, *texts)
+        return InterpreterResult(code, _read_end(out), _read_end(error))
+
+
+def _read_end(file: IO[bytes]) -> str:
+    """Return the last ``_MAX_OUTPUT_BYTES`` of a file."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _MAX_OUTPUT_BYTES))
+    return file.read().decode("utf-8", "replace")
 
 
 def describe_end(result: InterpreterResult, timeout_s: float) -> str:
@@ -116,8 +122,9 @@ def describe_end(result: InterpreterResult, timeout_s: float) -> str:
     if result.code is None:
         return f"did not end within {timeout_s:g} s and was killed"
     if result.code < 0:
+        number = -result.code
         names = {signal_.value: signal_.name for signal_ in signal.Signals}
-        return f"was killed by {names.get(-result.code, f'signal {-result.code}')}"  # real-time signals have no name
+        return f"was killed by {names.get(number, f'signal {number}')}"  # real-time signals have no name
     return f"failed with exit code {result.code}"
 
 

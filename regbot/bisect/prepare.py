@@ -1,6 +1,7 @@
-"""Preparation of a bisection: list the points of its axis, load its workloads, and load the noise on record.
+"""Preparation of a bisection: list its points, load its workloads, and load the noise on record.
 
-This module measures nothing.
+The points are commits, or versions of one package (the dependency axis). The noise on record is the standard deviation
+of a run that an earlier check or a calibration measured. This module measures nothing.
 """
 
 import hashlib
@@ -33,11 +34,13 @@ def prepare(options: BisectionOptions) -> BisectionSetup:
     """Prepare a bisection from its options. Raises ConfigError, CheckoutError, RecordError, ShapeError."""
     on = options.on or ("command" if options.command else "ledger")
     check_options(options, on)
-    good, bad = (find_commit(options.repo, rev, name) for rev, name in ((options.good, "GOOD"), (options.bad, "BAD")))
+    good = find_commit(options.repo, options.good, "GOOD")
+    bad = find_commit(options.repo, options.bad, "BAD")
     check_files_present(options.repo, good, bad)
     config, tasks, notes = _load_workloads(options, good, bad, on)
     points, warnings = _list_points(options, bad, tasks)
     exact = on == "ledger" or options.exact
+    first_task = next(iter(tasks.values()), None)  # a bisection by step time has one task, by a command none
     header = BisectionHeader(
         regbot=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -49,7 +52,7 @@ def prepare(options: BisectionOptions) -> BisectionSetup:
         full=options.full,
         paths=list(options.paths),
         entries=[] if on == "command" else list(tasks),
-        plan=plan_of(next(iter(tasks.values())), config.session) if on == "time" else None,
+        plan=plan_of(first_task, config.session) if on == "time" and first_task is not None else None,
         command=options.command,
         options=option_words(options),
         terms=_terms_digest(options, tasks, config),
@@ -61,24 +64,22 @@ def prepare(options: BisectionOptions) -> BisectionSetup:
         seed=secrets.randbelow(2**32),
         warnings=[*warnings, *notes],
     )
-    reused_runs = (
-        _load_known_noise(options, header, config, good, next(iter(tasks.values()), None))
-        if on == "time"
-        else ReusedRuns()
-    )
-    noise = options.noise_pct or reused_runs.noise_pct
-    smallest = options.effect_pct or max(config.throughput.threshold_pct, noise or 0.0)
+    reused_runs = _load_known_noise(options, header, config, good, first_task) if on == "time" else ReusedRuns()
+    noise_pct = options.noise_pct or reused_runs.noise_pct
+    # By default, the search looks for slowdowns from the gate's threshold on, but for none below the noise of one run.
+    smallest_pct = options.effect_pct or max(config.throughput.threshold_pct, noise_pct or 0.0)
     header = header.model_copy(
         update={
-            "smallest_pct": smallest,
-            "noise_pct": noise,
+            "smallest_pct": smallest_pct,
+            "noise_pct": noise_pct,
             "noise_pairs": 0 if options.noise_pct else reused_runs.pairs,
             "warnings": [*header.warnings, *reused_runs.warnings],
         }
     )
-    containment = history.containment_matrix(options.repo, points, options.full and not header.axis)
-    noisy_span = build_span(points, containment, header.none_prior, math.log1p(smallest / 100))
-    exact_span = exact_search.ExactSpan(tuple(points), containment if options.full and not header.axis else None)
+    has_branches = options.full and not header.axis
+    containment = history.containment_matrix(options.repo, points, full=has_branches)
+    noisy_span = build_span(points, containment, header.none_prior, math.log1p(smallest_pct / 100))
+    exact_span = exact_search.ExactSpan(tuple(points), affected=containment if has_branches else None)
     return BisectionSetup(options, header, config, tasks, reused_runs, noisy_span, exact_span)
 
 
@@ -97,13 +98,14 @@ def _terms_digest(options: BisectionOptions, tasks: Mapping[str, Task], config: 
 def _load_known_noise(
     options: BisectionOptions, header: BisectionHeader, config: Config, good: str, task: Task | None
 ) -> ReusedRuns:
-    """Load the runs of the check that saw the slowdown.
+    """Load the runs of the check that saw the slowdown, with the noise that they show.
 
-    If these runs do not give the noise, use the noise of the calibrations that are stored at good.
+    If these runs do not show the noise, use the noisiest calibration that the good commit has in its store. Returns
+    empty ``ReusedRuns`` if the node is not known yet.
     """
     with open_engine(options.engine, config, options.cache) as engine:
         node = engine.describe(needs_of(task)) if task is not None else None
-    if node is None:  # None for a cluster that has not timed a run yet
+    if node is None:  # a cluster tells its node class only after a first timed run
         return ReusedRuns()
     reused_runs = load_reused_runs(options, header, node.node_class)
     if reused_runs.noise_pct is not None or header.plan is None:
@@ -111,23 +113,21 @@ def _load_known_noise(
     workload_variants = [(header.plan.entry, header.plan.variant)]
     with store_at(options.repo, good, config.baselines.folder, None, workload_variants) as store:
         stored, notes = with_references(header.plan, store, config.throughput, node.node_class)
-    calibrations = [
-        reference.calibrated
-        for reference in stored.references
-        if reference.calibrated is not None and reference.calibrated.sd_pct
-    ]
+    all_calibrations = [reference.calibrated for reference in stored.references]
+    calibrations = [calibration for calibration in all_calibrations if calibration is not None and calibration.sd_pct]
     if not calibrations:
         return replace(reused_runs, warnings=(*reused_runs.warnings, *notes))
     noisiest = max(calibrations, key=lambda calibration: calibration.sd_pct)
     return replace(
         reused_runs,
-        noise_pct=noisiest.sd_pct / math.sqrt(2),
+        noise_pct=noisiest.sd_pct / math.sqrt(2),  # from the standard deviation of a pair to that of one run
         pairs=noisiest.pairs,
         warnings=(*reused_runs.warnings, *notes),
     )
 
 
 def _list_points(options: BisectionOptions, bad: str, tasks: Mapping[str, Task]) -> tuple[list[Point], list[str]]:
+    """Return the commits from good to bad, or the versions of the dependency axis at bad. Also return warnings."""
     if not options.axis:
         walked = history.list_commits(
             options.repo, options.good, options.bad, full=options.full, paths=options.paths, suspects=options.suspects
@@ -175,8 +175,10 @@ def common_interpreter(tasks: Mapping[str, Task]) -> str:
 def _load_workloads(
     options: BisectionOptions, good: str, bad: str, on: SearchMetric
 ) -> tuple[Config, dict[str, Task], list[str]]:
-    """Load good's regbot.toml, and plan the selected workloads. Return the configuration, the tasks by entry, and
-    notes.
+    """Load the regbot.toml of the good commit, and plan the selected workloads.
+
+    Return the configuration, the tasks to measure by entry, and notes. ``on="time"`` gives exactly one task,
+    ``on="command"`` gives none. Raises ConfigError if no selected workload can be measured.
     """
     try:
         loaded = find_config(options.repo, good, bad, exact=True, file=options.config)

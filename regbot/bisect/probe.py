@@ -37,36 +37,49 @@ def sees_base_packages() -> bool:
 
 
 def import_names(package: str, files: list[PurePosixPath]) -> list[str]:
-    """Return the modules of a package. If one module has the name of the package, return only that one."""
+    """Return the top-level modules of a package. If one of them has the name of the package, return only that one.
+
+    ``files`` are the installed files, relative to the folder of packages.
+    """
+    ignored_names = {*sys.stdlib_module_names, *COMPANIONS, "__pycache__"}
     names = set()
     for file in files:
-        top = file.parts[0] if len(file.parts) > 1 else inspect.getmodulename(file.name) or ""
-        if top.isidentifier() and top not in sys.stdlib_module_names and top not in COMPANIONS and top != "__pycache__":
-            names.add(top)
-    return [name for name in names if canonical_name(name) == canonical_name(package)] or sorted(names)
+        is_in_folder = len(file.parts) > 1
+        top_name = file.parts[0] if is_in_folder else inspect.getmodulename(file.name) or ""
+        if top_name.isidentifier() and top_name not in ignored_names:
+            names.add(top_name)
+    same_name = [name for name in names if canonical_name(name) == canonical_name(package)]
+    return same_name or sorted(names)
 
 
 def import_places(name: str) -> list[str]:
-    """Return the folders or the file that ``import name`` would use, in order. Nothing is imported."""
+    """Return the places that ``import name`` would use, without importing anything; [] if there is no such module.
+
+    The place is a file. A namespace package has no file, but one or more folders.
+    """
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
         return []
     if spec is None:
         return []
-    namespace = spec.origin is None and spec.submodule_search_locations is not None
-    return list(spec.submodule_search_locations or []) if namespace else [str(spec.origin)]
+    is_namespace = spec.origin is None and spec.submodule_search_locations is not None
+    return list(spec.submodule_search_locations or []) if is_namespace else [str(spec.origin)]
 
 
 def has_only_libraries(files: list[PurePosixPath]) -> bool:
-    """Return whether a package contains only shared libraries. Packages that need such libraries load them by their
-    path, and do not import the package.
+    """Return whether a package contains shared libraries and no Python code, as the NCCL package does.
+
+    torch loads such a library by its path and does not import the package. So the import path does not decide which
+    version of the library is used.
     """
-    code = any(file.suffix == ".py" and file.name != "__init__.py" for file in files)
-    return not code and any(re.fullmatch(r"lib.+\.so(\.\d+)*", file.name) for file in files)
+    has_code = any(file.suffix == ".py" and file.name != "__init__.py" for file in files)
+    has_libraries = any(re.fullmatch(r"lib.+\.so(\.\d+)*", file.name) for file in files)
+    return has_libraries and not has_code
 
 
 def build_report(package: str) -> dict[str, object]:
+    """Return the fields of ``_InterpreterReport`` in ``environments.py``, which explains them."""
     report: dict[str, object] = {
         "executable": sys.executable,
         "version": sys.version,

@@ -21,20 +21,27 @@ CHECK_FOLDER = Path("regbot-out")
 """Default output folder of a check."""
 
 ALPHA = 0.05
-"""Level of the interval that is computed together with the effect and the noise, which do not depend on it."""
+"""Alpha of an interval whose bounds are not used. Its mean and standard deviation do not depend on alpha."""
+
+MIN_NOISE_PAIRS = 4
+"""With fewer pairs, the standard deviation of the pairs is not used as the noise."""
 
 
 @dataclass(frozen=True)
 class ReusedRuns:
-    """Runs and noise from a check of the same commits. Empty if there is no such check."""
+    """Runs and noise from a check of the same commits. All fields have their defaults if there is no such check."""
 
     observations: tuple[Observation, ...] = ()
     noise_pct: float | None = None
-    """Standard deviation of one run, in percent: the standard deviation of a pair divided by the square root of two."""
+    """Standard deviation of one run, in percent: the standard deviation of a pair divided by the square root of two.
+    None if the check has too few pairs.
+    """
     pairs: int = 0
+    """Number of valid pairs of the check."""
     effect: float | None = None
-    """Slowdown that the pairs of the check estimate, as a log-ratio."""
+    """Slowdown of bad against good that the check estimates, as a log-ratio; None if there is no check."""
     run_s: float | None = None
+    """Mean seconds of a run of the check."""
     warnings: tuple[str, ...] = ()
     lease: CheckLease | None = None
     """Lease of the check: the node on which a bisection may continue its session. None if there is no such node, as
@@ -52,7 +59,11 @@ class ReuseOptions(Protocol):
 
 
 def load_reused_runs(options: ReuseOptions, header: BisectionHeader, node_class: str) -> ReusedRuns:
-    """Load the runs of the check. Raises RecordError if --check names a check that cannot be used."""
+    """Load the runs of the check that --check names, or of the check in ``regbot-out``.
+
+    If --check is not given and the check in ``regbot-out`` does not fit, nothing is reused. Raises RecordError if
+    --check names a check that cannot be used.
+    """
     if not options.reuse:
         return ReusedRuns()
     path = options.check if options.check is not None else CHECK_FOLDER
@@ -73,16 +84,15 @@ def load_reused_runs(options: ReuseOptions, header: BisectionHeader, node_class:
 
 
 def _find_mismatch(session: Session, header: BisectionHeader, node_class: str) -> str:
-    """Return why the runs of the check cannot be reused, '' if they can."""
+    """Return why the runs of the check cannot be reused; '' if they can."""
     if header.axis:
         return "is a check of commits, but this bisection searches versions"
     good, bad = header.points[0], header.points[-1]
-    searched_commits, checked_commits = (
-        (good.commit, bad.commit),
-        (session.header.base.commit, session.header.head.commit),
-    )
+    searched_commits = (good.commit, bad.commit)
+    checked_commits = (session.header.base.commit, session.header.head.commit)
     if searched_commits != checked_commits:
-        checked, searched = (" and ".join(map(short_commit, ends)) for ends in (checked_commits, searched_commits))
+        checked = " and ".join(map(short_commit, checked_commits))
+        searched = " and ".join(map(short_commit, searched_commits))
         return f"is a check of {checked}, not of {searched}"
     entry = header.entries[0]
     plans = [plan for plan in session.header.timed if plan.entry == entry]
@@ -99,22 +109,24 @@ def _find_mismatch(session: Session, header: BisectionHeader, node_class: str) -
 
 
 def _plan_settings(plan: TimedPlan) -> tuple[object, ...]:
+    """Return the settings of timed runs that must be equal, so that their step times can be compared."""
     return plan.variant, plan.world_size, plan.dispatcher, plan.steps, plan.cut
 
 
 def _reuse_session(session: Session, header: BisectionHeader) -> ReusedRuns:
+    """Return the runs of all valid pairs of a check as observations of good and bad, with noise and effect."""
     entry = header.entries[0]
     pairs = pair_up(session.timed_runs(entry)).valid
     if not pairs:
         return ReusedRuns()
-    keys = {"base": header.points[0].key, "head": header.points[-1].key}
+    key_by_arm = {"base": header.points[0].key, "head": header.points[-1].key}
     observations = []
     for number, pair in enumerate(pairs):
         for run in (pair.base, pair.head):
             assert run.timing is not None
             observations.append(
                 Observation(
-                    point=keys[run.arm.name],
+                    point=key_by_arm[run.arm.name],
                     purpose="reused",
                     usable=True,
                     values=summarise_timing(run.timing, launch_cut(run.timing)),
@@ -123,25 +135,24 @@ def _reuse_session(session: Session, header: BisectionHeader) -> ReusedRuns:
                     wall_s=run.wall_s,
                 )
             )
-    ratios = [pair.log_ratios[header.summary] for pair in pairs]
-    noise, effect = _estimate_noise(ratios)
-    seconds = [run.wall_s for pair in pairs for run in (pair.base, pair.head)]
-    last_run = max((run for pair in pairs for run in (pair.base, pair.head)), key=lambda run: run.started_unix_s or 0.0)
+    noise_pct, effect = _estimate_noise([pair.log_ratios[header.summary] for pair in pairs])
+    runs = [run for pair in pairs for run in (pair.base, pair.head)]
+    last_run = max(runs, key=lambda run: run.started_unix_s or 0.0)
     return ReusedRuns(
-        tuple(observations),
-        noise,
-        len(pairs),
-        effect,
-        sum(seconds) / len(seconds),
+        observations=tuple(observations),
+        noise_pct=noise_pct,
+        pairs=len(pairs),
+        effect=effect,
+        run_s=sum(run.wall_s for run in runs) / len(runs),
         lease=_find_lease(session, last_run),
     )
 
 
 def _find_lease(session: Session, last_run: Run) -> CheckLease | None:
-    """Return the node that the check still holds, with the end of its last run.
+    """Return the node of the check, on which a bisection may continue, with the end of the check's last run.
 
-    None if a scheduler allocated the node, because such a job ends with its check. None too if the last run comes from
-    an earlier session, or if its node is unknown.
+    Returns None if a scheduler allocated the node, because its job ends with the check. Also returns None if the last
+    run comes from an earlier session, or if its node is unknown.
     """
     allocation, start = last_run.allocation, last_run.started_unix_s
     if allocation is None or start is None or allocation.job or last_run.joined:
@@ -149,17 +160,20 @@ def _find_lease(session: Session, last_run: Run) -> CheckLease | None:
     return CheckLease(allocation.engine, allocation.hosts[0], start + last_run.wall_s, _run_stratum(session, last_run))
 
 
-def _estimate_noise(ratios: Sequence[float]) -> tuple[float | None, float]:
-    if len(ratios) < 4:
-        return None, math.fsum(ratios) / len(ratios)
-    interval_ = interval(ratios, ALPHA)
-    return (100 * math.expm1(interval_.sd / math.sqrt(2)) if interval_.sd > 0 else None), interval_.estimate
+def _estimate_noise(log_ratios: Sequence[float]) -> tuple[float | None, float]:
+    """Return the noise of one run in percent, and the mean log-ratio. The noise is None if it cannot be estimated."""
+    if len(log_ratios) < MIN_NOISE_PAIRS:
+        return None, math.fsum(log_ratios) / len(log_ratios)
+    mean_interval = interval(log_ratios, ALPHA)
+    # A log-ratio is the difference of two runs, so its standard deviation is sqrt(2) times that of one run.
+    run_sd = mean_interval.sd / math.sqrt(2)
+    return (100 * math.expm1(run_sd) if run_sd > 0 else None), mean_interval.estimate
 
 
 def _run_stratum(session: Session, run: Run) -> str:
-    """Return the stratum of a run: its session and node. Each earlier session forms its own stratum, with its own
-    level.
+    """Return the stratum of a run: its session and node.
+
+    ``run.joined`` is set if the run comes from an earlier session. That session forms a stratum of its own.
     """
-    return clip_label(
-        f"check of {run.joined or session.header.created} {run.node.name if run.node is not None else ''}"
-    )
+    node_name = run.node.name if run.node is not None else ""
+    return clip_label(f"check of {run.joined or session.header.created} {node_name}")

@@ -1,4 +1,7 @@
-"""Exclusive node reservations (seats) for the slots of a bisection."""
+"""Exclusive node reservations (seats) for the slots of a bisection.
+
+A slot is one of several measurements that run at the same time. Each slot has nodes of its own.
+"""
 
 import threading
 import time
@@ -21,12 +24,12 @@ class Seats:
     """
 
     def __init__(self, engine: Engine, needs: Needs, check_stratum: str = "") -> None:
-        """``check_stratum`` is the stratum of a check whose level the runs of slot 0 share; '' if there is none."""
+        """``check_stratum`` is the stratum of the check whose session slot 0 continues; '' if there is none."""
         self._engine, self._needs, self._check_stratum = engine, needs, check_stratum
         self._session = time.time_ns()
         self._lock = threading.Lock()
-        self._moves: Counter[int] = Counter()
-        self._seats: dict[int, tuple[Seat, ExitStack]] = {}
+        self._moves: Counter[int] = Counter()  # how often each slot lost its nodes
+        self._seats: dict[int, tuple[Seat, ExitStack]] = {}  # each seat with the stack that releases it
 
     def __enter__(self) -> "Seats":
         return self
@@ -37,18 +40,18 @@ class Seats:
                 stack.callback(self._release, slot)
 
     def seat(self, slot: int) -> Seat:
-        """Return the seat of the slot. Wait for a new seat if the slot has none. Each slot must be used by one thread
-        only.
+        """Return the seat of the slot. Wait for a new seat if the slot has none.
 
-        Raises NoSeatError if no seat is available, and SeatLostError if this seat was lost but another may be
-        available.
+        Each slot must be used by one thread only. Raises NoSeatError if no seat is available, and SeatLostError if this
+        seat was lost but another may be available.
         """
         if slot not in self._seats:
             stack = ExitStack()
-            seat = stack.enter_context(self._engine.seat(self._needs))
+            new_seat = stack.enter_context(self._engine.seat(self._needs))
             with self._lock:
-                self._seats[slot] = seat, stack
-        return self._seats[slot][0]
+                self._seats[slot] = new_seat, stack
+        seat, _ = self._seats[slot]
+        return seat
 
     def record_loss(self, slot: int, request: MeasurementRequest, error: SeatLostError) -> Observation:
         """Release the lost nodes of the slot and return a void observation. The loss says nothing about the point."""
@@ -62,14 +65,18 @@ class Seats:
         self._release(slot)
 
     def stratum(self, slot: int) -> str:
-        """Return the stratum of the slot's runs."""
+        """Return the stratum of the slot's runs: session, slot, and how often the slot lost its nodes.
+
+        If the bisection continues the session of a check, slot 0 has the stratum of the check until it loses its nodes.
+        """
         moves = self._moves[slot]
-        if self._check_stratum and not slot and not moves:
+        if self._check_stratum and slot == 0 and moves == 0:
             return self._check_stratum
-        return f"{self._session} {slot}{f'{MOVED_MARKER}{moves}' if moves else ''}"
+        return f"{self._session} {slot}" + (f"{MOVED_MARKER}{moves}" if moves else "")
 
     def _release(self, slot: int) -> None:
         with self._lock:
-            entry = self._seats.pop(slot, None)
-        if entry is not None:
-            entry[1].close()
+            seat_with_stack = self._seats.pop(slot, None)
+        if seat_with_stack is not None:
+            _, stack = seat_with_stack
+            stack.close()

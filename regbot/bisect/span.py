@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from regbot.bisect.exact import code_classes
+from regbot.bisect.exact import find_places
 from regbot.records.bisection import Observation, Point
 from regbot.stats.culprit import (
     Bools,
@@ -31,25 +31,28 @@ END_ATTEMPTS = 2
 
 @dataclass(frozen=True)
 class Noise:
-    """Knowledge about the noise of one run. ``sd`` is the standard deviation of the log time of a run, estimated from
-    ``pairs`` pairs, or stated by the user if ``pairs`` is 0; None if no noise is on record.
-    """
+    """What is known about the noise of one run before the search."""
 
     sd: float | None
+    """Standard deviation of the logarithm of a run's time; None if no noise is on record."""
     pairs: int = 0
+    """Number of pairs that ``sd`` was estimated from; 0 if the user stated it."""
 
 
 @dataclass(frozen=True)
 class NoisySpan:
-    """Places in order, good first. ``name`` marks the runs that were made for this span."""
+    """The places of a range in order, good first, with their priors."""
 
     name: str
+    """The runs of this span have this name as ``Observation.contrast``. It is '' for the whole range."""
     points: tuple[Point, ...]
     """For each place, the first point that runs the code of the place."""
     weights: tuple[float, ...]
     """Prior suspicion of every place but the first."""
     affected: Bools
-    """[places - 1, places] Which places contain which candidate, as in ``stats.culprit``."""
+    """[places - 1, places] Whether the place of the column contains the code of the row's candidate. Row k is the
+    candidate at place k + 1.
+    """
     places: Mapping[str, int]
     """Key of every point -> number of its place."""
     no_culprit: float
@@ -63,6 +66,7 @@ class NoisySpan:
 
     @cached_property
     def is_line(self) -> bool:
+        """Whether every place contains all places before it, as in a history without branches."""
         return bool(np.array_equal(self.affected, affected_on_line(len(self.points))))
 
     def before(self, place: int) -> int:
@@ -77,7 +81,11 @@ class NoisySpan:
         return int(np.flatnonzero(~self.affected[place - 1][:place])[-1])
 
     def part(self, name: str, first: int, last: int, no_culprit: float, smallest: float) -> "NoisySpan":
-        """Return the span from ``first`` to ``last``, in which a further culprit is searched."""
+        """Return the span from place ``first`` to place ``last``, in which a further culprit is searched.
+
+        ``no_culprit`` is the prior probability that the span has no culprit. ``smallest`` is its smallest slowdown to
+        look for.
+        """
         return replace(
             self,
             name=name,
@@ -97,7 +105,7 @@ class SpanAnalysis:
 
     samples: tuple[Sample, ...]
     available: Bools
-    """[places] Whether the place can be measured, as far as known."""
+    """[places] False for a place whose measurement has failed."""
     posterior: Posterior
     likeliest: tuple[int, ...]
     """The likeliest places. There are several if they cannot be separated, because the points between them cannot be
@@ -110,16 +118,21 @@ class SpanAnalysis:
 def build_span(
     points: Sequence[Point], affected: Bools, no_culprit: float, smallest: float, name: str = "", merge: str = ""
 ) -> NoisySpan:
-    """Build the span of a range. ``affected`` is [points - 1, points], as ``containment_matrix`` returns it."""
-    classes = code_classes([point.same_as_before for point in points])
-    class_starts = sorted(set(classes))
-    place_by_class = {first: place for place, first in enumerate(class_starts)}
+    """Build the span of a range, with one place for each series of points that run the same code.
+
+    ``affected`` is [points - 1, points], as ``containment_matrix`` returns it. The span numbers its places 0, 1, 2.
+    ``exact`` instead numbers a place by its first point.
+    """
+    first_points = find_places([point.same_as_before for point in points])
+    distinct = sorted(set(first_points))
+    candidate_rows = [first - 1 for first in distinct[1:]]
+    place_by_first_point = {first: place for place, first in enumerate(distinct)}
     return NoisySpan(
         name=name,
-        points=tuple(points[first] for first in class_starts),
-        weights=tuple(points[first].weight for first in class_starts[1:]),
-        affected=affected[[first - 1 for first in class_starts[1:]]][:, class_starts],
-        places={point.key: place_by_class[first] for point, first in zip(points, classes, strict=True)},
+        points=tuple(points[first] for first in distinct),
+        weights=tuple(points[first].weight for first in distinct[1:]),
+        affected=affected[candidate_rows][:, distinct],
+        places={point.key: place_by_first_point[first] for point, first in zip(points, first_points, strict=True)},
         no_culprit=no_culprit,
         smallest=smallest,
         merge=merge,
@@ -136,7 +149,7 @@ def build_culprit_model(span: NoisySpan, noise: Noise, cleared_places: Sequence[
 def analyse_span(
     span: NoisySpan, model: CulpritModel, observations: Sequence[Observation], summary: str
 ) -> SpanAnalysis:
-    """Analyse the observations in a span. ``summary`` names the summary of a run that is used."""
+    """Analyse the observations in a span. ``summary`` is the compared summary of a run: median, mean or cost."""
     samples, broken = collect_samples(span, observations, summary)
     available = np.ones(len(span.points), dtype=bool)
     available[sorted(broken)] = False
@@ -174,7 +187,7 @@ def collect_samples(
 
 
 def failing_places(span: NoisySpan, observations: Sequence[Observation], times: int) -> list[int]:
-    """Return the places whose last ``times`` or more runs all failed, whether or not an earlier run succeeded."""
+    """Return the places whose last ``times`` runs all failed. Earlier runs of such a place may have succeeded."""
     failures_in_a_row: dict[int, int] = {}
     for observation in observations:
         if (place := span.places.get(observation.point)) is not None and not observation.void:
@@ -185,7 +198,7 @@ def failing_places(span: NoisySpan, observations: Sequence[Observation], times: 
 def stratum_of(run: Observation) -> str:
     """Return the stratum of a run.
 
-    Runs of one node and session share one level. Each block of a confirmation is its own stratum, so that drift
-    cancels.
+    Step times are compared within a stratum only. Runs of one node and session form a stratum. Each block of a
+    confirmation is a stratum of its own, so that a drift of the node between blocks cancels.
     """
     return f"{run.stratum} {run.contrast} {run.block}" if run.purpose == "confirm" else run.stratum

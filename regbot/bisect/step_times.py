@@ -47,6 +47,11 @@ class StepTimeMeasurer:
         return self._seats.stratum(slot)
 
     def measure(self, request: MeasurementRequest, slot: int) -> Observation:
+        """Time one run of the workload at the requested point.
+
+        If the nodes were lost or the machine disturbed the run, the observation is void, so the run is repeated. If the
+        code failed or cannot be trusted, the observation has the reason instead of a value.
+        """
         try:
             seat, stratum = self._seats.seat(slot), self.stratum(slot)
         except SeatLostError as error:
@@ -58,9 +63,9 @@ class StepTimeMeasurer:
         scratch = self._out / "runs" / name
         # A run of a search belongs to no block. Its record still needs a position, so it gets the first one.
         position = Position(block=request.block or 1, slot=request.index_in_block, order="ABBA")
-        spec = RunSpec(position, 1, self._plan.steps, self._plan.cut)
-        workload = self._task.workload
-        task = replace(self._task, workload=workload.model_copy(update={"python": prepared.python or workload.python}))
+        spec = RunSpec(position, attempt=1, steps=self._plan.steps, cut=self._plan.cut)
+        python = prepared.python or self._task.workload.python
+        task = replace(self._task, workload=self._task.workload.model_copy(update={"python": python}))
         checkout = Checkout(arm_of(request.point), prepared.path, prepared.environment)
         run = time_run(task, spec, checkout, seat, Scratch(scratch, self._limits))
         shutil.rmtree(scratch / "record", ignore_errors=True)
@@ -68,13 +73,13 @@ class StepTimeMeasurer:
         node_cause = run.reason if run.outcome == "lost" else describe_outside_cause(run)
         if run.outcome == "lost":
             self._seats.replace(slot)
-        distrust_reasons = (
-            [strip_arm_prefix(reason) for reason in _distrust_reasons(run)] if run.outcome == "ok" else []
-        )
-        usable = run.outcome == "ok" and run.timing is not None and not node_cause and not distrust_reasons
+        distrust_reasons: list[str] = []
         values: dict[str, float] = {}
-        if usable and run.timing is not None:
-            values = summarise_timing(run.timing, launch_cut(run.timing))
+        if run.outcome == "ok":
+            distrust_reasons = [strip_arm_prefix(reason) for reason in _distrust_reasons(run)]
+            if run.timing is not None and not node_cause and not distrust_reasons:
+                values = summarise_timing(run.timing, launch_cut(run.timing))
+        usable = bool(values)
         return build_observation(
             request,
             stratum,

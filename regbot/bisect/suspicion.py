@@ -15,15 +15,16 @@ UNTOUCHED_WEIGHT = 0.05
 def weigh_by_loaded_files(
     points: Sequence[Point], touched: Sequence[Collection[str] | None], loaded: Collection[str]
 ) -> tuple[Point, ...]:
-    """Return ``points`` with weights that depend on the files that each commit touches.
+    """Return ``points`` with a lower weight for commits that touch no loaded file.
 
-    ``touched`` has, for each point but the first, the files that the commit changes; None if they are not known.
-    ``loaded`` has the files that good or bad loads.
+    ``touched`` has the files that each commit changes, without the first point (good). It has None where they are not
+    known. ``loaded`` has the files that good or bad loads. If it is empty, nothing is known and all weights stay.
     """
     if not loaded:
         return tuple(points)
     weighted = [points[0]]
     for point, files in zip(points[1:], touched, strict=True):
-        is_untouched = files is not None and not any(name in loaded for name in files)
-        weighted.append(point.model_copy(update={"weight": point.weight * UNTOUCHED_WEIGHT}) if is_untouched else point)
+        touches_no_loaded_file = files is not None and not any(name in loaded for name in files)
+        factor = UNTOUCHED_WEIGHT if touches_no_loaded_file else 1.0
+        weighted.append(point.model_copy(update={"weight": point.weight * factor}))
     return tuple(weighted)

@@ -37,7 +37,7 @@ from regbot.workloads.paper import NoPaperGpuError, library_for
 
 
 class TraceMeasurer:
-    """Measurer that traces workloads. The key of a cached trace contains everything that affects the trace."""
+    """Measurer that traces workloads. It caches traces by a key that contains everything that affects a trace."""
 
     def __init__(
         self,
@@ -53,9 +53,11 @@ class TraceMeasurer:
         self._out, self._limits = out, limits
 
     def stratum(self, slot: int) -> str:
+        """Return a name of the slot. Ledgers are exact, so their strata are not used."""
         return f"slot {slot}"
 
     def measure(self, request: MeasurementRequest, slot: int) -> Observation:
+        """Return the digest of the workload's ledger at the requested point, from the cache or from a new trace."""
         task, point = self._tasks[request.entry], request.point
         # The version of an editable package does not identify its files. A trace that may use such a package is not
         # cached.
@@ -67,9 +69,8 @@ class TraceMeasurer:
         prepared = self._checkouts.prepare(point, task)
         if isinstance(prepared, str):
             return unusable_observation(request, prepared)
-        traced_task = replace(
-            task, workload=task.workload.model_copy(update={"python": prepared.python or task.workload.python})
-        )
+        python = prepared.python or task.workload.python
+        traced_task = replace(task, workload=task.workload.model_copy(update={"python": python}))
         scratch = self._out / "runs" / f"{folder_name(task.entry)}.{folder_name(point.key)}.{slot}"
         checkout = Checkout(arm_of(point), prepared.path, prepared.environment)
         try:
@@ -83,9 +84,9 @@ class TraceMeasurer:
         return self._to_observation(request, run, prepared)
 
     def _find_paper_library(self, task: Task, root: Path, scratch: Path) -> Path | None:
-        """Return the library of the paper GPU for a task that has no CPU program, and None for other tasks.
+        """Return the library of the paper GPU if the task can only be traced on a paper GPU; None otherwise.
 
-        Raises NoPaperGpuError.
+        Other tasks are traced as CPU programs. Raises NoPaperGpuError if the library cannot be built.
         """
         if task.has_cpu_program:
             return None
@@ -95,28 +96,36 @@ class TraceMeasurer:
     def _to_observation(
         self, request: MeasurementRequest, run: Run, prepared: PreparedPoint | None = None, cached: bool = False
     ) -> Observation:
+        """Store the run and return its observation. ``prepared`` is None for a run from the cache."""
         # A cached run may come from another point with the same tree.
         run = run.model_copy(update={"arm": arm_of(request.point)})
         name = f"ledgers/{folder_name(run.workload)}.{folder_name(request.point.key)}.json"
         write_record(self._out / name, run)
-        distrust_reasons = (
-            [strip_arm_prefix(reason) for reason in self._distrust_reasons(run)] if run.outcome == "ok" else []
-        )
-        usable = run.outcome == "ok" and run.ledger is not None and not distrust_reasons
+        distrust_reasons: list[str] = []
+        state = ""
+        if run.outcome == "ok":
+            distrust_reasons = [strip_arm_prefix(reason) for reason in self._distrust_reasons(run)]
+            if run.ledger is not None and not distrust_reasons:
+                state = ledger_state(run.ledger)
+        usable = state != ""
         return build_observation(
             request,
-            "",
-            prepared,
+            stratum="",
+            prepared=prepared,
             usable=usable,
             reason="" if usable else clip_message("; ".join(distrust_reasons)) or failure_reason(run),
-            state=ledger_state(run.ledger) if usable and run.ledger is not None else "",
+            state=state,
             cached=cached,
             wall_s=0.0 if cached else run.wall_s,
             record=name,
         )
 
     def _distrust_reasons(self, run: Run) -> Iterator[str]:
-        """Yield the reasons for which a check would distrust the trace."""
+        """Yield the reasons for which a check would distrust the trace.
+
+        A trace has no GPU, so it replaces the dispatchers of GPU libraries by a stand-in. That is no reason for
+        distrust, but a note of the bisection says so.
+        """
         yield from distrust_run(run, run.arm)
         dispatcher = run.backends.get(DISPATCHER)
         if dispatcher is not None and dispatcher.requested in LIBRARY_DISPATCHERS:
@@ -140,22 +149,24 @@ class TraceMeasurer:
 
 
 def ledger_state(ledger: Ledger) -> str:
-    """Return a digest of the data that the collectives of a ledger exchange.
+    """Return a digest of the collectives of a ledger: kinds, axes, sizes, types, phases, and numbers of calls.
 
-    The digest ignores which module asks for a collective.
+    The digest ignores which module asks for a collective, so moving code between modules is no change.
     """
-    cells: Counter[tuple[str, ...]] = Counter()
-    sizes: Counter[tuple[str, ...]] = Counter()
+    calls: Counter[tuple[str, ...]] = Counter()
+    byte_counts: Counter[tuple[str, ...]] = Counter()
     for entry in ledger.entries:
-        cell = (entry.kind, entry.axis, str(entry.group_size), entry.dtype, entry.phase, entry.role, entry.via)
-        cells[cell] += entry.count
-        sizes[cell] += entry.bytes
-    unknown = sorted((call.name, call.count) for call in ledger.unclassified)
-    text = json.dumps([sorted((*cell, cells[cell], sizes[cell]) for cell in cells), unknown, ledger.rank_digests])
+        group = (entry.kind, entry.axis, str(entry.group_size), entry.dtype, entry.phase, entry.role, entry.via)
+        calls[group] += entry.count
+        byte_counts[group] += entry.bytes
+    groups = sorted((*group, calls[group], byte_counts[group]) for group in calls)
+    unclassified = sorted((call.name, call.count) for call in ledger.unclassified)
+    text = json.dumps([groups, unclassified, ledger.rank_digests])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _load_cached_trace(path: Path) -> Run | None:
+    """Return the cached run; None if there is none, or if it has no ledger."""
     try:
         run = read_record(path, Run)
     except RecordError:
@@ -164,6 +175,7 @@ def _load_cached_trace(path: Path) -> Run | None:
 
 
 def _guest_digest() -> str:
+    """Return a digest of regbot's guest code, which runs in the training process and takes the trace."""
     digest = hashlib.sha256()
     for path in sorted(path for path in guest_folder().rglob("*") if path.suffix in (".py", ".cpp", ".h")):
         digest.update(path.read_bytes())
@@ -182,32 +194,43 @@ def list_editable_packages(task: Task, repo: Path) -> list[str]:
     else:
         program = shutil.which(python)
         package_folders = _list_package_folders(program) if program is not None else []
+    # pip writes this file for a package that was installed from a folder (PEP 610).
+    origin_files = [file for folder in package_folders for file in folder.glob("*.dist-info/direct_url.json")]
     folders = []
-    for file in (file for folder in package_folders for file in folder.glob("*.dist-info/direct_url.json")):
-        try:
-            origin = json.loads(file.read_text("utf-8"))
-            if not origin.get("dir_info", {}).get("editable") or file.parent.name.startswith(
-                ("regbot_moe-", "regbot-")
-            ):
-                continue
-            folder = Path(unquote(urlsplit(origin["url"]).path))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue
-        if not folder.resolve().is_relative_to(repo.resolve()):
+    for file in origin_files:
+        is_regbot = file.parent.name.startswith(("regbot_moe-", "regbot-"))
+        folder = None if is_regbot else _read_editable_folder(file)
+        if folder is not None and not folder.resolve().is_relative_to(repo.resolve()):
             folders.append(str(folder))
     return folders
 
 
+def _read_editable_folder(origin_file: Path) -> Path | None:
+    """Return the source folder of an editable package; None if it is not editable, or the file is not readable."""
+    try:
+        origin = json.loads(origin_file.read_text("utf-8"))
+        if not origin.get("dir_info", {}).get("editable"):
+            return None
+        return Path(unquote(urlsplit(origin["url"]).path))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
 def _describe_packages(task: Task) -> str:
-    """Return a description of the packages that a task's interpreter can import. The interpreter is not run."""
+    """Return a description of the packages that a task's interpreter can import, without running the interpreter.
+
+    For regbot's own interpreter these are names and versions. For another one these are its folders of packages with
+    their times of change, which differ after an installation.
+    """
     python = interpreter(task, Path("/"))
     if python == sys.executable:
         return json.dumps(
             sorted(f"{distribution.metadata['Name']} {distribution.version}" for distribution in distributions())
         )
     program = shutil.which(python)
-    # the interpreter lies in the checkout, and the key contains tree and build commands of the checkout
     if program is None:
+        # The interpreter lies in the checkout. The tree and the build commands decide its packages, and both are in the
+        # cache key already.
         return python
     folders = _list_package_folders(program)
     return json.dumps([program, *sorted(f"{folder} {folder.stat().st_mtime_ns}" for folder in folders)])

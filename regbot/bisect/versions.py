@@ -32,8 +32,14 @@ from regbot.text.clip import clip, clip_label
 from regbot.text.printable import printable
 from regbot.text.words import count
 
-INDEX_TIMEOUT_S = 600.0  # pip tries a slow index five times, each time as long as the user's configuration says
+INDEX_TIMEOUT_S = 600.0
+"""Limit for one query of the index. It is long, because pip tries a slow index five times, each time as long as the
+user's configuration says.
+"""
 MAX_VERSIONS_LISTED = 12
+"""Maximum number of versions in a message."""
+MAX_NEAREST_LISTED = 6
+"""Maximum number of versions that a message proposes instead of a missing one."""
 
 _EXAMPLE = "for example torch=2.8.0..2.9.1, the good version first"
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -51,7 +57,9 @@ class VersionAxis:
 
     package: str
     first: str
+    """The good version."""
     last: str
+    """The bad version."""
 
 
 def parse_axis(text: str) -> VersionAxis:
@@ -73,39 +81,41 @@ def parse_axis(text: str) -> VersionAxis:
 def versions_between(axis: VersionAxis, python: str, index_options: Sequence[str] = ()) -> list[str]:
     """Return the versions from ``axis.first`` to ``axis.last``, both included, that the index offers for ``python``.
 
-    Yanked versions and pre-releases appear only as an end. A version can have several builds, which differ in a label
-    such as +cpu. If both ends have the same label, or both have none, only builds with this label appear. If an end has
-    no label and the index has a single build of its version, that build is used. ``index_options`` are options of pip,
-    such as ``--index-url``. Raises AxisError.
+    ``index_options`` are options of pip, such as ``--index-url``. Yanked versions and pre-releases are left out, except
+    as first or last version. Raises AxisError.
+
+    A version can have several builds, which differ in a label such as +cpu. If the first and the last version have the
+    same label, or both have none, only builds with this label are returned.
     """
     options = index_arguments(index_options)
     offered = _list_offered(axis.package, python, options)
     skipped: dict[Version, str] | None = None
     ends = []
     for text in (axis.first, axis.last):
-        version_ = _match_offered(axis, Version(text), offered)
-        if version_ is None:
-            skipped = skipped if skipped is not None else _list_skipped(axis.package, python, options)
-            version_ = next((version for version in skipped if version == Version(text)), Version(text))
-            if not skipped.get(version_, "").startswith("yanked"):
-                raise AxisError(_missing_message(axis, version_, offered, skipped.get(version_, "")))
-        ends.append(version_)
-    if ends[0] == ends[1]:
+        end = _match_offered(axis, Version(text), offered)
+        if end is None:
+            if skipped is None:
+                skipped = _list_skipped(axis.package, python, options)
+            end = next((version for version in skipped if version == Version(text)), Version(text))
+            skip_reason = skipped.get(end, "")
+            if not skip_reason.startswith("yanked"):
+                raise AxisError(_missing_message(axis, end, offered, skip_reason))
+        ends.append(end)
+    first, last = ends
+    if first == last:
         raise AxisError(
-            f"{axis.package}: {axis.first} and {axis.last} are the same version in this index, {ends[0]}",
+            f"{axis.package}: {axis.first} and {axis.last} are the same version in this index, {first}",
             f"name two of: {_join_versions(offered)}",
         )
     low, high = sorted(ends)
-    build_labels = {end.local for end in ends}
+    has_one_label = first.local == last.local
     between = [
         version
         for version in offered
-        if low < version < high
-        and not version.is_prerelease
-        and (len(build_labels) > 1 or version.local in build_labels)
+        if low < version < high and not version.is_prerelease and (version.local == first.local or not has_one_label)
     ]
     ascending = [str(version) for version in (low, *between, high)]
-    return ascending if ends[0] == low else ascending[::-1]
+    return ascending if first == low else ascending[::-1]
 
 
 def build_points(repo: Path, commit: str, axis: VersionAxis, versions: Sequence[str]) -> list[Point]:
@@ -132,6 +142,7 @@ def build_points(repo: Path, commit: str, axis: VersionAxis, versions: Sequence[
 
 
 def _parse_end(text: str, version: str) -> Version:
+    """Parse the first or last version of --axis. ``text`` is the whole option, for the error message."""
     try:
         return Version(version)
     except InvalidVersion as error:
@@ -164,12 +175,11 @@ def _explain_no_versions(package: str, python: str, result: InterpreterResult) -
     query = f"versions of {package} from pip of {python}"
     if 'unknown command "index"' in result.error:
         return f"{query}: this pip is too old; upgrade it to 21.2 or newer: '{python} -m pip install --upgrade pip'"
-    if result.code is None or _UNREACHABLE.search(result.error):
-        problem = (
-            f"pip {describe_end(result, INDEX_TIMEOUT_S)}"
-            if result.code is None
-            else "the package index cannot be reached"
-        )
+    has_timed_out = result.code is None
+    if has_timed_out or _UNREACHABLE.search(result.error):
+        problem = "the package index cannot be reached"
+        if has_timed_out:
+            problem = f"pip {describe_end(result, INDEX_TIMEOUT_S)}"
         return (
             f"{query}: {problem}; check the network, PIP_INDEX_URL and the proxy, or use a folder of wheels "
             f"(PIP_NO_INDEX=1, PIP_FIND_LINKS=FOLDER)\n{result.last_lines(3)}"
@@ -183,6 +193,11 @@ def _explain_no_versions(package: str, python: str, result: InterpreterResult) -
 
 
 def _match_offered(axis: VersionAxis, end: Version, offered: Sequence[Version]) -> Version | None:
+    """Return the offered version that the user means by ``end``; None if the index does not offer it.
+
+    If the user gave no label such as +cpu, and the index has a single labelled build of the version, that build is
+    meant. Raises AxisError if there are several builds.
+    """
     if end in offered:
         return offered[offered.index(end)]  # use the spelling of the index: 3.18.0 for 3.18
     builds = [version for version in offered if version.local and Version(version.public) == end]
@@ -192,16 +207,22 @@ def _match_offered(axis: VersionAxis, end: Version, offered: Sequence[Version]) 
 
 
 def _list_skipped(package: str, python: str, options: Sequence[str]) -> dict[Version, str]:
-    """Return the versions that pip left out, with pip's reasons.
+    """Return the versions that pip left out, with pip's reasons. If one file of a version is yanked, that reason wins.
 
     This is a separate query, made only when needed, because its output is long.
     """
     result = run_pip(python, "index", "versions", "--pre", "-vv", *options, package, timeout_s=INDEX_TIMEOUT_S)
     reasons: dict[Version, str] = {}
-    for skipped_link in filter(None, map(_SKIPPED_LINK.match, result.out.splitlines())):
+    for line in result.out.splitlines():
+        skipped_link = _SKIPPED_LINK.match(line)
+        if skipped_link is None:
+            continue
         file = unquote(skipped_link["file"])
         try:
-            name, version = parse_wheel_filename(file)[:2] if file.endswith(".whl") else parse_sdist_filename(file)
+            if file.endswith(".whl"):
+                name, version, _, _ = parse_wheel_filename(file)
+            else:
+                name, version = parse_sdist_filename(file)
         except (InvalidSdistFilename, InvalidWheelFilename, InvalidVersion):
             continue
         if name == package and not reasons.get(version, "").startswith("yanked"):
@@ -210,7 +231,9 @@ def _list_skipped(package: str, python: str, options: Sequence[str]) -> dict[Ver
 
 
 def _missing_message(axis: VersionAxis, end: Version, offered: Sequence[Version], skip_reason: str) -> str:
-    nearest = sorted(sorted(offered, key=lambda version: _count_versions_between(offered, version, end))[:6])
+    """Return why ``end`` cannot be used, with the nearest offered versions. ``skip_reason`` is '' if pip gave none."""
+    by_distance = sorted(offered, key=lambda version: _count_versions_between(offered, version, end))
+    nearest = sorted(by_distance[:MAX_NEAREST_LISTED])
     reason = (
         f" has it, but pip leaves it out ({skip_reason})" if skip_reason else " does not offer it to this interpreter"
     )

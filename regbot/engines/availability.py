@@ -10,14 +10,17 @@ from regbot.engines.local import LocalEngine
 from regbot.engines.sandbox import Sandbox, bubblewrap_version, sandbox_from_settings
 
 TRY_S = 30.0
+"""Limit for the test program."""
 
 
 def sandbox_for(settings: SandboxSettings, untrusted: bool = False, disabled: bool = False) -> Sandbox | None:
-    """Return the sandbox in which the code must run. Return None if the code is trusted or the sandbox is ``disabled``.
+    """Return the sandbox in which the code must run; None if it may run without one.
 
+    Code needs a sandbox if ``untrusted`` is set, on the command line or in the settings. ``disabled`` overrides both.
     Raises ConfigError if the code needs a sandbox and no sandbox works on this machine.
     """
-    if disabled or not (untrusted or settings.untrusted):
+    is_untrusted = untrusted or settings.untrusted
+    if disabled or not is_untrusted:
         return None
     sandbox = sandbox_from_settings(settings)
     if why := unavailable_reason(sandbox):
@@ -40,6 +43,7 @@ def unavailable_reason(sandbox: Sandbox | None = None) -> str:
 
 
 def _try_sandbox(sandbox: Sandbox) -> str:
+    """Run a program that writes one file in the sandbox. Return what went wrong; '' if the file was written."""
     with tempfile.TemporaryDirectory(prefix="regbot-") as name:
         folder = Path(name)
         launch = Launch(
@@ -58,7 +62,8 @@ def _try_sandbox(sandbox: Sandbox) -> str:
             return str(error)
         if result.exit_code != 0:
             return f"a test program ended with exit code {result.exit_code}: {result.log_tail[-300:]}"
-        return "" if (folder / "record" / "made").exists() else "a test program could not write its record"
+        has_written = (folder / "record" / "made").exists()
+        return "" if has_written else "a test program could not write its record"
 
 
 _KERNEL_SWITCHES = (
@@ -67,9 +72,11 @@ _KERNEL_SWITCHES = (
     ("/proc/sys/kernel/unprivileged_userns_clone", "0", "run sysctl -w kernel.unprivileged_userns_clone=1"),
     ("/proc/sys/user/max_user_namespaces", "0", "run sysctl -w user.max_user_namespaces=10000"),
 )  # fmt: skip
+"""Kernel settings that forbid user namespaces: file, forbidding value, advice."""
 
 
 def advise_on_namespaces() -> str:
+    """Return advice on what forbids user namespaces on this machine, to be appended to a message; '' if unknown."""
     for file, forbidding_value, advice in _KERNEL_SWITCHES:
         if Path(file).exists() and Path(file).read_text().strip() == forbidding_value:
             return f"; {advice}"

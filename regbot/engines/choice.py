@@ -25,10 +25,15 @@ def open_engine(
 ) -> Iterator[Engine]:
     """Yield the engine ``name``, configured by ``config``. On exit, release the reservations of the engine.
 
-    ``cache`` is a folder of this user. If the engine uses several nodes, ``cache`` must be on a file system that all
-    nodes share. ``untrusted`` code runs in a sandbox unless ``no_sandbox`` is set. ``excluded_hosts`` returns the hosts
-    that must not be used at the moment, for example hosts in quarantine. If ``rotate`` is set, each session runs on
-    other nodes than the last session of the same workload, if enough of them are idle. Raises ConfigError.
+    cache           A folder of this user. For an engine with several nodes, it must be on a file system that all nodes
+                    share.
+    say             Shows a progress message, such as a wait in the scheduler's queue.
+    untrusted       Run the code in a sandbox. ``no_sandbox`` overrides it.
+    excluded_hosts  Returns the hosts that must not be used at the moment, for example hosts in quarantine.
+    rotate          Run each session on other nodes than the last session of the same workload, if enough other nodes
+                    are idle.
+
+    Raises ConfigError.
     """
     sandbox = sandbox_for(config.sandbox, untrusted, no_sandbox)
     if name == "local":

@@ -45,10 +45,13 @@ GROUP_PREFIX = "regbot-"
 GROUP_S = 2.0
 """Seconds that the kernel may take to release a control group after its processes have ended."""
 
+# Constants of Linux: flags of unshare and mount, and the number of the system call keyctl by architecture.
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
 _MS_NOSUID, _MS_NODEV, _MS_REC, _MS_SLAVE = 2, 4, 16384, 1 << 19
 _KEYCTL = {"x86_64": 250, "aarch64": 219, "ppc64le": 271, "s390x": 280, "riscv64": 219}
 _JOIN_SESSION_KEYRING = 1
+_TOO_LARGE = -1
+"""Remaining bytes of a copy that was stopped, because the contents are too large or nested too deep."""
 
 
 class MemoryFileSystems:
@@ -63,22 +66,27 @@ class MemoryFileSystems:
         self.folder = folder
         record_bytes, _ = settings["file_systems"]["record"]
         self.limit: int = record_bytes
+        # Opened before the mount, which hides it.
         self.real_folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.record = str(Path(folder, "record"))
         libc = ctypes.CDLL(None, use_errno=True)
         _unshare_mounts(libc)
-        _mount(libc, folder, 2**20, 1024, 0o700)
+        _mount(libc, folder, max_bytes=2**20, max_files=1024, mode=0o700)
         for name, text in settings["files"].items():
             Path(folder, "files").mkdir(exist_ok=True)
             Path(folder, "files", name).write_text(text, encoding="utf-8")
-        for name, (size, files) in settings["file_systems"].items():
+        for name, (max_bytes, max_files) in settings["file_systems"].items():
             Path(folder, name).mkdir()
-            _mount(libc, str(Path(folder, name)), size, files, 0o700 if name == "record" else 0o1777)
+            mode = 0o700 if name == "record" else 0o1777  # /tmp and /dev/shm are open to all users
+            _mount(libc, str(Path(folder, name)), max_bytes, max_files, mode)
 
     def is_full(self) -> bool:
-        """Whether the record's file system is full. Deleted files that are still open take space too."""
+        """Whether the record's file system has no free space or no free file.
+
+        Deleted files that are still open take space too.
+        """
         state = os.statvfs(self.record)
-        return not state.f_bfree or not state.f_ffree
+        return state.f_bfree == 0 or state.f_ffree == 0
 
     def copy_record(self) -> bool:
         """Copy the record to the real folder. Return False if the record exceeds its limit and the copy is incomplete.
@@ -88,13 +96,17 @@ class MemoryFileSystems:
         """
         source = os.open(self.record, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            return _copy(source, self.real_folder, self.limit, MAX_DEPTH) >= 0
+            remaining_bytes = _copy(source, self.real_folder, self.limit, MAX_DEPTH)
+            return remaining_bytes >= 0
         finally:
             os.close(source)
 
 
 def _unshare_mounts(libc: ctypes.CDLL) -> None:
-    """Create a mount namespace for this process. A user other than root also needs a new user namespace for this."""
+    """Create a mount namespace for this process. A user other than root also needs a new user namespace for this.
+
+    The new user namespace maps the user and the group to themselves. Raises OSError if namespaces are forbidden.
+    """
     if libc.unshare(_CLONE_NEWNS) == 0:
         _require_success(
             libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None), "cannot detach from the system's mounts"
@@ -108,48 +120,51 @@ def _unshare_mounts(libc: ctypes.CDLL) -> None:
     _require_success(libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None), "a user namespace may mount nothing here")
 
 
-def _mount(libc: ctypes.CDLL, folder: str, size: int, files: int, mode: int) -> None:
-    options = f"size={max(size, 4096)},nr_inodes={max(files, 16)},mode={mode:o}".encode()
+def _mount(libc: ctypes.CDLL, folder: str, max_bytes: int, max_files: int, mode: int) -> None:
+    """Mount a memory file system over ``folder``. A limit of 0 would mean no limit, so small limits are raised."""
+    options = f"size={max(max_bytes, 4096)},nr_inodes={max(max_files, 16)},mode={mode:o}".encode()
     result = libc.mount(b"regbot", os.fsencode(folder), b"tmpfs", _MS_NOSUID | _MS_NODEV, options)
     _require_success(result, f"{folder}: a file system in memory cannot be mounted")
 
 
 def _require_success(result: int, what: str) -> None:
-    if result:
+    """Raise OSError if a call of the C library failed. ``what`` says what the caller cannot do then."""
+    if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
 def _copy(source: int, target: int, remaining_bytes: int, depth: int) -> int:
-    """Copy the contents of one open folder to another.
+    """Copy the contents of one folder to another. ``source`` and ``target`` are descriptors of the open folders.
 
     Copy at most ``remaining_bytes``, and return how many of them are left. Return a negative number if the contents are
-    too large or nested too deep.
+    too large, or nested more than ``depth`` folders deep.
     """
     with os.scandir(source) as listing:
-        entries = sorted(listing, key=lambda entry: entry.name)
-    for entry in entries:
-        status = os.stat(entry.name, dir_fd=source, follow_symlinks=False)
+        names = sorted(item.name for item in listing)
+    for name in names:
+        status = os.stat(name, dir_fd=source, follow_symlinks=False)
         if stat.S_ISDIR(status.st_mode):
             if depth == 0:
-                return -1
-            os.chmod(entry.name, 0o700, dir_fd=source)
-            subfolder = os.open(entry.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source)
+                return _TOO_LARGE
+            os.chmod(name, 0o700, dir_fd=source)
+            subfolder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source)
             try:
-                remaining_bytes = _copy_folder(subfolder, entry.name, target, remaining_bytes, depth)
+                remaining_bytes = _copy_folder(subfolder, name, target, remaining_bytes, depth)
             finally:
                 os.close(subfolder)
         elif stat.S_ISREG(status.st_mode):
-            remaining_bytes = _copy_file(source, entry.name, target, remaining_bytes, status)
+            remaining_bytes = _copy_file(source, name, target, remaining_bytes, status)
         elif stat.S_ISLNK(status.st_mode):  # copied as a link; readers of records reject links
-            _clear(entry.name, target)
-            os.symlink(os.readlink(entry.name, dir_fd=source), entry.name, dir_fd=target)
+            _clear(name, target)
+            os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
         if remaining_bytes < 0:
             return remaining_bytes
     return remaining_bytes
 
 
 def _copy_folder(source: int, name: str, target: int, remaining_bytes: int, depth: int) -> int:
+    """Copy the open folder ``source`` to the folder ``name`` in ``target``. Return as ``_copy`` does."""
     with contextlib.suppress(FileExistsError):  # another node of this run has created the folder
         os.mkdir(name, 0o755, dir_fd=target)
     copy = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=target)
@@ -160,8 +175,9 @@ def _copy_folder(source: int, name: str, target: int, remaining_bytes: int, dept
 
 
 def _copy_file(folder: int, name: str, target: int, remaining_bytes: int, status: os.stat_result) -> int:
+    """Copy the file ``name`` of ``folder`` to ``target``. Return as ``_copy`` does."""
     if status.st_size > remaining_bytes:
-        return -1
+        return _TOO_LARGE
     os.chmod(name, 0o600, dir_fd=folder)
     source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
@@ -170,9 +186,10 @@ def _copy_file(folder: int, name: str, target: int, remaining_bytes: int, status
         with os.fdopen(copy, "wb", buffering=0) as file:
             while remaining_bytes >= 0 and (data := os.read(source, 2**20)):
                 remaining_bytes -= len(data)
-                view = memoryview(data)
-                while view:
-                    view = view[file.write(view) :]
+                unwritten = memoryview(data)
+                while unwritten:
+                    written_bytes = file.write(unwritten)
+                    unwritten = unwritten[written_bytes:]
             os.utime(file.fileno(), ns=(status.st_ctime_ns, status.st_ctime_ns))
     finally:
         os.close(source)
@@ -180,6 +197,7 @@ def _copy_file(folder: int, name: str, target: int, remaining_bytes: int, status
 
 
 def _clear(name: str, folder: int) -> None:
+    """Delete the file ``name`` in an open folder if it exists."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)
 
@@ -199,21 +217,36 @@ def with_devices(arguments: Sequence[str], visible: str | None, network: bool) -
 def device_options(folder: Path, visible: str | None, network: bool) -> list[str]:
     """Return bubblewrap's options for the devices in ``folder``.
 
-    If ``visible`` lists GPUs by number, only these GPUs are made visible. They are numbered from 0 in the guest,
-    because CUDA numbers the GPUs that it can open. If ``visible`` has other names (UUIDs), all GPUs are made visible
-    and CUDA selects among them.
+    ``visible`` is the guest's CUDA_VISIBLE_DEVICES, None if it is unset. If it lists GPUs by number, only these GPUs
+    are made visible. They get new numbers from 0 in the guest, because CUDA numbers the GPUs that it can open. For
+    example, "3,1" makes two GPUs visible, and the guest gets "1,0". If ``visible`` has other names (UUIDs), all GPUs
+    are made visible and CUDA selects among them.
     """
     names = [*PLAIN_DEVICES, *(NETWORK_DEVICES if network else ())]
     plain = [folder / name for name in names if (folder / name).exists()]
-    numbered = {int(path.name[6:]): path for path in folder.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)}
-    usable = [path for _, path in sorted(numbered.items()) if _can_open(path)]
-    requested = None if visible is None else [word.strip() for word in visible.split(",") if word.strip()]
+    gpus = [path for path in folder.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
+    gpus.sort(key=lambda path: int(path.name.removeprefix("nvidia")))
+    usable = [path for path in gpus if _can_open(path)]
     options = [] if visible is None else ["--setenv", VISIBLE_VARIABLE, visible]
-    if usable and requested is not None and all(word.isdecimal() and int(word) < len(usable) for word in requested):
-        selected = sorted({int(word) for word in requested})
-        options = ["--setenv", VISIBLE_VARIABLE, ",".join(str(selected.index(int(word))) for word in requested)]
-        usable = [usable[index] for index in selected]
-    return [*options, *(word for path in (*plain, *usable) for word in ("--dev-bind", str(path), str(path)))]
+    requested = _parse_gpu_numbers(visible, len(usable))
+    if usable and requested is not None:
+        selected = sorted(set(requested))
+        guest_numbers = [str(selected.index(number)) for number in requested]
+        options = ["--setenv", VISIBLE_VARIABLE, ",".join(guest_numbers)]
+        usable = [usable[number] for number in selected]
+    for path in (*plain, *usable):
+        options += ["--dev-bind", str(path), str(path)]
+    return options
+
+
+def _parse_gpu_numbers(visible: str | None, gpu_count: int) -> list[int] | None:
+    """Return the GPU numbers in CUDA_VISIBLE_DEVICES; None if it is unset or names anything but existing numbers."""
+    if visible is None:
+        return None
+    words = [word.strip() for word in visible.split(",") if word.strip()]
+    if all(word.isdecimal() and int(word) < gpu_count for word in words):
+        return [int(word) for word in words]
+    return None
 
 
 def _can_open(path: Path) -> bool:
@@ -246,9 +279,14 @@ class ControlGroups:
     """Control groups that limit the number of a guest's processes and, if requested, their memory."""
 
     def __init__(self, pids: int, memory_bytes: int | None) -> None:
-        """Create the groups. Skip a controller that cannot be used here. ``unbounded`` returns such controllers."""
+        """Create the groups. Controllers that cannot be used on this node are skipped; ``unbounded`` lists them.
+
+        ``pids`` is the maximum number of processes. ``memory_bytes`` is None for no limit of the memory.
+        """
         self.groups: list[Path] = []
-        limits = {PIDS: pids} | ({} if memory_bytes is None else {"memory": memory_bytes})
+        limits = {PIDS: pids}
+        if memory_bytes is not None:
+            limits["memory"] = memory_bytes
         for controller, limit in limits.items():
             parent_or_reason = find_parent(controller)
             if isinstance(parent_or_reason, str):
@@ -256,15 +294,15 @@ class ControlGroups:
             version, parent = parent_or_reason
             _remove_stale_groups(parent)
             group = parent / f"{GROUP_PREFIX}{os.getpid()}"
+            limit_file, *zero_files = LIMITS[version, controller]
             try:
                 group.mkdir(exist_ok=True)
                 if group not in self.groups:
                     self.groups.append(group)
-                first, *others = LIMITS[version, controller]
-                (group / first).write_text(str(limit))
-                for other in others:
-                    if (group / other).exists():
-                        (group / other).write_text("0")
+                (group / limit_file).write_text(str(limit))
+                for zero_file in zero_files:
+                    if (group / zero_file).exists():
+                        (group / zero_file).write_text("0")
             except OSError:
                 continue
 
@@ -296,39 +334,53 @@ def _remove_stale_groups(parent: Path) -> None:
 
 
 def unbounded(memory: bool) -> dict[str, str]:
-    """Return the controllers that cannot set a needed limit on this node, each with the reason."""
-    controllers = (PIDS, "memory") if memory else (PIDS,)
-    return {name: reason for name in controllers if isinstance(reason := find_parent(name), str)}
+    """Return the limits that this node cannot enforce, by controller ("pids", "memory"), each with the reason.
+
+    ``memory`` says whether the memory needs a limit. The number of processes always needs one.
+    """
+    reasons = {}
+    for controller in (PIDS, "memory") if memory else (PIDS,):
+        parent_or_reason = find_parent(controller)
+        if isinstance(parent_or_reason, str):
+            reasons[controller] = parent_or_reason
+    return reasons
 
 
 def find_parent(controller: str) -> tuple[int, Path] | str:
     """Return a group below which this user may create groups that use ``controller``.
 
-    The result is the version of control groups and the path of the group. If there is no such group, it is the reason
-    as text. A user may create groups below a group that the user owns, below a group that is delegated to the user, and
-    below the topmost visible group.
+    The result is the version of control groups (1 or 2) and the folder of the group. If there is no such group, the
+    result is the reason as text. A user may create groups below a group that the user owns, below a group that is
+    delegated to the user, and below the topmost visible group.
     """
     try:
+        # Fields of a line: number of the hierarchy, its controllers (none in version 2), path of this process's group.
         lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-        mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+        # Fields of a mount: device, folder, type of the file system, options, and two numbers.
+        mounts = [line.split()[:4] for line in Path("/proc/self/mounts").read_text().splitlines()]
     except OSError as error:
         return f"control groups cannot be looked up: {error}"
     for _, controllers, path in lines:
         if controller in controllers.split(","):
-            for mount in mounts:
-                if mount[2] == "cgroup" and controller in mount[3].split(","):
-                    return find_delegated_group([Path(mount[1]) / path.lstrip("/")], path, 1, controller)
+            for _, mount_folder, kind, options in mounts:
+                if kind == "cgroup" and controller in options.split(","):
+                    return find_delegated_group([Path(mount_folder) / path.lstrip("/")], path, 1, controller)
     for _, controllers, path in lines:
         if not controllers:
-            for mount in mounts:
-                if mount[2] == "cgroup2":
-                    group = Path(mount[1]) / path.lstrip("/")
+            for _, mount_folder, kind, _ in mounts:
+                if kind == "cgroup2":
+                    group = Path(mount_folder) / path.lstrip("/")
                     # A group that itself has processes cannot contain limited groups. Its parent group can.
-                    return find_delegated_group([group.parent, group] if path != "/" else [group], path, 2, controller)
+                    folders = [group] if path == "/" else [group.parent, group]
+                    return find_delegated_group(folders, path, 2, controller)
     return "there are no control groups on this machine"
 
 
 def find_delegated_group(folders: Sequence[Path], path: str, version: int, controller: str) -> tuple[int, Path] | str:
+    """Return the first of ``folders`` below which this user may create groups, as ``find_parent`` does.
+
+    ``path`` is the path of this process's group. In version 2, ``controller`` is switched on for the groups below.
+    """
     why = f"the group {path} was not delegated to this user"
     for folder in folders:
         if not _is_delegated(folder, path) or not os.access(folder, os.W_OK):
@@ -349,10 +401,15 @@ def find_delegated_group(folders: Sequence[Path], path: str, version: int, contr
 
 
 def _is_delegated(folder: Path, path: str) -> bool:
-    if path == "/":
+    """Whether this user may create groups below a group. systemd marks a delegated group by an extended attribute.
+
+    root owns every group, so ownership by root is no sign of delegation.
+    """
+    if path == "/":  # the topmost visible group
         return True
     try:
-        if folder.stat().st_uid == os.getuid() != 0:
+        user = os.getuid()
+        if user != 0 and folder.stat().st_uid == user:
             return True
         return any(os.getxattr(folder, f"{space}.delegate") == b"1" for space in ("trusted", "user"))
     except OSError:
@@ -365,8 +422,8 @@ def _is_delegated(folder: Path, path: str) -> bool:
 class DiskGrowth:
     """Total growth of the folders on disk that a guest may write to.
 
-    Measuring the folders is slow. They are measured only after the free space of their file system, which is fast to
-    query, has shrunk by the limit.
+    Measuring the folders is slow, and asking for free space is fast. So the folders are measured only after the free
+    space of a file system has shrunk by the limit.
     """
 
     def __init__(self, folders: Sequence[str], limit: int, measure: Callable[[str], int]) -> None:
@@ -380,9 +437,11 @@ class DiskGrowth:
         A guest can also fill the disk with deleted files that it keeps open. Such files are in no folder.
         """
         now = self._query_free_space()
-        if all(before[0] - current[0] < self.limit for before, current in zip(self.free_before, now, strict=True)):
+        losses = [before - current for (before, _), (current, _) in zip(self.free_before, now, strict=True)]
+        if all(loss < self.limit for loss in losses):
             return False
-        if self._measure_size() - self.size_before > self.limit or any(free < MIN_FREE * total for free, total in now):
+        has_grown = self._measure_size() - self.size_before > self.limit
+        if has_grown or any(free < MIN_FREE * total for free, total in now):
             return True
         self.free_before = now  # something other than the guest used the space
         return False

@@ -19,6 +19,7 @@ BACKSTOP_S = 60.0
 """Time that a supervisor gets in addition to the launch's limit, to kill stuck processes and to read a folder of many
 files."""
 TICK_S = 1.0
+"""Longest wait for output before ``on_tick`` is called."""
 MAX_BYTES = 2**24
 """Limit on the output that is read from supervisors. Valid reports are shorter."""
 
@@ -40,8 +41,9 @@ def run_supervisors(
 ) -> SupervisorOutput:
     """Start the supervisors with ``arguments``, send them ``request`` and wait for their report.
 
-    ``on_tick`` is called about once a second. If it raises, the launch is aborted. Raises EngineError if there is no
-    report within ``limit_s`` + BACKSTOP_S seconds. The process has ended when this function returns or raises.
+    ``name`` stands in error messages. ``on_tick`` is called about once a second. If ``on_tick`` raises, the launch is
+    aborted. Raises EngineError if there is no report within ``limit_s`` + BACKSTOP_S seconds. The process has ended
+    when this function returns or raises.
     """
     process = subprocess.Popen(
         arguments,
@@ -65,8 +67,11 @@ def run_supervisors(
 def _exchange_messages(
     process: "subprocess.Popen[bytes]", request: bytes, name: str, limit_s: float, on_tick: Callable[[], None]
 ) -> bytes:
-    """Send the request and read the reports. Standard input stays open, because closing it makes supervisors kill all
-    processes."""
+    """Send the request and read the output of the supervisors until they close it.
+
+    Standard input stays open meanwhile. If it closed, the supervisors would kill all processes of the launch. Raises
+    EngineError after the time limit.
+    """
     assert process.stdin is not None
     assert process.stdout is not None
     output = b""
@@ -77,7 +82,9 @@ def _exchange_messages(
     poll.register(process.stdout, select.POLLIN)
     while True:
         remaining_s = deadline - time.monotonic()
-        if poll.poll(max(0.0, min(TICK_S, remaining_s)) * 1000):  # output is read even after the deadline
+        wait_s = max(0.0, min(TICK_S, remaining_s))
+        has_output = bool(poll.poll(wait_s * 1000))
+        if has_output:  # output is read even after the deadline
             data = os.read(process.stdout.fileno(), 65536)
             if not data or len(output) > MAX_BYTES:
                 return output
@@ -92,9 +99,11 @@ def _exchange_messages(
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+    """Write all of ``data``. One call of os.write may write only a part of it."""
+    unwritten = memoryview(data)
+    while unwritten:
+        written_bytes = os.write(descriptor, unwritten)
+        unwritten = unwritten[written_bytes:]
 
 
 def _end_process(process: "subprocess.Popen[bytes]") -> None:

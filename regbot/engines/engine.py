@@ -50,7 +50,7 @@ class Seat(Protocol):
     def allocation(self) -> Allocation:
         """Names of the nodes, and the time in the queue.
 
-        Step times from seats on different nodes differ by a constant offset.
+        They are recorded because the same code runs at different speeds on different nodes.
         """
         ...
 
@@ -63,7 +63,7 @@ class Seat(Protocol):
 
 
 class Engine(Protocol):
-    """Where launches run. Thread-safe."""
+    """Starts launches on this machine or on the nodes of a scheduler. Thread-safe."""
 
     @property
     def name(self) -> str:

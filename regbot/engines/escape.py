@@ -1,7 +1,8 @@
 """Program that tries to escape from a sandbox, and does no harm if it succeeds. ``regbot.engines.proof`` runs it.
 
-The program uses only the standard library. Its argument is a JSON object that names the targets of the attempts. For
-each attempt it prints one line of JSON.
+The program uses only the standard library. Its argument is a JSON object that names the targets of the attempts;
+``regbot.engines.proof`` explains them. For each attempt it prints one line of JSON. An attempt is a function that
+returns True if it has succeeded. It raises OSError or MemoryError, or returns False, if the sandbox stopped it.
 """
 
 import contextlib
@@ -24,6 +25,7 @@ def main() -> None:
 
 
 def _attempt(name: str, targets: dict[str, Any]) -> dict[str, Any]:
+    """Make one attempt. ``done`` says whether it succeeded, and ``why`` has the error that stopped it."""
     try:
         return {"done": ATTEMPTS[name](targets), "why": ""}
     except (OSError, MemoryError) as error:
@@ -49,6 +51,7 @@ def _write_outside(targets: dict[str, Any]) -> bool:
 
 
 def _see_processes(targets: dict[str, Any]) -> bool:
+    """Look for a process outside the sandbox, which has the secret in its environment."""
     secret = targets["secret"].encode()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -63,6 +66,7 @@ def _reach_network(targets: dict[str, Any]) -> bool:
 
 
 def _write_too_much(targets: dict[str, Any]) -> bool:
+    """Write one MiB more than the limit of the record folder."""
     path = Path(targets["record"], "large")
     target_bytes, written_bytes = (targets["limit_mb"] + 1) * 2**20, 0
     with path.open("wb", buffering=0) as file:
@@ -73,6 +77,7 @@ def _write_too_much(targets: dict[str, Any]) -> bool:
 
 
 def _fork(targets: dict[str, Any]) -> bool:
+    """Start one process more than the sandbox allows, and end all of them."""
     children: list[int] = []
     try:
         while len(children) <= targets["pids"]:
@@ -83,7 +88,7 @@ def _fork(targets: dict[str, Any]) -> bool:
             children.append(child)
     finally:
         for child in children:
-            os.kill(child, 9)
+            os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
     return True
 

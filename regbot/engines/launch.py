@@ -12,15 +12,15 @@ NO_GPUS = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_
 
 
 class EngineError(UserError):
-    """A launch could not be started, or its result is unknown. The message says why and what to do."""
+    """Raised if a launch could not be started, or if its result is unknown. The message says why and what to do."""
 
 
 class NoSeatError(EngineError):
-    """No nodes could be reserved, or the reserved nodes are lost. This is not the fault of the code under test."""
+    """Raised if no nodes could be reserved, or if the reserved nodes are lost. The code under test is not at fault."""
 
 
 class SeatLostError(NoSeatError):
-    """The nodes were lost before or after the reservation was complete. A new reservation may succeed."""
+    """Raised if nodes were lost, during the reservation or later. A new reservation may succeed."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Launch:
     command: tuple[str, ...]
     """Program and arguments. If ``ranks`` is set: the interpreter, and the arguments that it gets for each rank."""
     cwd: Path
+    """Working folder of the program."""
     env: Mapping[str, str]
     """The complete environment; nothing else is inherited."""
     log: Path
@@ -37,6 +38,7 @@ class Launch:
     record_dir: Path
     """Folder that the guest writes its record to. The engine creates it if it does not exist."""
     timeout_s: float
+    """The engine kills the launch after this time."""
     max_output_bytes: int
     """Size limit of the log. If the output is longer, the log keeps its beginning and its end."""
     max_dir_bytes: int
@@ -58,12 +60,13 @@ class Launch:
 
 @dataclass(frozen=True)
 class LaunchResult:
-    """How a launch ended, as observed from outside. All its processes except the ``unkilled`` ones have ended."""
+    """How a launch ended, as observed from outside. All its processes have ended, or are counted in ``unkilled``."""
 
     exit_code: int | None
     """Exit code of the main process; the negative signal number if a signal killed it; None if the engine killed it."""
     timed_out: bool
     output_truncated: bool
+    """Whether the log lacks its middle, because the output was too long."""
     dir_overflow: bool
     """Whether the record folder exceeded its limit or was made unreadable."""
     left_behind: int
@@ -73,6 +76,7 @@ class LaunchResult:
     """Number of processes that SIGKILL has not ended yet, for example because they are stuck in a driver. An operator
     must look at the node."""
     wall_s: float
+    """Seconds from the start of the program to its end."""
     log_tail: str
     """The end of the log: at most 40 lines and 4000 characters, without terminal escapes and control characters."""
     health: Health | None = None

@@ -34,6 +34,7 @@ from regbot.text.printable import ESCAPE
 
 TAIL_LINES = 40
 TAIL_CHARACTERS = 4000
+"""Maximum length of the end of a log that a result quotes."""
 _TAIL_BYTES = 8 * TAIL_CHARACTERS
 SWEEP_S = 10.0
 """Seconds to keep trying to kill the processes that a killed supervisor left behind."""
@@ -42,6 +43,7 @@ NONCE = "REGBOT_LAUNCH"
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
+# Variables of regbot's environment that a guest may see.
 _ALLOWED = re.compile(
     r"(PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|TZ|TMPDIR|TERM|VIRTUAL_ENV|CONDA_PREFIX|SSL_CERT_FILE|SSL_CERT_DIR"
     r"|LD_LIBRARY_PATH|LIBRARY_PATH|CPATH|CC|CXX|MAX_JOBS|TOKENIZERS_PARALLELISM"
@@ -50,8 +52,9 @@ _ALLOWED = re.compile(
     r"|NUM_OF_HYBRID_EP_\w+|NUM_OF_\w+_API|NVLINK_DOMAIN_SIZE|USE_MNNVL|USE_NIXL)"  # these are of HybridEP
 )
 _SECRET = re.compile(r"(^|_)(TOKEN|KEY|PASSWORD|PASSWD|CREDENTIAL|AUTH)S?(_|$)|SECRET", re.IGNORECASE)
+"""Names that look like those of secrets, such as HF_TOKEN. A guest must not see them."""
 _TOKEN_COUNT = re.compile(r"NUM_OF_TOKENS_PER_CHUNK_\w+_API")
-"""Allowed variables whose names look like those of secrets."""
+"""Variables of HybridEP. Their names look like those of secrets, but a guest may see them."""
 
 
 class LocalEngine:
@@ -63,18 +66,23 @@ class LocalEngine:
     _stamps = True
 
     def __init__(self, lock: Path | None = None, sandbox: Sandbox | None = None, stamps: bool = True) -> None:
-        """``lock`` is a lock file that all sessions on this machine share, so that only one of them is timed at once.
-        ``sandbox`` confines every launch. ``stamps`` says whether this node sets the modification times of the record's
-        files. If several nodes share the record folder, only one of them sets the times."""
+        """Create the engine.
+
+        lock     Lock file that all sessions on this machine share, so that only one of them is timed at once. None if
+                 sessions need no lock.
+        sandbox  Confines every launch; None for trusted code.
+        stamps   Whether this node sets the modification times of the record's files. If several nodes share the record
+                 folder, only one of them sets the times.
+        """
         self._lock, self.sandbox, self._stamps = lock, sandbox, stamps
 
     def run(self, launch: Launch) -> LaunchResult:
         """Run ``launch`` until it ends. Raises EngineError if it cannot be started or its supervisor is killed.
 
         If a guest kills its supervisor, the kernel kills only the guest's main process. On Linux, regbot finds the
-        guest's other processes by a nonce in their environment, and kills them. A process whose environment is
-        overwritten or unreadable is not found and continues to run. A sandbox ends such a process too, because the
-        sandbox has its own process namespace.
+        guest's other processes by a nonce in their environment, and kills them. It does not find a process that has
+        overwritten its environment. In a sandbox no process can stay, because the kernel ends all processes of the
+        sandbox's process namespace.
         """
         nonce = secrets.token_hex(16)
         for folder in (launch.record_dir, launch.log.parent):
@@ -82,7 +90,7 @@ class LocalEngine:
         request = supervisor_request(launch, nonce) | {"stamp": self._stamps}
         if self.sandbox is not None:
             request = confine(request, launch, self.sandbox)
-        lost = True
+        is_supervisor_lost = True
         try:
             output = run_supervisors(
                 (sys.executable, "-I", "-S", "-B", "-X", "utf8", str(_SUPERVISOR)),
@@ -91,9 +99,9 @@ class LocalEngine:
                 launch.command[0],
                 launch.timeout_s,
             )
-            lost = output.code != 0
+            is_supervisor_lost = output.code != 0
         finally:
-            if lost:  # the supervisor did not exit normally, so it may have left processes behind
+            if is_supervisor_lost:  # it did not exit normally, so it may have left processes behind
                 _kill_leftovers(nonce)
         report = _parse_report(output, launch.command[0])
         if "error" in report:
@@ -141,11 +149,15 @@ class _LocalSeat:
 
     def run(self, launch: Launch) -> LaunchResult:
         """Run ``launch`` until it ends, and monitor the machine's health meanwhile. Raises EngineError."""
+        marks = None
+        if launch.timed_between is not None:
+            first_name, last_name = launch.timed_between
+            marks = StepMarks(launch.record_dir / first_name, launch.record_dir / last_name)
         monitor = Monitor(
             visible_devices(launch.env),
-            first=launch.ranks or None,
+            first=launch.ranks or None,  # with ranks, only as many GPUs are monitored
             expected=bool(self.node.gpus),
-            steps=launch.timed_between and StepMarks(*(launch.record_dir / name for name in launch.timed_between)),
+            steps=marks,
         )
         with monitor:
             result = self._engine.run(launch)
@@ -167,6 +179,7 @@ def supervisor_request(launch: Launch, nonce: str) -> dict[str, Any]:
 
 
 def _parse_report(output: SupervisorOutput, name: str) -> dict[str, Any]:
+    """Return the supervisor's report on the program ``name``. Raises EngineError if there is no complete report."""
     try:
         report: dict[str, Any] = json.loads(output.text)
     except ValueError as error:
@@ -182,7 +195,8 @@ def _parse_report(output: SupervisorOutput, name: str) -> dict[str, Any]:
 def _kill_leftovers(nonce: str) -> None:
     """Kill every process whose environment has ``nonce``. Raises EngineError if some still run after SWEEP_S."""
     deadline = time.monotonic() + SWEEP_S
-    while pids := _find_processes(f"{NONCE}={nonce}".encode()):
+    variable = f"{NONCE}={nonce}".encode()
+    while pids := _find_processes(variable):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -207,7 +221,7 @@ def _find_processes(variable: bytes) -> list[int]:
 def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of this process's environment that a guest may see, plus ``extra`` unchanged.
 
-    The allowlist has only variables that training needs. A secret with an unexpected name is therefore left out.
+    The list of allowed variables has only those that training needs. So a secret with an unexpected name is left out.
     """
     allowed = {name: value for name, value in os.environ.items() if _is_allowed(name)}
     return {**allowed, **extra}
@@ -232,8 +246,18 @@ def log_tail(log: Path) -> str:
 
 
 def plain_tail(text: str) -> str:
-    """Return the last lines of ``text`` without terminal escapes and control characters. A progress bar is reduced to
-    its last state."""
-    lines = [line.rstrip("\r").rpartition("\r")[2] for line in ESCAPE.sub("", text).split("\n")]
-    plain = ["".join(c for c in line if c == "\t" or unicodedata.category(c)[0] != "C").rstrip() for line in lines]
-    return "\n".join("\n".join(plain).strip("\n").split("\n")[-TAIL_LINES:])[-TAIL_CHARACTERS:]
+    """Return the last lines of ``text`` without terminal escapes and control characters.
+
+    A progress bar is reduced to its last state: the text after the last carriage return of its line.
+    """
+    lines = []
+    for line in ESCAPE.sub("", text).split("\n"):
+        _, _, last_state = line.rstrip("\r").rpartition("\r")
+        lines.append("".join(filter(_is_printable, last_state)).rstrip())
+    kept_lines = "\n".join(lines).strip("\n").split("\n")[-TAIL_LINES:]
+    return "\n".join(kept_lines)[-TAIL_CHARACTERS:]
+
+
+def _is_printable(character: str) -> bool:
+    """Return whether a character is a tab, or outside of Unicode's category C: control, format, and unassigned."""
+    return character == "\t" or not unicodedata.category(character).startswith("C")

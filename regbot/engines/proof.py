@@ -27,21 +27,21 @@ _PROGRAM = Path(__file__).with_name("escape.py")
 
 @dataclass(frozen=True)
 class SandboxProof:
-    """Escape attempts that the sandbox stopped, and attempts that succeeded.
-
-    ``fault`` says why the attempts could not be run; '' if they were run.
-    """
+    """Result of the escape attempts, which are named as in ``escape.ATTEMPTS``."""
 
     stopped: list[str]
+    """Attempts that the sandbox stopped."""
     succeeded: list[str]
+    """Attempts that reached their target."""
     fault: str = ""
+    """Why the attempts could not be run; '' if they were run."""
 
 
 def prove(sandbox: Sandbox | None) -> SandboxProof:
     """Run the escape program in ``sandbox``, or without a sandbox if it is None. The program does no harm.
 
-    What this function observes from outside overrides the program's report. An attempt that is missing in the report
-    counts as succeeded.
+    The result is mostly the program's own report. Whether the program wrote outside the sandbox, this function checks
+    itself. An attempt that is missing in the report counts as succeeded.
     """
     engine = LocalEngine(sandbox=None if sandbox is None else replace(sandbox, pids=PIDS))
     secret = secrets.token_hex(16)
@@ -50,32 +50,33 @@ def prove(sandbox: Sandbox | None) -> SandboxProof:
         for file_name in ("private", "outside"):
             (folder / file_name).write_text(secret)
         (folder / "work").mkdir()
+        _, port = server.getsockname()
         targets = {
-            "harness": str(resources.files("regbot") / "cli" / "app.py"),
-            "private": str(folder / "private"),
-            "outside": str(folder / "outside"),
-            "secret": secret,
-            "port": server.getsockname()[1],
+            "harness": str(resources.files("regbot") / "cli" / "app.py"),  # a file of regbot's own code
+            "private": str(folder / "private"),  # a file that the sandbox must not show
+            "outside": str(folder / "outside"),  # a file that the program must not change
+            "secret": secret,  # a text in the environment of a process outside the sandbox
+            "port": port,  # a port on which this process listens
             "record": str(folder / "record"),
-            "limit_mb": RECORD_MB,
-            "pids": PIDS,
+            "limit_mb": RECORD_MB,  # limit of the record folder
+            "pids": PIDS,  # limit of processes
         }
         with _run_secret_process(secret):
             try:
                 result = engine.run(_launch(folder, json.dumps(targets)))
             except EngineError as error:
-                return SandboxProof([], [], str(error))
+                return SandboxProof(stopped=[], succeeded=[], fault=str(error))
         output = (folder / "output.log").read_bytes()[:MAX_OUTPUT_BYTES]
-        written = (folder / "outside").read_text(errors="replace") != secret
+        was_changed = (folder / "outside").read_text(errors="replace") != secret
     outcomes = _parse_outcomes(output)
     if not outcomes:
-        return SandboxProof(
-            [], [], f"the escape program ended with exit code {result.exit_code}: {result.log_tail[-300:]}"
-        )
+        fault = f"the escape program ended with exit code {result.exit_code}: {result.log_tail[-300:]}"
+        return SandboxProof(stopped=[], succeeded=[], fault=fault)
     # Inside the sandbox, the path of "outside" may lead to a private folder, so the program's report is no proof.
-    outcomes[escape.OUTSIDE] = written
+    outcomes[escape.OUTSIDE] = was_changed
     succeeded = [attempt for attempt in escape.ATTEMPTS if outcomes.get(attempt, True)]
-    return SandboxProof([attempt for attempt in escape.ATTEMPTS if attempt not in succeeded], succeeded)
+    stopped = [attempt for attempt in escape.ATTEMPTS if attempt not in succeeded]
+    return SandboxProof(stopped, succeeded)
 
 
 def _launch(folder: Path, targets: str) -> Launch:
@@ -103,13 +104,13 @@ def _run_secret_process(secret: str) -> Iterator[None]:
 
 
 def _parse_outcomes(output: bytes) -> dict[str, bool]:
-    """Return whether each attempt succeeded, by the attempt's name."""
+    """Return whether each attempt succeeded, by the attempt's name. A report without a clear failure is a success."""
     outcomes = {}
     for line in output.decode("utf-8", "replace").splitlines():
         try:
-            entry = json.loads(line)
+            report = json.loads(line)
         except ValueError:
             continue
-        if isinstance(entry, dict) and isinstance(entry.get("attempt"), str):
-            outcomes[entry["attempt"]] = entry.get("done") is not False
+        if isinstance(report, dict) and isinstance(report.get("attempt"), str):
+            outcomes[report["attempt"]] = report.get("done") is not False
     return outcomes

@@ -27,15 +27,19 @@ from regbot.engines.launch import EngineError, Launch
 
 MEGABYTE = 2**20
 HOME = "/tmp/home"
+"""The guest's home folder."""
 HOST = "sandbox"
+"""The guest's host name."""
 USER = 1000
 """The guest's user id inside the sandbox. Outside of the sandbox the guest has the id of the user that runs regbot."""
 RECORD_FILES = 20_000
 FILES_PER_MB = 256
 MIN_FILES = 4096
-"""Limits on the number of files in memory file systems. A file takes about 1 kB of kernel memory in addition to its
-content."""
+"""Limits on the number of files in file systems in memory: in the record, for each MB of /tmp, and at least in /tmp. A
+file takes about 1 kB of kernel memory in addition to its content.
+"""
 
+# Folders of the system in /, files in /etc, and files in /etc for a sandbox with a network. A guest may read them.
 SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 ETC = (
     "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "nsswitch.conf", "localtime", "alternatives", "ssl", "pki",
@@ -59,7 +63,9 @@ HIDDEN_PROC = (
     "kcore", "keys", "kmsg", "key-users", "timer_list", "sched_debug", "latency_stats", "slabinfo", "vmallocinfo",
     "kpagecount", "kpageflags", "kpagecgroup", "iomem", "ioports",
 )  # fmt: skip
+"""Files in /proc that a guest must not read. They are replaced by /dev/null."""
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+"""Variables that name a network interface. Without a network, they name the loopback interface."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +86,13 @@ class Sandbox:
     pids: int = 4096
     """Limit on the number of processes and threads at the same time."""
     memory_gb: float | None = None
+    """Limit on the memory of all processes together; None for no limit."""
     build_network: bool = True
     """Whether build commands use the host's network."""
     submodule_hosts: tuple[str, ...] = ()
-    """Hosts that submodules may be fetched from, in addition to the host of the repository. The fetch is not
-    confined."""
+    """Hosts that submodules may be fetched from, in addition to the host of the repository. The fetch itself runs
+    outside of the sandbox.
+    """
 
     @property
     def for_builds(self) -> "Sandbox":
@@ -110,8 +118,10 @@ def sandbox_from_settings(settings: config.SandboxSettings) -> Sandbox:
 def confine(request: Mapping[str, Any], launch: Launch, sandbox: Sandbox) -> dict[str, Any]:
     """Return the supervisor's request for ``launch`` with ``sandbox`` around its command. Raises EngineError.
 
-    ``request`` is the supervisor's request without a sandbox. Its command may be a launcher that starts the command of
-    ``launch``.
+    ``request`` is the supervisor's request without a sandbox. Its command starts with the same program as the command
+    of ``launch``, but may be torchrun's command, which starts the command of ``launch`` for each rank.
+
+    The entry ``confine`` of the result has what the supervisor needs to set the sandbox up on its node.
     """
     record = launch.record_dir.absolute()
     for path in launch.writable:
@@ -120,7 +130,8 @@ def confine(request: Mapping[str, Any], launch: Launch, sandbox: Sandbox) -> dic
     writable = _existing_paths((*launch.writable, *sandbox.write))
     env = _environment(request["env"], sandbox, writable)
     program = _resolve_program(launch.command[0], launch.cwd, env)
-    command = [str(program), *request["command"][1:]]
+    _, *program_arguments = request["command"]
+    command = [str(program), *program_arguments]
     arguments = [_bwrap(), *_namespace_options(sandbox)]
     for name, value in env.items():
         arguments += ["--setenv", name, value]
@@ -144,7 +155,7 @@ def confine(request: Mapping[str, Any], launch: Launch, sandbox: Sandbox) -> dic
         "cwd": "/",
         "env": {},  # the guest's variables (such as LD_PRELOAD) must not affect bubblewrap
         "confine": {
-            "file_systems": {
+            "file_systems": {  # maximum bytes and number of files; one page more than the limit shows an overflow
                 "record": (launch.max_dir_bytes + 4096, RECORD_FILES),
                 "tmp": _tmpfs_limits(sandbox.tmp_mb),
                 "shm": _tmpfs_limits(sandbox.tmp_mb),
@@ -161,10 +172,12 @@ def confine(request: Mapping[str, Any], launch: Launch, sandbox: Sandbox) -> dic
 
 
 def _tmpfs_limits(megabytes: int) -> tuple[int, int]:
+    """Return the maximum bytes and the maximum number of files of a file system in memory."""
     return megabytes * MEGABYTE, max(MIN_FILES, megabytes * FILES_PER_MB)
 
 
 def _namespace_options(sandbox: Sandbox) -> list[str]:
+    """Return bubblewrap's options for the guest's namespaces, user and rights."""
     options = [
         "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
         "--uid", str(USER), "--gid", str(USER), "--cap-drop", "ALL", "--die-with-parent", "--new-session",
@@ -187,11 +200,18 @@ def _replacement_files(sandbox: Sandbox) -> dict[str, str]:
 
 
 def _environment(env: Mapping[str, str], sandbox: Sandbox, writable: Sequence[Path]) -> dict[str, str]:
-    """Return ``env`` for the guest. Each variable that names a folder without write access gets another folder."""
+    """Return the guest's environment variables.
+
+    They are ``env`` with another user, home folder and temporary folder. A cache variable that names a folder outside
+    of ``writable`` gets a folder below HOME.
+    """
     replaced = {"HOME": HOME, "TMPDIR": "/tmp", "USER": "guest", "LOGNAME": "guest"}
     for name, replacement in CACHES.items():
         value = env.get(name)
-        if value is not None and not any(Path(value).is_relative_to(folder) for folder in writable):
+        if value is None:
+            continue
+        is_writable = any(Path(value).is_relative_to(folder) for folder in writable)
+        if not is_writable:
             replaced[name] = f"{HOME}/{replacement}"
     if not sandbox.network:
         replaced |= dict.fromkeys(INTERFACES, "lo")
@@ -203,13 +223,19 @@ def _environment(env: Mapping[str, str], sandbox: Sandbox, writable: Sequence[Pa
 
 @dataclass(frozen=True)
 class _Bind:
-    """One mount point in the guest's file tree, with bubblewrap's options for it."""
+    """One mount point in the guest's file tree."""
 
     target: str
+    """Path in the guest's file tree."""
     options: tuple[str, ...]
+    """bubblewrap's options that create the mount point."""
 
 
 def _bind(source: Path | str, target: Path | str | None = None, write: bool = False, optional: bool = False) -> _Bind:
+    """Return a mount point that shows ``source`` at ``target``; by default at its own path, and read-only.
+
+    An ``optional`` source need not exist.
+    """
     option = ("--bind" if write else "--ro-bind") + ("-try" if optional else "")
     target_path = str(source if target is None else target)
     return _Bind(target_path, (option, str(source), target_path))
@@ -218,8 +244,11 @@ def _bind(source: Path | str, target: Path | str | None = None, write: bool = Fa
 def _visible_binds(
     launch: Launch, sandbox: Sandbox, program: Path, env: Mapping[str, str], writable: Sequence[Path]
 ) -> list[_Bind]:
-    """Return the mount points of everything that the guest sees. Of several mount points with the same path, only the
-    last one added is returned."""
+    """Return the mount points of everything that the guest sees.
+
+    The order of the additions matters: a later mount point replaces an earlier one with the same path. For example, a
+    folder of the checkout that is writable replaces the same folder as readable.
+    """
     record = launch.record_dir.absolute()
     launch_paths = _existing_paths((launch.cwd, *launch.readable))
     checkout = [*launch_paths, *_existing_paths(launch.writable)]
@@ -229,21 +258,26 @@ def _visible_binds(
         *_existing_paths(sandbox.read),
     ]
     binds = {bind.target: bind for bind in _system_binds(sandbox)}
-    binds |= {
-        target: _bind(record / room, target, write=True) for target, room in (("/tmp", "tmp"), ("/dev/shm", "shm"))
-    }
+    # The supervisor mounts the file systems "tmp", "shm", "files" and "record" below the record folder.
+    binds["/tmp"] = _bind(record / "tmp", "/tmp", write=True)
+    binds["/dev/shm"] = _bind(record / "shm", "/dev/shm", write=True)
     binds[HOME] = _Bind(HOME, ("--dir", HOME))
-    binds |= {target: _bind(record / "files" / file, target) for target, file in _etc_files(sandbox).items()}
-    binds |= {str(path): _bind(path) for root in readable for path in _with_resolved(root)}
-    binds |= {str(path): _bind(path, write=True) for root in writable for path in _with_resolved(root)}
-    if any(launch.log.absolute().is_relative_to(folder) for folder in writable):
-        binds[str(launch.log.parent.absolute())] = _bind(launch.log.parent.absolute())
+    for file_name in _replacement_files(sandbox):
+        binds[f"/etc/{file_name}"] = _bind(record / "files" / file_name, f"/etc/{file_name}")
+    for folder in readable:
+        binds |= {str(path): _bind(path) for path in _with_resolved(folder)}
+    for folder in writable:
+        binds |= {str(path): _bind(path, write=True) for path in _with_resolved(folder)}
+    log = launch.log.absolute()
+    if any(log.is_relative_to(folder) for folder in writable):  # the guest must not change its log
+        binds[str(log.parent)] = _bind(log.parent)
     binds |= {bind.target: bind for bind in _hide_harness([Path("/usr"), *readable, *writable])}
     binds |= {str(path): _bind(record / "record", path, write=True) for path in _with_resolved(record)}
     return list(binds.values())
 
 
 def _system_binds(sandbox: Sandbox) -> Iterator[_Bind]:
+    """Yield the mount points of the system: its programs and libraries, and parts of /etc, /sys, /proc and /dev."""
     yield _bind("/usr")
     for name in SYSTEM:
         path = Path("/", name)
@@ -265,10 +299,6 @@ def _system_binds(sandbox: Sandbox) -> Iterator[_Bind]:
     yield _Bind("/dev", ("--dev", "/dev"))
 
 
-def _etc_files(sandbox: Sandbox) -> dict[str, str]:
-    return {f"/etc/{name}": name for name in _replacement_files(sandbox)}
-
-
 def _with_resolved(path: Path) -> tuple[Path, ...]:
     """Return ``path``, and ``path`` with its links resolved. A program may use either."""
     return tuple(dict.fromkeys((path, path.resolve())))
@@ -287,17 +317,13 @@ def _hide_harness(visible: Iterable[Path]) -> list[_Bind]:
     """Return mount points that hide regbot's own code inside visible folders. The guest part stays visible."""
     package = Path(str(resources.files("regbot"))).absolute()
     guest = package / "guest"
+    visible_paths = [path for folder in visible if not _is_within(folder, guest) for path in _with_resolved(folder)]
     hidden = [
         path
         for path in _with_resolved(package)
-        if any(
-            path.is_relative_to(target)
-            for folder in visible
-            for target in _with_resolved(folder)
-            if not _is_within(folder, guest)
-        )
+        if any(path.is_relative_to(visible_path) for visible_path in visible_paths)
     ]
-    masks = [_Bind(str(path), ("--tmpfs", str(path))) for path in hidden]
+    masks = [_Bind(str(path), ("--tmpfs", str(path))) for path in hidden]  # an empty folder over regbot's code
     return [*masks, *(_bind(path) for path in _with_resolved(guest))]
 
 
@@ -328,19 +354,22 @@ def _interpreter_folders(
     """Return the folders of all interpreters that the command may start: its program, its arguments, and those on PATH.
 
     A virtual environment in the checkout may point to an interpreter in any folder of the machine, so a pull request
-    could expose that folder. Raises EngineError if the program needs such a folder and the operator has not listed it.
+    could expose that folder. Such a folder is shown only if it belongs to regbot's own interpreter. Raises EngineError
+    if the program needs another such folder and the operator has not listed it.
     """
     folders: list[Path] = []
-    others = [Path(word) for word in command[1:] if word.startswith("/") and os.access(word, os.X_OK)]
+    in_arguments = [Path(word) for word in command[1:] if word.startswith("/") and os.access(word, os.X_OK)]
     on_path = [shutil.which(name, path=env.get("PATH", os.defpath)) for name in ("python3", "python")]
-    for executable in (program, *others, *(Path(path).absolute() for path in on_path if path is not None)):
+    executables = [program, *in_arguments, *(Path(path).absolute() for path in on_path if path is not None)]
+    for executable in executables:
         if executable.is_dir():
             continue
+        is_in_checkout = any(_is_within(executable.parent, folder) for folder in checkout)
         for root in python_prefixes(executable):
-            in_checkout = any(_is_within(executable.parent, folder) for folder in checkout)
             if any(_is_within(root, folder) for folder in (Path("/usr"), *checkout, *sandbox.read)):
                 continue
-            if not in_checkout or _is_within(root, Path(sys.base_prefix)) or _is_within(root, Path(sys.prefix)):
+            is_of_regbot = _is_within(root, Path(sys.base_prefix)) or _is_within(root, Path(sys.prefix))
+            if is_of_regbot or not is_in_checkout:
                 folders.append(root)
             elif executable == program:
                 raise EngineError(
@@ -356,6 +385,8 @@ def _interpreter_folders(
     return list(dict.fromkeys(folders))
 
 
+MAX_LINKS = 40
+"""Maximum number of links that are followed, as in Linux."""
 SYSTEM_FOLDERS = tuple(Path("/", name) for name in SYSTEM)
 
 
@@ -364,18 +395,21 @@ def _is_visible(program: Path, folders: Iterable[Path]) -> bool:
 
 
 def python_prefixes(program: Path) -> list[Path]:
-    """Return the Python prefixes that ``program`` needs. These are the prefixes of all links on the way to the program,
-    and the base prefix of a virtual environment.
+    """Return the Python prefixes that ``program`` needs. A prefix is the folder of an installation or environment.
 
-    A prefix that contains the home folder is left out, because code under test could then read all files there.
+    ``program`` may be a link to a link. Each link on the way to the real program can have a prefix of its own. A
+    virtual environment also needs the prefix of its base interpreter. A prefix that contains the home folder is left
+    out, because code under test could then read all files there.
     """
     roots: list[Path] = []
     path = program
-    for _ in range(40):
+    for _ in range(MAX_LINKS):
         prefix = _prefix(path.parent)
         if (prefix / "pyvenv.cfg").is_file():
-            home = _read_home(prefix / "pyvenv.cfg")
-            roots += [prefix, *([_prefix(home)] if home is not None and _is_prefix(_prefix(home)) else [])]
+            roots.append(prefix)
+            base_folder = _read_home(prefix / "pyvenv.cfg")
+            if base_folder is not None and _is_prefix(_prefix(base_folder)):
+                roots.append(_prefix(base_folder))
         elif _is_prefix(prefix):
             roots.append(prefix)
         if not path.is_symlink():
@@ -388,17 +422,21 @@ def python_prefixes(program: Path) -> list[Path]:
 def _prefix(folder: Path) -> Path:
     """Return the folder that contains the ``bin`` folder ``folder``, which may be a link such as /bin to /usr/bin.
 
-    The result has its links resolved, unless the path as written leads to the same folder.
+    If the parent of the path as written is the right folder, that path is returned. Otherwise links are resolved.
     """
-    real = folder.resolve().parent
-    return folder.parent if ".." not in folder.parts and folder.parent.resolve() == real else real
+    real_parent = folder.resolve().parent
+    is_parent_as_written = ".." not in folder.parts and folder.parent.resolve() == real_parent
+    return folder.parent if is_parent_as_written else real_parent
 
 
 def _is_prefix(folder: Path) -> bool:
-    return any(next((folder / lib).glob("python3*/os.py"), None) is not None for lib in ("lib", "lib64"))
+    """Return whether a folder contains Python's standard library."""
+    library_files = [file for lib in ("lib", "lib64") for file in (folder / lib).glob("python3*/os.py")]
+    return bool(library_files)
 
 
 def _read_home(file: Path) -> Path | None:
+    """Return the ``bin`` folder of the base interpreter, from the key ``home`` of a pyvenv.cfg; None if it is unset."""
     for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
         key, _, value = line.partition("=")
         if key.strip() == "home" and value.strip().startswith("/"):
@@ -415,6 +453,7 @@ def _bwrap() -> str:
 
 @functools.cache
 def _supports(option: str) -> bool:
+    """Return whether the installed bubblewrap has an option."""
     try:
         result = subprocess.run([_bwrap(), "--help"], capture_output=True, text=True, timeout=30, check=False)
     except OSError:
@@ -432,11 +471,13 @@ def bubblewrap_version() -> str:
 
 
 def unbounded(sandbox: Sandbox) -> dict[str, str]:
-    """Return the controllers that cannot set a needed limit on this machine, each with the reason.
+    """Return the limits that this machine cannot enforce, by controller ("pids", "memory"), each with the reason.
 
-    RLIMIT_NPROC also limits the number of processes, but not for root. This includes a root user that is mapped from an
-    outer namespace.
+    For users other than root, RLIMIT_NPROC limits the number of processes too. So "pids" is returned for root only.
     """
-    root = Path("/proc").stat().st_uid == os.getuid()
+    # /proc belongs to the real root. In a user namespace, st_uid is the id that this root has inside of it.
+    is_root = Path("/proc").stat().st_uid == os.getuid()
     reasons = confinement.unbounded(memory=sandbox.memory_gb is not None)
-    return {controller: reason for controller, reason in reasons.items() if root or controller != confinement.PIDS}
+    if not is_root:
+        reasons.pop(confinement.PIDS, None)
+    return reasons

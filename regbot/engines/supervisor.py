@@ -9,6 +9,9 @@ the kernel:
 
 The script uses only the standard library. It is started by path, in Python's isolated mode.
 
+Each process of the guest is a descendant of the supervisor. To reap a process means to read its exit status after it
+has ended, which removes the process from the kernel's table.
+
 Protocol: the first line of standard input is the launch as JSON. End of file on standard input means that regbot is
 gone. When the launch has ended, the supervisor writes one JSON document to standard output. It writes nothing if
 regbot is gone or has sent a signal.
@@ -35,15 +38,23 @@ from types import ModuleType
 from typing import Any
 
 LINUX = sys.platform == "linux"
+STDIN, STDOUT = 0, 1
 GRACE_S = 1.0
 """Seconds that helper processes (resource trackers, pipe readers) get to exit by themselves after the main process."""
 KILL_S = 10.0
 """Seconds that SIGKILL may take. A process that takes longer is stuck in the kernel, and waiting longer is useless."""
 POLL_S = 1.0
+"""Interval in seconds between checks of the size of the record folder."""
 GROWTH_S = 0.1
 """Interval in seconds between checks of the disk usage of a guest in a sandbox."""
 TAIL_BYTES = 64 * 1024
+"""Maximum size of the end of the output that the log keeps."""
 MAX_ENTRIES = 100_000
+"""Maximum number of files and folders in a record."""
+NO_PROCESS = 0
+"""Stands for the id of a process or group that does not exist."""
+BLOCK_BYTES = 512
+"""Unit of ``st_blocks``."""
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 
@@ -60,6 +71,7 @@ class Log:
     counted."""
 
     def __init__(self, path: str, limit: int) -> None:
+        """Create the file. ``limit`` is the maximum number of bytes of output that it keeps."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         self.file = os.fdopen(os.open(path, flags, 0o644), "wb", buffering=0)
         self.tail_limit = min(TAIL_BYTES, limit // 2)
@@ -99,11 +111,12 @@ class Confinement:
     """The sandbox of one guest on this node. If the launch has no ``confine`` entry, there is no sandbox to set up."""
 
     def __init__(self, launch: dict[str, Any]) -> None:
+        """Set the sandbox up. Raises NotStartedError if this node cannot do it."""
         self.settings: dict[str, Any] | None = launch.get("confine")
         self.record, self.command, self.limit = launch["record_dir"], launch["command"], launch["max_dir_bytes"]
-        self.stamps = launch.get("stamp", True)
+        self.stamps = launch.get("stamp", True)  # whether to set the times of the record's files
         self.exit_code: int | None = None
-        self.overflow = False
+        self.overflow = False  # whether the last check has found that a limit was exceeded
         self.file_systems = self.groups = self.growth = None
         if self.settings is None:
             return
@@ -124,34 +137,41 @@ class Confinement:
         self.command = [program, "--json-status-fd", str(self.status_writer), *words]
 
     def enter(self) -> None:
-        """Join the control groups and leave the keyring. Called in the child process, just before it starts the
-        guest."""
+        """Join the control groups and leave the keyring. The child process calls it just before it starts the guest."""
         if self.groups is not None:
             self.groups.join()
             self.script.leave_keyring()
 
     def has_passed_limit(self, check_record: bool) -> bool:
-        """Whether the guest has written more than a limit allows. With ``check_record``, check the record folder
-        too."""
+        """Whether the guest has written more than a limit allows.
+
+        The growth on disk is always checked. The record folder is checked only with ``check_record``, because this
+        takes longer.
+        """
         if self.growth is not None and self.growth.has_passed_limit():
             self.overflow = True
         elif check_record:
-            self.overflow = is_over_limit(self.record, self.limit) or (
-                self.file_systems is not None and self.file_systems.is_full()
-            )
+            is_file_system_full = self.file_systems is not None and self.file_systems.is_full()
+            self.overflow = is_file_system_full or is_over_limit(self.record, self.limit)
         return self.overflow
 
     def save_record(self) -> bool:
-        """Save the record after the guest has ended. Return whether the guest has exceeded its limit at any time."""
-        if not self.has_passed_limit(check_record=True):
-            if self.file_systems is None:
-                if self.stamps:
-                    set_file_times(self.record)
-            else:
-                self.overflow = not self.file_systems.copy_record()
+        """Save the record after the guest has ended. Return whether the guest has exceeded its limit.
+
+        In a sandbox, the record is copied from memory to the real folder. Otherwise only the times of its files are
+        set. A record that exceeds its limit is not saved.
+        """
+        if self.has_passed_limit(check_record=True):
+            return True
+        if self.file_systems is not None:
+            is_complete = self.file_systems.copy_record()
+            self.overflow = not is_complete
+        elif self.stamps:
+            set_file_times(self.record)
         return self.overflow
 
     def close(self) -> None:
+        """Remove the control groups."""
         if self.groups is not None:
             self.groups.remove()
 
@@ -168,9 +188,10 @@ class Confinement:
             status = os.read(self.status_reader, 65536)
         except BlockingIOError:
             status = b""
-        if b'"exit-code"' not in status:
+        if b'"exit-code"' not in status:  # bubblewrap writes this after the guest has ended
             raise NotStartedError
-        return 128 - code if 128 < code <= 128 + signal.NSIG else code
+        is_signal = 128 < code <= 128 + signal.NSIG
+        return 128 - code if is_signal else code
 
 
 def _load_confinement() -> ModuleType:
@@ -187,6 +208,7 @@ class Supervisor:
     """One guest and all its descendants, from start to end."""
 
     def __init__(self, launch: dict[str, Any]) -> None:
+        """Prepare the log, the sandbox and the events to wait for. Signals wake the selector through a pipe."""
         self.launch = launch
         self.log = Log(launch["log"], launch["max_output_bytes"])
         self.libc = ctypes.CDLL(None) if LINUX else None
@@ -195,8 +217,8 @@ class Supervisor:
             self.libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             self.libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # the guest may not open our pipe to regbot through /proc
         self.pid = os.getpid()
-        self.status: int | None = None
-        self.killed = 0
+        self.status: int | None = None  # wait status of the guest's main process; None while it runs
+        self.killed = 0  # number of processes killed after the main process had ended
         self.selector = selectors.DefaultSelector()
         self.wake, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK) if LINUX else os.pipe()
         os.set_blocking(self.wake, False)
@@ -205,7 +227,7 @@ class Supervisor:
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
         self.selector.register(self.wake, selectors.EVENT_READ)
-        self.selector.register(0, selectors.EVENT_READ)
+        self.selector.register(STDIN, selectors.EVENT_READ)
 
     def run(self) -> dict[str, Any]:
         """Run the guest until it ends or must be killed. Raises NotStartedError, StopError, and OSError for the log."""
@@ -216,6 +238,7 @@ class Supervisor:
             self.sandbox.close()
 
     def _supervise(self, started: float) -> dict[str, Any]:
+        """Start the guest, wait until it ends or passes a limit, kill what is left, and return the report."""
         guest = self._start()
         assert guest.stdout is not None
         self.guest, self.output = guest.pid, guest.stdout.fileno()
@@ -223,17 +246,21 @@ class Supervisor:
         self.selector.register(self.output, selectors.EVENT_READ)
         timed_out = overflow = False
         try:
+            # The record folder is checked every POLL_S. In a sandbox, the disk usage is checked every GROWTH_S.
             deadline, poll_at = started + self.launch["timeout_s"], started + POLL_S
             while self.status is None and not (timed_out or overflow or self.log.fault):
                 growth_check_at = time.monotonic() + GROWTH_S if self.sandbox.growth else poll_at
-                self._handle_events(min(deadline, poll_at, growth_check_at) - time.monotonic())
+                next_check_at = min(poll_at, growth_check_at)
+                self._handle_events(min(deadline, next_check_at) - time.monotonic())
                 now = time.monotonic()
                 timed_out = now >= deadline and self.status is None
-                if now >= min(poll_at, growth_check_at):
-                    overflow = self.sandbox.has_passed_limit(check_record=now >= poll_at)
-                    poll_at = time.monotonic() + POLL_S if now >= poll_at else poll_at
+                if now >= next_check_at:
+                    is_poll_due = now >= poll_at
+                    overflow = self.sandbox.has_passed_limit(check_record=is_poll_due)
+                    if is_poll_due:
+                        poll_at = time.monotonic() + POLL_S
             wall_s = time.monotonic() - started
-            wait_status = self.status
+            wait_status = self.status  # None if the guest must be killed
             if wait_status is not None:
                 self._wait_for_helpers()
         finally:
@@ -242,10 +269,9 @@ class Supervisor:
             self.log.close()
         # The guest is already reaped. Popen must not wait for its process id, which the system may have reused.
         guest.returncode = 0
+        main_exit_code = None if wait_status is None else os.waitstatus_to_exitcode(wait_status)
         try:
-            exit_code = self.sandbox.exit_code_of_guest(
-                None if wait_status is None else os.waitstatus_to_exitcode(wait_status)
-            )
+            exit_code = self.sandbox.exit_code_of_guest(main_exit_code)
         except NotStartedError:
             output = Path(self.launch["log"]).read_bytes()[:2000].decode("utf-8", "replace").strip()
             raise NotStartedError(f"the sandbox could not be set up: {output}; 'regbot doctor' tests it") from None
@@ -260,6 +286,7 @@ class Supervisor:
         }
 
     def _start(self) -> "subprocess.Popen[bytes]":
+        """Start the guest's main process. Raises NotStartedError."""
         try:
             return subprocess.Popen(
                 self.sandbox.command,
@@ -279,6 +306,7 @@ class Supervisor:
             ) from error
 
     def _prepare_child(self) -> None:
+        """Prepare the new process before it becomes the guest: no core dumps, death with the supervisor, sandbox."""
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if self.libc:
             self.libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -289,10 +317,11 @@ class Supervisor:
     def _handle_events(self, seconds: float) -> None:
         """Handle pending events; wait at most ``seconds`` for one. Raises StopError."""
         for key, _ in self.selector.select(max(0.0, seconds)):
-            if key.fd == 0 and not os.read(0, 65536):
+            if key.fd == STDIN and not os.read(STDIN, 65536):  # end of file: regbot is gone
                 raise StopError
-            if key.fd == self.wake:
-                if set(os.read(self.wake, 4096)) & {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
+            if key.fd == self.wake:  # one byte for each signal that has arrived
+                signals = set(os.read(self.wake, 4096))
+                if signals & {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
                     raise StopError
                 self._reap()
             elif key.fd == self.output:
@@ -317,10 +346,12 @@ class Supervisor:
                 return
 
     def _reap(self) -> None:
+        """Read the status of all children that have ended. Keep the guest's, and count the other killed processes."""
         with contextlib.suppress(ChildProcessError):
             while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if not pid:
+                any_child = -1
+                pid, status = os.waitpid(any_child, os.WNOHANG)
+                if pid == 0:  # no other child has ended
                     return
                 if pid == self.guest:
                     self.status = status
@@ -337,11 +368,12 @@ class Supervisor:
         self.killed = 0
 
     def _has_descendants(self) -> bool:
+        """Whether processes of the guest still exist. Without Linux, only the guest's process group is known."""
         self._reap()
         if LINUX:
             return bool(children())
         try:
-            os.killpg(self.guest, 0)
+            os.killpg(self.guest, 0)  # signal 0 only tests whether the group exists
         except (ProcessLookupError, PermissionError):
             return False
         return True
@@ -350,9 +382,9 @@ class Supervisor:
         """Kill the guest and all its descendants. Return the number of processes that could not be killed.
 
         The function kills whole process groups, because the kernel kills a group atomically. A process that forks and
-        exits all the time would escape if the processes were listed first. Orphans become children of the supervisor,
-        so the loop ends when the supervisor has no child. It never kills the supervisor's own group: the supervisor is
-        the only process in its group, and groups do not extend over sessions.
+        exits all the time would escape from a kill by process id, because its id is out of date after the listing.
+        Orphans become children of the supervisor, so the loop ends when the supervisor has no child. The supervisor's
+        own group is left out. It has no other process than the supervisor.
         """
         if self.status is None:
             _kill_group(self.guest)
@@ -360,10 +392,11 @@ class Supervisor:
         while self._has_descendants():
             if time.monotonic() > deadline:
                 return len(children()) if LINUX else 1
-            for group in {_process_group(child) for child in children()} if LINUX else {self.guest}:
-                if group and group != os.getpgrp():
-                    _kill_group(group)
-                    self.killed += 0 if LINUX else 1
+            groups = {_process_group(child) for child in children()} if LINUX else {self.guest}
+            for group in groups - {NO_PROCESS, os.getpgrp()}:
+                _kill_group(group)
+                if not LINUX:  # on Linux, _reap counts the killed processes
+                    self.killed += 1
             for child in children():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(child, signal.SIGKILL)
@@ -373,8 +406,10 @@ class Supervisor:
 
 
 def is_over_limit(folder: str, max_bytes: int) -> bool:
-    """Whether the record folder exceeds its limit or was made unreadable. Stop counting as soon as the limit is
-    passed."""
+    """Whether the record folder exceeds its limits or was made unreadable.
+
+    The limits are ``max_bytes`` for the size, and MAX_ENTRIES for the number of files and folders.
+    """
     total = 0
     try:
         for entries, size in enumerate(_sizes(folder)):
@@ -389,9 +424,9 @@ def is_over_limit(folder: str, max_bytes: int) -> bool:
 def set_file_times(folder: str) -> None:
     """Set the modification time of each file in a record to its change time.
 
-    A guest cannot set the change time, but a copy of a file loses it. So this function stores the change time as the
-    modification time, after the guest has ended. Setting the modification time also changes the change time, so the
-    function must run only once per folder. If several nodes share the folder, only the first node calls it.
+    A guest can set the modification time, but not the change time. A copy of a file keeps only the modification time.
+    So this function replaces it by the change time, after the guest has ended. This also changes the change time, so
+    the function must run only once for each folder. If several nodes share the folder, only the first node calls it.
     """
     with contextlib.suppress(OSError), os.scandir(folder) as listing:
         for entry in listing:
@@ -409,7 +444,10 @@ def size_of(folder: str) -> int:
 
 
 def _sizes(folder: str) -> Iterator[int]:
-    """Yield the bytes of every entry below ``folder``. Entries that disappear during the listing are skipped."""
+    """Yield the bytes of every file below ``folder``, and 0 for every folder. What disappears meanwhile is skipped.
+
+    The size of a file is its length or its space on disk, whichever is larger.
+    """
     folders = [folder]
     while folders:
         with contextlib.suppress(FileNotFoundError), os.scandir(folders.pop()) as listing:
@@ -418,7 +456,9 @@ def _sizes(folder: str) -> Iterator[int]:
                     status = entry.stat(follow_symlinks=False)
                     if stat.S_ISDIR(status.st_mode):
                         folders.append(entry.path)
-                    yield 0 if stat.S_ISDIR(status.st_mode) else max(status.st_size, status.st_blocks * 512)
+                        yield 0
+                    else:
+                        yield max(status.st_size, status.st_blocks * BLOCK_BYTES)
 
 
 def children() -> list[int]:
@@ -437,17 +477,21 @@ def _process_ids() -> list[int]:
 
 
 def _parent(pid: int) -> int:
+    """Return the id of a process's parent; NO_PROCESS if the process has ended."""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+        # The fields are: id, name in parentheses, state, parent. A name may contain blanks and parentheses.
+        _, _, fields_after_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")
+        return int(fields_after_name.split()[1])
     except OSError:
-        return 0
+        return NO_PROCESS
 
 
 def _process_group(pid: int) -> int:
+    """Return the process group of a process; NO_PROCESS if the process has ended."""
     try:
         return os.getpgid(pid)
     except ProcessLookupError:
-        return 0
+        return NO_PROCESS
 
 
 def _kill_group(group: int) -> None:
@@ -459,7 +503,7 @@ def main() -> None:
     """Read the launch from standard input, run it, and write its result to standard output."""
     line = bytearray()
     while not line.endswith(b"\n"):
-        data = os.read(0, 65536)
+        data = os.read(STDIN, 65536)
         if not data:
             return
         line += data
@@ -472,7 +516,7 @@ def main() -> None:
         result = {"error": str(error)}
     except OSError as error:
         result = {"error": f"the run was killed because its output could not be written: {error}"}
-    os.write(1, json.dumps(result).encode())
+    os.write(STDOUT, json.dumps(result).encode())
 
 
 if __name__ == "__main__":

@@ -11,34 +11,28 @@ LAUNCHER = ("-m", "torch.distributed.run")
 
 
 def single_node_command(launch: Launch) -> tuple[str, ...]:
-    """Return the command that starts all ranks of ``launch`` on one node."""
+    """Return torchrun's command that starts all ranks of ``launch`` on one node."""
     return _launcher_command(launch, "--standalone", "--nproc-per-node", str(launch.ranks))
 
 
 def multi_node_command(launch: Launch, nodes: int, node: int, address: str, port: int) -> tuple[str, ...]:
-    """Return the launcher command for node number ``node`` of ``nodes``. Every node gets the same number of ranks.
+    """Return torchrun's command for the node with number ``node``, from 0. ``nodes`` is the number of nodes.
 
-    ``address`` is the first node's address, as seen from the other nodes. ``port`` is a free port on the first node.
+    Every node gets the same number of ranks. ``address`` is the first node's address, as seen from the other nodes.
+    ``port`` is a free port on the first node.
     """
     ranks_per_node = str(launch.ranks // nodes)
-    rendezvous = (
-        "--nnodes",
-        str(nodes),
-        "--node-rank",
-        str(node),
-        "--master-addr",
-        address,
-        "--master-port",
-        str(port),
-    )
-    return _launcher_command(launch, *rendezvous, "--nproc-per-node", ranks_per_node)
+    position = ("--nnodes", str(nodes), "--node-rank", str(node))
+    rendezvous = ("--master-addr", address, "--master-port", str(port))
+    return _launcher_command(launch, *position, *rendezvous, "--nproc-per-node", ranks_per_node)
 
 
 def launcher_logs(launch: Launch) -> Path:
-    """Return the folder for the launcher's logs. Without --log-dir it leaves a temporary folder behind."""
+    """Return the folder for torchrun's logs. Without --log-dir, torchrun would leave a temporary folder behind."""
     return launch.record_dir / "torchrun"
 
 
 def _launcher_command(launch: Launch, *options: str) -> tuple[str, ...]:
+    """Return the command that starts torchrun with ``options``. Each rank gets the arguments of ``launch.command``."""
     python, *arguments = launch.command
     return (python, *LAUNCHER, *options, "--log-dir", str(launcher_logs(launch)), *arguments)

@@ -1,4 +1,7 @@
-"""Judge fresh probes, store them, end trials, and quarantine slow nodes. This module also reports on known nodes."""
+"""Judge fresh probes, store them, end trials, and quarantine slow nodes. This module also reports on known nodes.
+
+A released node is on trial until a fresh probe shows that it is not slow.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
@@ -34,6 +37,11 @@ from regbot.records.node import (
 from regbot.text.clip import clip_message
 
 Stragglers = Mapping[str, Sequence[StragglerSession]]
+"""For each host, the sessions in which one of its ranks was late in most steps."""
+
+
+MAX_FINDINGS = 32
+"""Maximum number of findings in the evidence of a quarantine."""
 
 
 def examine(
@@ -47,24 +55,25 @@ def examine(
     """Judge ``probes``, which were measured together, by the stored data in ``folder``. Then store them in ``folder``.
 
     A node on trial passes its trial if its probe is not slow. A slow node goes into quarantine if it was on trial, or
-    if it is one of the hosts ``quarantine_slow``. ``stragglers`` lists, for each host, sessions in which a rank of the
-    host was late. They become part of the evidence. Raises RecordError, OSError.
+    if it is one of the hosts ``quarantine_slow``. Other slow nodes stay in service. ``stragglers`` becomes part of the
+    evidence of a quarantine. Raises RecordError, OSError.
     """
     judgement = judge(probes, read_histories(folder))
-    trial = nodes_on_trial(folder)
+    on_trial = nodes_on_trial(folder)
     new_events: list[NodeEvent] = []
     warnings: list[str] = []
     stored_probes = []
     for probe, verdict in zip(probes, judgement.nodes, strict=True):
-        stored = probe.model_copy(update={"slow": verdict.status == "slow"})
+        is_slow = verdict.status == "slow"
+        stored = probe.model_copy(update={"slow": is_slow})
         append_probe(folder, stored)
         stored_probes.append(stored)
-        if verdict.status == "slow" and (probe.host in quarantine_slow or probe.host in trial):
-            sessions = (stragglers or {}).get(probe.host, ())
+        if is_slow and (probe.host in quarantine_slow or probe.host in on_trial):
+            sessions = stragglers.get(probe.host, ()) if stragglers is not None else ()
             warnings += quarantine(folder, probe.host, build_evidence(verdict, [stored], now, sessions))
             new_events.append(read_last_events(folder)[probe.host])
-        elif passed := finish_trial(folder, verdict, now):
-            new_events.append(passed)
+        elif passed_event := finish_trial(folder, verdict, now):
+            new_events.append(passed_event)
     return ProbeReport(probes=stored_probes, judgement=judgement, events=new_events, warnings=warnings)
 
 
@@ -74,16 +83,19 @@ def build_evidence(
     now: datetime,
     stragglers: Sequence[StragglerSession] = (),
 ) -> Evidence:
-    """Return the evidence for quarantining a node automatically."""
+    """Return the evidence for quarantining a node automatically. Of long lists, only a part is kept."""
     reasons = [finding.text for finding in verdict.findings]
-    reasons += [f"rank {entry.rank} was {entry.pct:.0f}% late in session {entry.session}" for entry in stragglers]
+    reasons += [
+        f"rank {straggler.rank} was {straggler.pct:.0f}% late in session {straggler.session}"
+        for straggler in stragglers
+    ]
     return Evidence(
         host=verdict.host,
         when=format_time(now),
         who=AUTOMATIC_AUTHOR,
         automatic=True,
         reason=clip_message("; ".join(reasons)) or "it was slow",
-        findings=verdict.findings[:32],
+        findings=verdict.findings[:MAX_FINDINGS],
         probes=list(probes)[-MAX_PROBES:],
         stragglers=list(stragglers)[-MAX_PROBES:],
         thresholds=NodeThresholds(),
@@ -92,13 +104,13 @@ def build_evidence(
 
 def list_nodes(folder: Path) -> NodeListing:
     """List all nodes that have a probe or an event, and judge the last probe of each. Raises RecordError."""
-    probes_by_host, last = read_histories(folder), read_last_events(folder)
-    latest = [probes[-1] for probes in probes_by_host.values() if probes]
-    judgement = _judge_by_seat(latest, probes_by_host)
+    probes_by_host, last_events = read_histories(folder), read_last_events(folder)
+    last_probes = [probes[-1] for probes in probes_by_host.values() if probes]
+    judgement = _judge_by_seat(last_probes, probes_by_host)
     verdicts = {verdict.host: verdict for verdict in judgement.nodes}
     rows = []
-    for host in sorted({*probes_by_host, *last}):
-        event, probes = last.get(host), probes_by_host.get(host, [])
+    for host in sorted({*probes_by_host, *last_events}):
+        event, probes = last_events.get(host), probes_by_host.get(host, [])
         rows.append(
             NodeRow(
                 host=host,
@@ -127,13 +139,17 @@ def report_node(folder: Path, host: str) -> NodeReport:
     )
 
 
-def _judge_by_seat(latest: Sequence[NodeProbe], probes_by_host: Mapping[str, Sequence[NodeProbe]]) -> NodeJudgement:
-    """Judge the last probes of all nodes. Probes of one seat and time are judged together. Then merge the
-    judgements."""
-    seats: dict[tuple[str, tuple[str, ...]], list[NodeProbe]] = {}
-    for probe in latest:
-        seats.setdefault((probe.when, tuple(probe.hosts)), []).append(probe)
-    judgements = [judge(probes, probes_by_host) for probes in seats.values()]
+def _judge_by_seat(
+    last_probes: Sequence[NodeProbe], probes_by_host: Mapping[str, Sequence[NodeProbe]]
+) -> NodeJudgement:
+    """Judge the last probe of each node, and merge the judgements.
+
+    Probes of the same hosts at the same time were measured together, in one seat. They are judged together.
+    """
+    probes_by_seat: dict[tuple[str, tuple[str, ...]], list[NodeProbe]] = {}
+    for probe in last_probes:
+        probes_by_seat.setdefault((probe.when, tuple(probe.hosts)), []).append(probe)
+    judgements = [judge(probes, probes_by_host) for probes in probes_by_seat.values()]
     return NodeJudgement(
         nodes=[node for judgement in judgements for node in judgement.nodes],
         sets=[finding for judgement in judgements for finding in judgement.sets],

@@ -20,16 +20,21 @@ from regbot.records.node import NodeProbe, ProbeReport, StragglerSession
 from regbot.records.run import Run
 from regbot.text.clip import clip
 
+MAX_REASON_CHARACTERS = 3000
 Now = Callable[[], datetime]
+"""Returns the present time."""
 
 
 class Fitness:
-    """Probes nodes and compares them with their history in ``folder``. ``scratch`` is a folder that all nodes share."""
+    """Checks whether the nodes of a seat are fit: it probes them and compares them with their history in ``folder``.
+
+    A seat is the nodes of one session. ``scratch`` is a folder that all nodes share.
+    """
 
     def __init__(self, folder: Path, scratch: Path, now: Now = lambda: datetime.now(UTC)) -> None:
         self._folder, self._scratch, self._now = folder, scratch, now
         self.probe_failure = ""
-        """Why the nodes of the last seat could not be probed; '' if they could. Nodes without a probe count as fit."""
+        """Why the nodes of the last seat could not be probed; '' if nothing failed. Such nodes count as fit."""
 
     def quarantined_hosts(self) -> frozenset[str]:
         """Return the hosts that are in quarantine at the moment."""
@@ -38,8 +43,9 @@ class Fitness:
     def check_before(self, seat: Seat, needs: Needs, python: str = "") -> str:
         """Return why nothing may be timed in ``seat``; '' if its nodes are fit.
 
-        The probe needs torch. A workload that is a program of one process (``needs.ranks`` is 0) may not have torch, so
-        its nodes are not probed. Raises RecordError, NoSeatError, and the errors of ``Seat.run``.
+        ``python`` is the workload's interpreter. This machine is not probed, because no other node could replace it.
+        For a program of one process (``needs.ranks`` is 0) the nodes are not probed either: the probe needs torch, and
+        the program's interpreter may not have it. Raises RecordError, NoSeatError, and the errors of ``Seat.run``.
         """
         self.probe_failure = ""
         if in_quarantine := sorted(self.quarantined_hosts() & set(seat.allocation.hosts)):
@@ -47,37 +53,43 @@ class Fitness:
                 f"{', '.join(in_quarantine)}: in quarantine; "
                 f"'regbot node show {in_quarantine[0]}' says why, 'node release' ends it"
             )
-        if not needs.ranks or seat.allocation.engine == "local":
+        if not _can_probe(seat, needs):
             return ""
-        return self._probe(seat, needs, python, {}).reason
+        return self._probe(seat, needs, python, stragglers_by_host={}).reason
 
     def check_after(self, seat: Seat, needs: Needs, runs: Sequence[Run], python: str = "") -> str:
-        """Return why the times measured in ``seat`` do not count; '' if they do. ``runs`` are the runs in this seat."""
-        if not needs.ranks or seat.allocation.engine == "local":
+        """Return why the times measured in ``seat`` do not count; '' if they do. ``runs`` are the runs in this seat.
+
+        The nodes are probed only if a rank was late in both arms, and neither a difference between the arms nor extra
+        tokens of its experts explain this.
+        """
+        if not _can_probe(seat, needs):
             return ""
         stragglers_by_host: dict[str, list[Straggler]] = {}
         for straggler in find_stragglers(runs):
             has_other_cause = straggler.responsible_arm is not None or straggler.is_explained_by_load
-            if not has_other_cause and len(straggler.timed_arms) == 2:
+            was_timed_in_both_arms = len(straggler.timed_arms) == 2
+            if was_timed_in_both_arms and not has_other_cause:
                 stragglers_by_host.setdefault(straggler.host, []).append(straggler)
         if not stragglers_by_host:
             return ""
         slow = self._probe(seat, needs, python, stragglers_by_host)
-        texts = [
-            straggler.text
-            for host, stragglers in stragglers_by_host.items()
-            if host in slow.hosts
-            for straggler in stragglers
-        ]
-        return "; ".join([*texts, slow.reason]) if slow.hosts else ""
+        if not slow.hosts:
+            return ""
+        texts: list[str] = []
+        for host, stragglers in stragglers_by_host.items():
+            if host in slow.hosts:
+                texts += [straggler.text for straggler in stragglers]
+        return "; ".join([*texts, slow.reason])
 
     def _probe(
         self, seat: Seat, needs: Needs, python: str, stragglers_by_host: dict[str, list[Straggler]]
     ) -> "_SlowHosts":
-        """Probe the nodes of ``seat``, twice if a node is slow, and quarantine the nodes that are slow in both probes.
+        """Probe the nodes of ``seat``, and quarantine slow ones. Return the hosts that are slow.
 
-        A slow node on trial goes back into quarantine after one probe. If no second probe succeeds, the nodes that were
-        slow in the first one are returned, and are not quarantined.
+        If a probe shows a slow node, a second probe must confirm it before the node goes into quarantine. If the second
+        probe fails, the slow nodes of the first one are returned, but not quarantined. A slow node on trial goes back
+        into quarantine after the first probe.
         """
         session = seat.allocation.job
         evidence = {
@@ -92,17 +104,20 @@ class Fitness:
             return _SlowHosts()
         report = examine(self._folder, probes, self._now(), quarantine_slow=(), stragglers=evidence)
         slow = _find_slow(report)
-        if slow and not slow & self.quarantined_hosts():
+        # No host of the seat was in quarantine before, and ``examine`` has quarantined only those on trial.
+        was_on_trial = bool(slow & self.quarantined_hosts())
+        if slow and not was_on_trial:
             probes = self._measure(seat, needs, python)
             if probes is None:
-                self.probe_failure = ""  # the nodes do not count as healthy
+                # ``probe_failure`` would say that the nodes count as healthy, but the slow ones do not.
+                self.probe_failure = ""
                 return _SlowHosts(slow, f"{', '.join(sorted(slow))}: slow in a probe, and a second probe failed")
             report = examine(self._folder, probes, self._now(), quarantine_slow=slow, stragglers=evidence)
         confirmed = _find_slow(report) & self.quarantined_hosts()
         return _SlowHosts(confirmed, _describe_slow(report, confirmed)) if confirmed else _SlowHosts()
 
     def _measure(self, seat: Seat, needs: Needs, python: str) -> list[NodeProbe] | None:
-        """Probe the nodes of ``seat`` once. Return None, and set ``probe_failure``, if they could not be probed."""
+        """Probe the nodes of ``seat`` once. If they cannot be probed, set ``probe_failure`` and return None."""
         try:
             return probe(
                 seat,
@@ -128,15 +143,21 @@ class _SlowHosts:
     reason: str = ""
 
 
+def _can_probe(seat: Seat, needs: Needs) -> bool:
+    """Whether the nodes of a seat can be probed: a cluster reserved them, for ranks of torch."""
+    return needs.ranks > 0 and seat.allocation.engine != "local"
+
+
 def _find_slow(report: ProbeReport) -> frozenset[str]:
+    """Return the hosts that a probe found slow."""
     return frozenset(verdict.host for verdict in report.judgement.nodes if verdict.status == "slow")
 
 
 def _describe_slow(report: ProbeReport, hosts: Collection[str]) -> str:
-    slow = [
-        f"{verdict.host} is slow, whatever runs on it, and is in quarantine now: "
-        + "; ".join(finding.text for finding in verdict.findings)
-        for verdict in report.judgement.nodes
-        if verdict.host in hosts
-    ]
-    return clip("; ".join([*slow, *report.warnings]), 3000)
+    """Return a sentence for each of ``hosts``, which are slow, followed by the warnings of the report."""
+    sentences = []
+    for verdict in report.judgement.nodes:
+        if verdict.host in hosts:
+            findings = "; ".join(finding.text for finding in verdict.findings)
+            sentences.append(f"{verdict.host} is slow, whatever runs on it, and is in quarantine now: {findings}")
+    return clip("; ".join([*sentences, *report.warnings]), MAX_REASON_CHARACTERS)

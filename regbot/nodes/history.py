@@ -24,6 +24,7 @@ NODES = "REGBOT_NODES"
 """Environment variable that names the folder of all nodes. It is needed if several machines or users share it."""
 LOCK_TIMEOUT_S = 60.0
 PROBES = "probes"
+"""Name of the folder with the history files."""
 
 R = TypeVar("R", bound=Record)
 _HOST: TypeAdapter[str] = TypeAdapter(Host)
@@ -36,8 +37,7 @@ def nodes_folder(cache: Path) -> Path:
 
 
 def append_probe(folder: Path, probe: NodeProbe) -> None:
-    """Append a probe to the history of its node. It is on disk when this function returns. Raises UserError,
-    OSError."""
+    """Append a probe to the history of its node, and wait until it is on disk. Raises UserError, OSError."""
     with lock_folder(folder):
         append_record(_file(folder, probe.host), probe)
 
@@ -92,4 +92,5 @@ def check_host(host: str) -> str:
 
 
 def _file(folder: Path, host: str) -> Path:
+    """Return the history file of a node. Raises UserError if ``host`` is no node name, such as a path."""
     return folder / PROBES / f"{check_host(host)}.jsonl"

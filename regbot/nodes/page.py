@@ -18,6 +18,7 @@ from regbot.text.wrap import wrapped
 
 NO_NODES = "no node is known; run 'regbot node probe' on one"
 MAX_PROBES = 10
+"""Maximum number of probes on the page of one node."""
 
 
 def list_page(listing: NodeListing) -> str:
@@ -34,14 +35,15 @@ def report_page(report: NodeReport) -> str:
     if report.node.last:
         lines.append(f"  {printable(_describe_node(report.node.last))}")
     if report.probes:
-        hidden = len(report.probes) - MAX_PROBES
-        lines += ["", f"probes{f' (the last {MAX_PROBES} of {len(report.probes)})' if hidden > 0 else ''}"]
-        lines += [
-            f"  {_format_measurements(probe)}{'  slow' if probe.slow else ''}" for probe in report.probes[-MAX_PROBES:]
-        ]
+        is_shortened = len(report.probes) > MAX_PROBES
+        lines += ["", f"probes (the last {MAX_PROBES} of {len(report.probes)})" if is_shortened else "probes"]
+        for probe in report.probes[-MAX_PROBES:]:
+            mark = "  slow" if probe.slow else ""
+            lines.append(f"  {_format_measurements(probe)}{mark}")
     if report.events:
         lines += ["", "events"]
-        lines += [line for event in report.events for line in _event_lines(event)]
+        for event in report.events:
+            lines += _event_lines(event)
     return "\n".join(lines)
 
 
@@ -76,27 +78,35 @@ def event_sentence(event: NodeEvent) -> str:
 
 
 def warning_lines(warnings: Sequence[str]) -> list[str]:
-    return [line for text in warnings for line in ("", *wrapped(f"WARNING: {text}", "").splitlines())]
+    """Return the lines of the warnings, with an empty line before each warning."""
+    lines = []
+    for text in warnings:
+        lines += ["", *wrapped(f"WARNING: {text}", "").splitlines()]
+    return lines
 
 
 def _row_lines(row: NodeRow) -> list[str]:
+    """Return the lines of one node: state and verdict, since when and why, measurements, findings."""
     status = f", {row.verdict.status}" if row.verdict else ""
     lines = [f"{row.host}  {row.state}{status}"]
     if row.state != "in service":
         lines.append(wrapped(f"since {row.since}: {row.reason}"))
     lines.append(f"  {_format_measurements(row.last)}" if row.last else "  never probed")
-    return [*lines, *(_verdict_lines(row.verdict) if row.verdict else [])]
+    return [*lines, *_verdict_lines(row.verdict)] if row.verdict else lines
 
 
 def _verdict_lines(verdict: NodeVerdict) -> list[str]:
-    return [wrapped(text) for text in (*(finding.text for finding in verdict.findings), *verdict.notes)]
+    findings = [finding.text for finding in verdict.findings]
+    return [wrapped(text) for text in (*findings, *verdict.notes)]
 
 
 def _common_lines(sets: Sequence[str], fleet: Sequence[str]) -> list[str]:
+    """Return the lines about several nodes: findings about sets of hosts, and changes of the whole fleet."""
     return [wrapped(text, "") for text in (*sets, *fleet)]
 
 
 def _format_measurements(probe: NodeProbe) -> str:
+    """Return time and rates of a probe. Measurements that the probe did not make are left out."""
     parts = [probe.when, f"gemm {_format_rate(probe.gemm_tflops)} TFLOP/s"]
     if probe.local_all_to_all_gbs is not None:
         parts.append(f"all-to-all {_format_rate(probe.local_all_to_all_gbs)} GB/s")
@@ -111,14 +121,16 @@ def _describe_node(probe: NodeProbe) -> str:
 
 
 def _event_lines(event: NodeEvent) -> list[str]:
+    """Return a line about an event, and a line for each session in which a rank of the node was late."""
     sessions = event.evidence.stragglers if event.evidence else []
     straggler_lines = [
         f"session {session.session}: rank {session.rank} {session.pct:.0f}% late {session.text}".rstrip()
         for session in sessions
     ]
-    first = f"{event.when}  {event.event} by {event.who}: {event.reason}"
-    return [wrapped(first), *(wrapped(text, "    ") for text in straggler_lines)]
+    event_line = f"{event.when}  {event.event} by {event.who}: {event.reason}"
+    return [wrapped(event_line), *(wrapped(line, "    ") for line in straggler_lines)]
 
 
 def _format_rate(value: float) -> str:
+    """Return three significant digits, without an exponent for large numbers."""
     return f"{value:.3g}" if value < 100 else f"{value:.0f}"

@@ -1,10 +1,12 @@
-"""Quarantine: take slow nodes out of service with evidence, and release them with a reason. A released node is on
-trial.
+"""Quarantine: take slow nodes out of service with evidence, and release them with a reason.
 
-The log ``events.jsonl`` is authoritative. Every quarantine, release and passed trial is appended to it, and entries are
-never changed. In addition, each node in quarantine has a file in ``quarantined/``, because the prolog of a scheduler is
-a shell script. This file is written before the log entry of a quarantine, and removed after the log entry of a release.
-A crash in between may therefore refuse a healthy node, but never admits a node in quarantine.
+A released node is on trial: a fresh probe must pass before anything is timed on it.
+
+The log ``events.jsonl`` is authoritative. Every quarantine, release and passed trial is appended to it, and lines are
+never changed. In addition, each node in quarantine has a mark file in ``quarantined/``. The prolog of a scheduler is a
+shell script, which can easily test for such a file. The mark is written before the log line of a quarantine, and
+removed after the log line of a release. A crash in between may therefore refuse a healthy node, but never admits a node
+in quarantine.
 """
 
 from datetime import datetime, timedelta
@@ -19,7 +21,9 @@ from regbot.text.clip import clip_message
 from regbot.text.printable import printable
 
 EVENTS = "events.jsonl"
+"""The log of events."""
 MARKS = "quarantined"
+"""The folder of mark files."""
 AUTOMATIC_AUTHOR = "regbot"
 """Author of events that regbot causes automatically."""
 REPEAT_DAYS = 7
@@ -30,7 +34,8 @@ intermittent."""
 def quarantine(folder: Path, host: str, evidence: Evidence) -> list[str]:
     """Take ``host`` out of service, and return warnings. The change is on disk when this function returns.
 
-    If the node is already in quarantine, the evidence is added to the log. Raises UserError, OSError.
+    If the node is already in quarantine, another event with the evidence is added to the log. Raises UserError,
+    OSError.
     """
     if check_host(host) != evidence.host:
         raise UserError(f"the evidence is about {evidence.host}, not about {host}")
@@ -75,8 +80,8 @@ def release(folder: Path, host: str, who: str, reason: str, now: datetime) -> No
 def finish_trial(folder: Path, verdict: NodeVerdict, now: datetime) -> NodeEvent | None:
     """End the trial of a node if its fresh probe was not slow. Return the event; None if no trial ended.
 
-    A status "unknown" means that there was nothing to compare the probe with. It ends the trial only after a quarantine
-    by an operator, because the reason was then not the node's speed.
+    The status "unknown" means that there was nothing to compare the probe with. If regbot quarantined the node for its
+    speed, such a probe does not end the trial. If an operator quarantined it for another reason, the probe does.
     """
     with lock_folder(folder):
         released = nodes_on_trial(folder).get(verdict.host)
@@ -131,16 +136,20 @@ def _write_mark(folder: Path, host: str, evidence: Evidence) -> None:
 
 
 def _warn_of_repetition(earlier: list[NodeEvent], event: NodeEvent) -> list[str]:
-    """Return a warning if regbot quarantined the node in the last REPEAT_DAYS days, and somebody released it since."""
+    """Return a warning if regbot already quarantined the node in the last REPEAT_DAYS days, and it was released since.
+
+    ``event`` is the new quarantine, and ``earlier`` has the older events of the node. A quarantine by an operator gives
+    no warning.
+    """
     if not event.automatic:
         return []
-    since = parse_time(event.when) - timedelta(days=REPEAT_DAYS)
+    oldest = parse_time(event.when) - timedelta(days=REPEAT_DAYS)
     quarantines = [
-        past for past in earlier if past.event == "quarantined" and past.automatic and parse_time(past.when) >= since
+        past for past in earlier if past.event == "quarantined" and past.automatic and parse_time(past.when) >= oldest
     ]
-    releases = [
-        past for past in earlier if past.event == "released" and quarantines and past.when >= quarantines[0].when
-    ]
+    if not quarantines:
+        return []
+    releases = [past for past in earlier if past.event == "released" and past.when >= quarantines[0].when]
     if not releases:
         return []
     last_release = releases[-1]

@@ -27,17 +27,20 @@ from regbot.workloads.guest import GUEST_ENVIRONMENT, MEGABYTE, describe_exit, g
 
 GPU_SIZES = Sizes(gemm=8192, dtype="bfloat16", all_to_all_bytes=64 * MEGABYTE, copy_bytes=1024 * MEGABYTE)
 CPU_SIZES = Sizes(gemm=1024, dtype="float32", all_to_all_bytes=4 * MEGABYTE, copy_bytes=128 * MEGABYTE)
+# ``gemm`` is the number of rows and columns of the matrices.
 SECONDS = {"gemm": 2.0, "all_to_all": 1.0, "copy": 0.5}
 """Duration of each measurement in seconds. The warm-up before a measurement takes another fifth of this time."""
 TIMEOUT_S = 180.0
 """Time limit of the whole probe in seconds. Most of it is for importing torch from a slow file system."""
 LAG_S = 10.0
-"""Seconds until records of successful ranks must be visible on a shared file system."""
+"""Seconds that a shared file system may take to show the records of ranks that have succeeded."""
 MAX_RECORD_BYTES = 65536
+MAX_CAUSES = 64
+"""Maximum number of other faults in a probe."""
 
 
 class ProbeError(EngineError):
-    """The nodes could not be probed. The message says why and what to do."""
+    """Raised if the nodes could not be probed. The message says why and what to do."""
 
     exit_code = EXIT_CODES["INVALID"]
 
@@ -56,10 +59,15 @@ def probe(
 ) -> list[NodeProbe]:
     """Probe all hosts of ``seat`` at the same time, with ``ranks`` ranks in total.
 
-    Return one NodeProbe for each host, in the seat's order. ``scratch`` is a private folder that all hosts share; it is
-    emptied first. ``python`` is an interpreter that has torch. ``gpus`` says whether each rank uses a GPU; None means
-    that ranks use GPUs if the nodes have any. To test the judgement, ``slowed`` maps a rank to the percentage by which
-    its matrix product is enlarged. Raises ProbeError, and the errors of ``Seat.run``.
+    Return one NodeProbe for each host, in the seat's order. Raises ProbeError, and the errors of ``Seat.run``.
+
+    scratch   Private folder that all hosts share. It is emptied first.
+    now       Time of the probe, for its record.
+    python    Interpreter that has torch.
+    gpus      Whether each rank uses a GPU. None means that ranks use GPUs if the nodes have any.
+    sizes     Sizes of the measurements. None selects GPU_SIZES or CPU_SIZES.
+    seconds   Duration of each measurement, by name.
+    slowed    For tests of the judgement: rank -> percentage by which its matrix product is enlarged.
     """
     hosts = seat.allocation.hosts
     if ranks < 1 or ranks % len(hosts) or len(set(hosts)) != len(hosts):
@@ -95,100 +103,118 @@ def probe(
             readable=(guest_folder(), request),
         )
     )
-    raws = _read_records(record, ranks, nonce, result, hosts)
+    rank_probes = _read_records(record, ranks, nonce, result, hosts)
     shutil.rmtree(record.parent / "torchrun", ignore_errors=True)
-    return _combine_by_host(raws, seat, probe_sizes, result, format_time(now))
+    return _combine_by_host(rank_probes, seat, probe_sizes, result, format_time(now))
 
 
 def _read_records(
     record: Path, ranks: int, nonce: str, result: LaunchResult, hosts: Sequence[str]
 ) -> list[RawNodeProbe]:
-    """Return the records of all ranks. Raises ProbeError if a record is missing or invalid."""
+    """Return the records of all ranks, in the order of the ranks. Raises ProbeError if one is missing or invalid.
+
+    ``record`` is the path of a record, with ``{rank}`` in place of the rank's number. ``nonce`` is the request's.
+    """
+    ranks_per_host = ranks // len(hosts)
     paths = [Path(str(record).replace("{rank}", str(rank))) for rank in range(ranks)]
     deadline = time.monotonic() + (LAG_S if result.exit_code == 0 else 0.0)
     while not all(path.exists() for path in paths) and time.monotonic() < deadline:
         time.sleep(0.1)
-    raws: dict[int, RawNodeProbe] = {}
+    rank_probes: dict[int, RawNodeProbe] = {}
     for rank, path in enumerate(paths):
         if not path.exists():
             continue
-        source = f"rank {rank} on {hosts[rank * len(hosts) // ranks]}"
+        source = f"rank {rank} on {hosts[rank // ranks_per_host]}"
         try:
-            raw = read_record(path, RawNodeProbe, MAX_RECORD_BYTES)
+            rank_probe = read_record(path, RawNodeProbe, MAX_RECORD_BYTES)
         except RecordError as error:
             raise ProbeError(f"{source}: {printable(str(error))}", "the node was not judged") from error
-        if raw.refusal:
-            raise ProbeError(f"{source}: {printable(raw.refusal)}")
-        if fault := _find_fault(raw, rank, nonce, result.wall_s):
+        if rank_probe.refusal:
+            raise ProbeError(f"{source}: {printable(rank_probe.refusal)}")
+        if fault := _find_fault(rank_probe, rank, nonce, result.wall_s):
             raise ProbeError(f"{source}: {fault}", "the node was not judged")
-        raws[rank] = raw
-    if len(raws) == ranks and result.exit_code == 0:
-        return [raws[rank] for rank in range(ranks)]
-    missing = [f"{rank} on {hosts[rank * len(hosts) // ranks]}" for rank in range(ranks) if rank not in raws]
+        rank_probes[rank] = rank_probe
+    if len(rank_probes) == ranks and result.exit_code == 0:
+        return [rank_probes[rank] for rank in range(ranks)]
+    missing = [f"{rank} on {hosts[rank // ranks_per_host]}" for rank in range(ranks) if rank not in rank_probes]
     how = f"did not end within {TIMEOUT_S:.0f} s" if result.timed_out else describe_exit(result.exit_code)
     missing_text = f" without a record of rank {', '.join(missing[:8])}" if missing else ""
     raise ProbeError(f"the reference probe {how}{missing_text}; its last lines:\n{result.log_tail}".rstrip())
 
 
-def _find_fault(raw: RawNodeProbe, rank: int, nonce: str, wall_s: float) -> str:
-    """Return why a well-formed record cannot be the result of this probe; '' if it can."""
-    if raw.request != nonce or raw.rank != rank:
+def _find_fault(rank_probe: RawNodeProbe, rank: int, nonce: str, wall_s: float) -> str:
+    """Return why a well-formed record cannot be the result of this probe; '' if it can.
+
+    ``wall_s`` is the duration of the whole probe. Half of the repetitions of a measurement take at least the median, so
+    their sum must be shorter.
+    """
+    if rank_probe.request != nonce or rank_probe.rank != rank:
         return "its record answers another request"
-    if raw.gemm is None or raw.copy_ is None or raw.device is None or raw.clock_s is None:
+    required = (rank_probe.gemm, rank_probe.copy_, rank_probe.device, rank_probe.clock_s)
+    if any(value is None for value in required):
         return "its record is incomplete"
-    for timing in (raw.gemm, raw.local_all_to_all, raw.all_to_all, raw.copy_):
-        if timing is not None and (timing.n * timing.median_s / 2 > wall_s or timing.fast_s > timing.median_s):
-            return "its times are inconsistent"  # half of the repetitions took at least the median
+    for timing in (rank_probe.gemm, rank_probe.local_all_to_all, rank_probe.all_to_all, rank_probe.copy_):
+        if timing is None:
+            continue
+        slower_half_s = timing.n / 2 * timing.median_s
+        if slower_half_s > wall_s or timing.fast_s > timing.median_s:
+            return "its times are inconsistent"
     return ""
 
 
 def _combine_by_host(
-    raws: Sequence[RawNodeProbe], seat: Seat, sizes: Sizes, result: LaunchResult, when: str
+    rank_probes: Sequence[RawNodeProbe], seat: Seat, sizes: Sizes, result: LaunchResult, when: str
 ) -> list[NodeProbe]:
+    """Return one probe for each host: for each measurement, its slowest rank. Raises ProbeError.
+
+    The health of the machine during the probe is known only if there is a single host.
+    """
     hosts, allocation = seat.allocation.hosts, seat.allocation
-    ranks_per_host = len(raws) // len(hosts)
-    median_clock_s = median(raw.clock_s or 0.0 for raw in raws)
+    ranks_per_host = len(rank_probes) // len(hosts)
+    median_clock_s = median(rank_probe.clock_s or 0.0 for rank_probe in rank_probes)
     health = result.health if len(hosts) == 1 else None
     probes = []
     for number, host in enumerate(hosts):
-        host_raws = raws[number * ranks_per_host : (number + 1) * ranks_per_host]
-        gemm, local, together, copy = (
-            _slowest(host_raws, measure) for measure in ("gemm", "local_all_to_all", "all_to_all", "copy")
-        )
+        host_probes = rank_probes[number * ranks_per_host : (number + 1) * ranks_per_host]
+        first = host_probes[0]
+        gemm, copy = _slowest(host_probes, "gemm"), _slowest(host_probes, "copy")
+        local_exchange, exchange = _slowest(host_probes, "local_all_to_all"), _slowest(host_probes, "all_to_all")
+        needs_local_exchange, needs_exchange = ranks_per_host > 1, len(hosts) > 1
         if (
             gemm is None
             or copy is None
-            or (local is None) != (ranks_per_host == 1)
-            or (together is None) != (len(hosts) == 1)
+            or (local_exchange is not None) != needs_local_exchange
+            or (exchange is not None) != needs_exchange
         ):
             raise ProbeError(f"{host}: its ranks did not measure what was requested", "the node was not judged")
+        # The seat's node describes its first host, so it has the driver of hosts with the same devices only.
+        has_same_device = first.device_name == rank_probes[0].device_name
         document = {
             "host": host,
             "when": when,
-            "node_class": _node_class(host_raws, raws[0], seat.node),
-            "driver": host_raws[0].driver
-            or (seat.node.driver if host_raws[0].device_name == raws[0].device_name else None),
+            "node_class": _node_class(host_probes, rank_probes[0], seat.node),
+            "driver": first.driver or (seat.node.driver if has_same_device else None),
             "container": seat.node.container,
-            "software": f"torch {host_raws[0].torch}",
-            "device": host_raws[0].device,
-            "device_name": printable(host_raws[0].device_name),
+            "software": f"torch {first.torch}",
+            "device": first.device,
+            "device_name": printable(first.device_name),
             "ranks": ranks_per_host,
             "hosts": hosts,
             "engine": allocation.engine,
             "job": allocation.job,
             "sizes": sizes,
             "gemm": gemm,
-            "gemm_rank": max(host_raws, key=lambda raw: raw.gemm.median_s if raw.gemm else 0.0).rank,
-            "local_all_to_all": local,
-            "all_to_all": together,
+            "gemm_rank": max(host_probes, key=_gemm_s).rank,
+            "local_all_to_all": local_exchange,
+            "all_to_all": exchange,
             "copy": copy,
             "gemm_tflops": 2 * sizes.gemm**3 / gemm.median_s / 1e12,
-            "local_all_to_all_gbs": _bandwidth_gbs(sizes, local, ranks_per_host),
-            "all_to_all_gbs": _bandwidth_gbs(sizes, together, len(raws)),
-            "copy_gbs": 2 * sizes.copy_bytes / copy.median_s / 1e9,
-            "skew_s": median(raw.clock_s or 0.0 for raw in host_raws) - median_clock_s,
+            "local_all_to_all_gbs": _bandwidth_gbs(sizes, local_exchange, ranks_per_host),
+            "all_to_all_gbs": _bandwidth_gbs(sizes, exchange, len(rank_probes)),
+            "copy_gbs": 2 * sizes.copy_bytes / copy.median_s / 1e9,  # each byte is read and written
+            "skew_s": median(rank_probe.clock_s or 0.0 for rank_probe in host_probes) - median_clock_s,
             "others_share": health.during.cpu.other_share if health else None,
-            "causes": [cause.text for cause in health.causes if cause.outside][:64] if health else [],
+            "causes": [cause.text for cause in health.causes if cause.outside][:MAX_CAUSES] if health else [],
         }
         try:
             probes.append(NodeProbe.model_validate(document))
@@ -197,22 +223,35 @@ def _combine_by_host(
     return probes
 
 
-def _slowest(raws: Sequence[RawNodeProbe], measure: Measure) -> RepeatedTiming | None:
+def _gemm_s(rank_probe: RawNodeProbe) -> float:
+    """Return the seconds of a rank's matrix product."""
+    return rank_probe.gemm.median_s if rank_probe.gemm is not None else 0.0
+
+
+def _slowest(host_probes: Sequence[RawNodeProbe], measure: Measure) -> RepeatedTiming | None:
     """Return the timing of the slowest rank of one host; None if a rank did not make this measurement."""
-    timings: list[RepeatedTiming | None] = [raw.copy_ if measure == "copy" else getattr(raw, measure) for raw in raws]
+    timings: list[RepeatedTiming | None] = [
+        rank_probe.copy_ if measure == "copy" else getattr(rank_probe, measure) for rank_probe in host_probes
+    ]
     measured = [timing for timing in timings if timing is not None]
-    return max(measured, key=lambda timing: timing.median_s) if len(measured) == len(raws) else None
+    return max(measured, key=lambda timing: timing.median_s) if len(measured) == len(timings) else None
 
 
-def _node_class(host_raws: Sequence[RawNodeProbe], first: RawNodeProbe, node: Node) -> str:
-    """Return the class of a host.
+def _node_class(host_probes: Sequence[RawNodeProbe], first_rank: RawNodeProbe, node: Node) -> str:
+    """Return the class of the host whose ranks are ``host_probes``. ``node`` describes the seat.
 
-    If the host has the same kind of device as the seat's first node, it has the class of the seat. Otherwise the class
+    If the host has the same kind of device as the seat's first rank, it has the class of the seat. Otherwise the class
     names the host's own devices.
     """
-    name = host_raws[0].device_name
-    return node.node_class if name == first.device_name else clip_label(printable(f"{len(host_raws)} x {name}"))
+    device_name = host_probes[0].device_name
+    if device_name == first_rank.device_name:
+        return node.node_class
+    return clip_label(printable(f"{len(host_probes)} x {device_name}"))
 
 
 def _bandwidth_gbs(sizes: Sizes, timing: RepeatedTiming | None, ranks: int) -> float | None:
-    return sizes.all_to_all_bytes * (ranks - 1) / ranks / timing.median_s / 1e9 if timing else None
+    """Return the GB/s that a rank sends to the other ranks in an all-to-all; None if it was not measured."""
+    if timing is None:
+        return None
+    bytes_to_others = sizes.all_to_all_bytes * (ranks - 1) / ranks
+    return bytes_to_others / timing.median_s / 1e9

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from regbot.bisect.exact import (
     ValueStep,
     changes_on_line,
-    code_classes,
+    find_places,
     max_measurements,
     next_in_history,
     next_on_line,
     remaining_hypotheses,
 )
-from regbot.bisect.exact_search import ExactSpan, ValueChange, class_values, find_changes, next_requests
+from regbot.bisect.exact_search import ExactSpan, ValueChange, find_changes, next_requests, place_values
 from regbot.bisect.noisy import MeasurementRequest
 from regbot.records.bisection import Observation, Point
 from support.bisect_cases import Values, graph, key, line, log2_up, number_of, point, trace
@@ -34,7 +34,7 @@ def on_line(
 
     With several slots, what is running ends in any order.
     """
-    of = code_classes([number in same for number in range(len(states))])
+    of = find_places([number in same for number in range(len(states))])
     heavy = [(weights or {}).get(number, 1.0) for number in range(len(states))]
     known: dict[int, str] = {}
     broken: set[int] = set()
@@ -170,7 +170,7 @@ def test_neighbours_of_the_culprit_that_are_broken_are_reported_with_it() -> Non
 def test_points_that_run_the_same_code_share_one_measurement(
     same: set[int], choice: int, broken: set[int], n: int
 ) -> None:
-    of = code_classes([number in same for number in range(41)])
+    of = find_places([number in same for number in range(41)])
     firsts = sorted(set(of))
     culprit = firsts[choice % len(firsts)]
     states = [
@@ -316,7 +316,7 @@ def test_a_history_ends_in_a_set_that_no_measurable_point_divides(
     measurable = np.array([number not in broken for number in range(last + 1)])
     alike = (affected[:, measurable] == affected[culprit - 1, measurable]).all(axis=1)
     assert list(result.candidates) == (np.flatnonzero(alike) + 1).tolist()
-    known, _ = class_values(stretch, "", made)
+    known, _ = place_values(stretch, "", made)
     assert known[result.before] == known[0]
     assert not affected[culprit - 1, result.before]
 
@@ -355,11 +355,11 @@ def test_a_history_measures_the_same_code_once(parents: list[list[int]], choice:
     same = {number for number in same if number < len(parents) and parents[number] == [number - 1]}
     points, affected = graph(parents, same)
     stretch = ExactSpan(tuple(points), affected)
-    culprit = stretch.class_starts[choice % len(stretch.class_starts)]
+    culprit = stretch.places[choice % len(stretch.places)]
     states = states_of(points, affected, culprit) if culprit else [False] * len(points)
     values = Values(lambda number, _: states[number])
     made = trace(stretch, values, most_runs=100)
-    assert {number for number, _ in values.made} <= set(stretch.class_starts)
+    assert {number for number, _ in values.made} <= set(stretch.places)
     assert len(values.made) == len(set(values.made))
     result = find_changes(stretch, "", made, lambda _: None)
     assert [each.candidates for each in result] == ([(culprit,)] if culprit else [])
@@ -484,8 +484,8 @@ def test_one_measurement_that_failed_does_not_outweigh_one_that_did_not() -> Non
     stretch = stretch_of(4)
     made = trace(stretch, Values(lambda number, _: number >= 2))
     failed = made[-1].model_copy(update={"usable": False, "state": "", "reason": "no memory"})
-    assert class_values(stretch, "", [*made, failed]) == class_values(stretch, "", made)
-    assert class_values(stretch, "", [failed, *made]) == class_values(stretch, "", made)
+    assert place_values(stretch, "", [*made, failed]) == place_values(stretch, "", made)
+    assert place_values(stretch, "", [failed, *made]) == place_values(stretch, "", made)
 
 
 def merged(culprit: int, at: int = 5) -> tuple[ExactSpan, Callable[[Point], ExactSpan | None], Values]:

@@ -19,7 +19,9 @@ from regbot.text.clip import clip
 OUTAGE_S = 300.0
 """Seconds to retry commands while the controller does not answer."""
 RETRY_S = 1.0
+"""Seconds between two attempts at a command."""
 COMMAND_S = 60.0
+"""Time limit of one command."""
 FRESH_S = 0.5
 """Age in seconds up to which a list of all jobs is used again, without a new query."""
 
@@ -38,7 +40,9 @@ OUTAGE_MESSAGES = (
 its nodes have. The same command may succeed later."""
 
 KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
+"""Variables of Slurm that the commands keep. They say which cluster to contact and how to log in."""
 DROPPED_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SCANCEL_", "SCONTROL_")
+"""All other variables with these prefixes are removed, because they would change options of the commands."""
 
 WAITING_STATES = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 RUNNING_STATES = frozenset({"RUNNING"})
@@ -51,16 +55,18 @@ class Job:
     state: str
     """State in squeue's long form: RUNNING, PENDING, PREEMPTED."""
     reason: str
+    """Why the job waits or has ended, in Slurm's words; 'None' if there is no reason."""
     hosts: str
     """The job's nodes in Slurm's compressed notation; '' if it has no nodes yet."""
     cpus: int
+    """Number of processors of all its nodes together."""
 
 
 class Slurm:
     """Runs Slurm's commands. Thread-safe.
 
-    ``environment`` is the environment of the commands, without variables that would change their options. The default
-    is the environment of this process. ``outage_s`` is how many seconds to retry while the controller does not answer.
+    ``environment`` is the environment of the commands; None for that of this process. Variables that would change
+    options of the commands are removed. ``outage_s`` is how many seconds to retry while the controller does not answer.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None, outage_s: float = OUTAGE_S) -> None:
@@ -84,14 +90,14 @@ class Slurm:
     def submit(self, options: Sequence[str], script: str, tag: str) -> str:
         """Submit ``script`` as a job and return its number. Raises NoSeatError with Slurm's error.
 
-        ``tag`` is unique to this job. If the controller stops answering during a submission, regbot looks for a job
-        with this tag before it submits again. So the job is not submitted twice.
+        ``tag`` is unique to this job. If the controller stops answering during a submission, the job may have been
+        accepted. So this method looks for a job with the tag before it submits again.
         """
         arguments = ["sbatch", "--parsable", f"--comment={tag}", *options]
         deadline = time.monotonic() + self._outage_s
         while True:
             result = self._run_once(arguments, script)
-            if not result.returncode:
+            if result.returncode == 0:
                 number = result.stdout.strip().partition(";")[0]
                 # The cached list of jobs is older than this job. A new query after each submission would be too slow.
                 with self._lock:
@@ -108,14 +114,18 @@ class Slurm:
 
     def find_tagged(self, tag: str) -> list[str]:
         """Return the numbers of this user's active jobs that carry ``tag``."""
-        lines = self.query(["squeue", "--me", "--noheader", "--format=%i|%k"]).splitlines()
-        return [line.partition("|")[0].strip() for line in lines if line.partition("|")[2].strip() == tag]
+        numbers = []
+        for line in self.query(["squeue", "--me", "--noheader", "--format=%i|%k"]).splitlines():
+            number, _, comment = line.partition("|")
+            if comment.strip() == tag:
+                numbers.append(number.strip())
+        return numbers
 
     def jobs(self) -> Mapping[str, Job]:
         """Return this user's jobs by number. Jobs that ended a short while ago are included."""
         with self._lock:
             if time.monotonic() - self._queried_at > FRESH_S:
-                fields = "%i|%T|%r|%C|%N"
+                fields = "%i|%T|%r|%C|%N"  # number, state, reason, processors, nodes
                 lines = self.query(["squeue", "--me", "--noheader", "--states=all", "--array", f"--format={fields}"])
                 self._jobs = dict(_parse_job(line) for line in lines.splitlines() if line.count("|") >= 4)
                 self._queried_at = time.monotonic()
@@ -154,14 +164,17 @@ class Slurm:
         return result.stdout
 
     def _run_with_retries(self, arguments: Sequence[str], stdin: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command, again and again during an outage of the controller, and return the last result."""
         deadline = time.monotonic() + self._outage_s
         while True:
             result = self._run_once(arguments, stdin)
-            if not result.returncode or not is_outage(result.stderr) or time.monotonic() > deadline:
+            should_retry = result.returncode != 0 and is_outage(result.stderr) and time.monotonic() <= deadline
+            if not should_retry:
                 return result
             time.sleep(RETRY_S)
 
     def _run_once(self, arguments: Sequence[str], stdin: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command. A command that exceeds its time limit returns the error message of an outage."""
         try:
             return subprocess.run(
                 arguments,
@@ -180,7 +193,7 @@ class Slurm:
                 "--engine slurm needs a machine that submits to a Slurm cluster",
             ) from error
         except subprocess.TimeoutExpired:
-            return subprocess.CompletedProcess(list(arguments), 1, "", "socket timed out")
+            return subprocess.CompletedProcess(list(arguments), returncode=1, stdout="", stderr="socket timed out")
 
 
 def is_outage(message: str) -> bool:
@@ -189,20 +202,23 @@ def is_outage(message: str) -> bool:
 
 
 def _parse_job(line: str) -> tuple[str, Job]:
+    """Return the number of a job and the job, from a line of squeue."""
     number, state, reason, cpus, hosts = line.split("|", 4)
     return number, Job(state, reason, hosts, int(cpus) if cpus.isdigit() else 0)
 
 
 def _parse_fields(line: str) -> dict[str, str]:
-    """Parse ``A=1 B=2`` to a dictionary. A value may contain blanks. It extends to the next key."""
+    """Parse ``A=1 B=2 3`` to ``{"A": "1", "B": "2 3"}``. A value may contain blanks. It extends to the next key."""
     fields: dict[str, str] = {}
-    last = ""
+    last_key = ""
     for word in line.split():
-        key, equals, value = word.partition("=")
-        if equals and key and key.replace(":", "").replace("_", "").replace("/", "").isalnum():
-            fields[key], last = value, key
-        elif last:
-            fields[last] += f" {word}"
+        key, equals_sign, value = word.partition("=")
+        is_key = key.replace(":", "").replace("_", "").replace("/", "").isalnum()
+        if equals_sign and is_key:
+            fields[key] = value
+            last_key = key
+        elif last_key:
+            fields[last_key] += f" {word}"
     return fields
 
 

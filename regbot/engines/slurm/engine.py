@@ -26,9 +26,12 @@ from regbot.records.run import Node
 class SlurmEngine:
     """Engine whose seats are jobs in one partition. It is a context manager that releases all reservations on exit.
 
+    A seat is a set of reserved nodes. Each timed session has a seat of its own. The traces of all sessions share one.
+
     ``folder`` must be on a file system that all nodes share. Checkouts and results must be on such a file system too.
-    ``excluded_hosts`` returns the hosts that must not be used at the moment, for example hosts in quarantine.
-    If ``rotate`` is set, a timed seat gets other nodes than the last seat with the same name, if enough are idle.
+    ``excluded_hosts`` returns the hosts that must not be used at the moment, for example hosts in quarantine. With
+    ``rotate``, a timed seat gets other nodes than the last seat with the same name (``rotation.py``), if enough are
+    idle.
     """
 
     name = "slurm"
@@ -68,12 +71,16 @@ class SlurmEngine:
     @property
     def gpus(self) -> int:
         """Largest number of GPUs in one seat: the GPUs of all nodes of the partition."""
-        per_node = self._settings.gpus_per_node
-        return (self._partition.gpus if per_node is None else per_node) * len(self._partition.nodes)
+        gpus_per_node = self._settings.gpus_per_node
+        if gpus_per_node is None:
+            gpus_per_node = self._partition.gpus
+        return gpus_per_node * len(self._partition.nodes)
 
     def run(self, launch: Launch) -> LaunchResult:
-        """Run an untimed ``launch`` on one node, in parallel with others. The first call reserves the node, without
-        GPUs. Raises EngineError."""
+        """Run an untimed ``launch`` on the trace node, in parallel with other launches. Raises EngineError.
+
+        The first call reserves this node, without GPUs.
+        """
         try:
             return self._trace_seat.run(launch)
         except SeatLostError:  # retry once on another node
@@ -92,8 +99,10 @@ class SlurmEngine:
                 yield seat
 
     def describe(self, needs: Needs) -> Node | None:
-        """Return the node of the last seat with the same layout; None if there was none. Raises NoSeatError if the
-        layout is impossible."""
+        """Return the node of the last seat with the same layout; None if there was no such seat.
+
+        Raises NoSeatError if the layout is impossible.
+        """
         try:
             return Node.model_validate_json(self._node_file(self._layout(needs)).read_bytes())
         except (OSError, ValueError):
@@ -117,6 +126,7 @@ class SlurmEngine:
 
     @contextmanager
     def _reserve_seat(self, needs: Needs, layout: SeatLayout) -> Iterator[Seat]:
+        """Submit a job for the nodes, wait until it runs, and yield its nodes as a seat. Raises NoSeatError."""
         settings = self._settings.model_copy(update={"exclude": sorted(self._find_excluded(needs, layout))})
         folder = self._folder / f"seat-{secrets.token_hex(6)}"
         reservation = Reservation(self._slurm, settings, self._partition, layout, needs, folder)
@@ -129,30 +139,33 @@ class SlurmEngine:
             self._release(reservation)
 
     def _find_excluded(self, needs: Needs, layout: SeatLayout) -> frozenset[str]:
-        """Return the hosts that a seat must not use: those of the settings and those in quarantine.
+        """Return the hosts that a seat must not use.
 
-        If the engine rotates nodes (``rotation.py``), the seat may use only idle hosts that the last seat did not use,
-        if there are enough of them. All other hosts are then returned. Raises NoSeatError if too few hosts are left.
+        These are the hosts that the settings exclude, and the hosts in quarantine. With rotation (``rotation.py``), the
+        seat must use idle hosts that the last seat did not use. Then all other hosts are returned. If there are too few
+        such hosts, the seat is not rotated. Raises NoSeatError if the quarantine leaves too few hosts.
         """
         hosts = frozenset(self._partition.nodes)
         quarantined = self._excluded_hosts() & hosts
         excluded = quarantined | frozenset(self._settings.exclude)
-        if quarantined and len(remaining := usable_nodes(self._slurm, self._partition.nodes, excluded)) < layout.nodes:
-            raise NoSeatError(
-                f"{needs.name}: needs {layout.nodes} nodes, and only {len(remaining)} of partition "
-                f"{self._partition.name} are usable: {', '.join(sorted(quarantined))} in quarantine "
-                "('regbot node list' says why)"
-            )
-        # The nodes of a reservation are chosen by its owner, and other nodes would never become part of it.
+        if quarantined:
+            usable_hosts = usable_nodes(self._slurm, self._partition.nodes, excluded)
+            if len(usable_hosts) < layout.nodes:
+                raise NoSeatError(
+                    f"{needs.name}: needs {layout.nodes} nodes, and only {len(usable_hosts)} of partition "
+                    f"{self._partition.name} are usable: {', '.join(sorted(quarantined))} in quarantine "
+                    "('regbot node list' says why)"
+                )
+        # An operator chooses the nodes of ``slurm.reservation``, so a seat in it is not rotated.
         if self._rotation is None or self._settings.reservation:
             return excluded
-        others = find_other_hosts(self._slurm, hosts - excluded, self._rotation.last_hosts(needs.name))
-        return hosts - others if len(others) >= layout.nodes else excluded
+        new_hosts = find_other_hosts(self._slurm, hosts - excluded, self._rotation.last_hosts(needs.name))
+        return hosts - new_hosts if len(new_hosts) >= layout.nodes else excluded
 
     def _release(self, reservation: Reservation) -> None:
         try:
             reservation.release()
-        except NoSeatError as error:  # the runs in this reservation are complete, so the error is only reported
+        except NoSeatError as error:  # the runs of this reservation have ended, so the error is only reported
             self._say(str(error))
         self._reservations.discard(reservation)
 

@@ -16,11 +16,12 @@ POLL_S = 2.0
 def main() -> None:
     """Keep the nodes until regbot is gone or has released them.
 
-    Arguments: the reservation's folder, and after how many seconds without a heartbeat to end.
+    Arguments of the script: the folder of the reservation, and the seconds without a heartbeat after which it ends.
     """
-    folder, silent_s = Path(sys.argv[1]), float(sys.argv[2])
-    last_beat, since = "", time.monotonic()
-    while time.monotonic() - since < silent_s:
+    _, folder_argument, seconds_argument = sys.argv
+    folder, silent_s = Path(folder_argument), float(seconds_argument)
+    last_beat, last_beat_at = "", time.monotonic()
+    while time.monotonic() - last_beat_at < silent_s:
         if (folder / "released").exists():
             return
         try:
@@ -28,7 +29,7 @@ def main() -> None:
         except OSError:  # the shared file system is temporarily unavailable
             beat = ""
         if beat and beat != last_beat:
-            last_beat, since = beat, time.monotonic()
+            last_beat, last_beat_at = beat, time.monotonic()
         time.sleep(POLL_S)
     print(f"no heartbeat of regbot for {silent_s:.0f} s: the nodes are released", flush=True)
 

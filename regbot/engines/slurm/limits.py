@@ -1,6 +1,7 @@
 """Limits of a partition, as the Slurm controller reports them. A request that they forbid is refused before
 queueing."""
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -13,15 +14,18 @@ _GPUS = re.compile(r"(?:^|,)gpu(?::(?!\d+(?:[(,]|$))[^:,(]+)?:(\d+)")
 """Matches a GPU count in Slurm's Gres. The GPU type before the count is optional. A type may begin with a digit, such
 as ``1g.10gb`` for a part of a divided GPU."""
 UNUSABLE_STATES = ("DOWN", "DRAIN", "FAIL", "NOT_RESPONDING", "POWERED_DOWN", "MAINT")
+"""Words in the state of a node on which no job starts."""
 
 
 @dataclass(frozen=True)
 class SeatLayout:
-    """Layout of a seat: the number of nodes, and the number of ranks and GPUs on each node."""
+    """Layout of a seat, the nodes of one session."""
 
     nodes: int
     ranks: int
+    """Number of ranks on each node; 0 for a program of one process."""
     gpus: int
+    """Number of GPUs on each node."""
 
 
 @dataclass(frozen=True)
@@ -42,38 +46,48 @@ def find_partition(slurm: Slurm, name: str) -> Partition:
 
     Raises NoSeatError if the partition does not exist. The error lists all partitions.
     """
-    entries = slurm.show("partition")
-    default = [entry for entry in entries if entry.get("Default") == "YES"]
-    matches = [entry for entry in entries if entry.get("PartitionName") == name] if name else default
+    partitions = slurm.show("partition")
+    if name:
+        matches = [partition for partition in partitions if partition.get("PartitionName") == name]
+    else:
+        matches = [partition for partition in partitions if partition.get("Default") == "YES"]
     if not matches:
-        names = ", ".join(sorted(entry.get("PartitionName", "?") for entry in entries)) or "none"
+        names = ", ".join(sorted(partition.get("PartitionName", "?") for partition in partitions)) or "none"
         fault = f"there is no partition {name!r}" if name else "the cluster has no default partition"
         raise NoSeatError(fault, f"set slurm.partition to one of: {names}")
     match = matches[0]
-    hosts = tuple(slurm.expand_hosts(match["Nodes"])) if match.get("Nodes") not in (None, "", "(null)") else ()
+    has_nodes = match.get("Nodes") not in (None, "", "(null)")
+    hosts = tuple(slurm.expand_hosts(match["Nodes"])) if has_nodes else ()
     nodes = [node for node in slurm.show("node") if node.get("NodeName") in hosts]
-    gpus = max((parse_gpus(node.get("Gres", "")) for node in nodes), default=0)
     return Partition(
-        match["PartitionName"], hosts, gpus, parse_minutes(match.get("MaxTime", "UNLIMITED")), match.get("State", "UP")
+        name=match["PartitionName"],
+        nodes=hosts,
+        gpus=max((parse_gpus(node.get("Gres", "")) for node in nodes), default=0),
+        minutes=parse_minutes(match.get("MaxTime", "UNLIMITED")),
+        state=match.get("State", "UP"),
     )
 
 
 def plan_layout(needs: Needs, settings: SlurmSettings, partition: Partition) -> SeatLayout:
-    """Return the layout of a seat for ``needs`` in ``partition``. Raises NoSeatError if no layout is possible."""
+    """Return the layout of a seat for ``needs`` in ``partition``. Raises NoSeatError if no layout is possible.
+
+    There are three cases. A program of one process gets all GPUs of its nodes. Ranks on GPUs get one GPU each, and as
+    many ranks share a node as the node has GPUs. Ranks on CPUs are spread evenly over ``settings.nodes`` nodes.
+    """
     node_gpus = settings.gpus_per_node if settings.gpus_per_node is not None else partition.gpus
-    if not needs.ranks:
-        layout = SeatLayout(settings.nodes or 1, 0, node_gpus)
+    if needs.ranks == 0:
+        layout = SeatLayout(settings.nodes or 1, ranks=0, gpus=node_gpus)
     elif needs.gpus:
         ranks_per_node = settings.ranks_per_node or min(node_gpus, needs.gpus)
-        if not node_gpus:
+        if node_gpus == 0:
             raise NoSeatError(
                 f"{needs.name}: needs {needs.gpus} GPUs, and no node of partition {partition.name} has any (Gres)",
                 "choose another slurm.partition, or time the variant cpu",
             )
-        layout = SeatLayout(-(-needs.ranks // ranks_per_node), ranks_per_node, ranks_per_node)
+        layout = SeatLayout(math.ceil(needs.ranks / ranks_per_node), ranks=ranks_per_node, gpus=ranks_per_node)
     else:
         nodes = settings.nodes or 1
-        layout = SeatLayout(nodes, -(-needs.ranks // nodes), 0)
+        layout = SeatLayout(nodes, ranks=math.ceil(needs.ranks / nodes), gpus=0)
     if layout.gpus > partition.gpus:
         raise NoSeatError(
             f"{needs.name}: needs {layout.gpus} GPUs on each node, and the nodes of partition {partition.name} have "
@@ -116,6 +130,8 @@ def parse_minutes(limit: str) -> float | None:
         return None
     days, _, clock = limit.rpartition("-")
     parts = [int(part) for part in clock.split(":")]
-    # Without days and with fewer than three parts, the first part is minutes. Otherwise the first part is hours.
-    units = (60.0, 1.0, 1 / 60) if days or len(parts) == 3 else (1.0, 1 / 60)
-    return int(days or 0) * 1440 + sum(part * unit for part, unit in zip(parts, units, strict=False))
+    # The first part is hours after days ("1-02") and in "H:M:S". It is minutes in "M" and "M:S".
+    begins_with_hours = bool(days) or len(parts) == 3
+    minutes_per_unit = (60.0, 1.0, 1 / 60) if begins_with_hours else (1.0, 1 / 60)
+    clock_minutes = sum(part * unit for part, unit in zip(parts, minutes_per_unit, strict=False))
+    return int(days or 0) * 24 * 60 + clock_minutes

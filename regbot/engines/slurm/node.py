@@ -21,20 +21,23 @@ from regbot.engines.local import LocalEngine
 from regbot.engines.sandbox import Sandbox, bubblewrap_version
 from regbot.health.machine import this_node, without_gpus
 
+STDIN = 0
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 """Variables that name the GPUs which Slurm has assigned to a job."""
 NUM_PORTS = 16
 """Number of free ports that a node reports."""
 LINE_CHARACTERS, END = 400, "=end"
+"""Maximum length of a line of a message, and the line that ends a message."""
 BEGUN = "begun"
+"""Message that a node sends before it starts to work on the request."""
 PR_SET_DUMPABLE = 4
 
 
 def collect_facts(folder: Path, sandbox: Sandbox | None, has_gpus: bool) -> dict[str, Any]:
-    """Return facts about this node: its class, whether it sees ``folder``, and free ports.
+    """Return facts about this node: its class, whether it sees the reservation's ``folder``, and free ports.
 
-    ``has_gpus`` says whether the reservation includes GPUs.
-    The facts also have the version of the sandbox program, and why the sandbox does not work ('' if it works).
+    The facts also have the version of the sandbox program, and why the sandbox does not work ('' if it works). If the
+    reservation includes no GPUs (``has_gpus``), the node is described without its GPUs.
     """
     sockets = [socket.socket() for _ in range(NUM_PORTS)]
     try:
@@ -44,8 +47,9 @@ def collect_facts(folder: Path, sandbox: Sandbox | None, has_gpus: bool) -> dict
     finally:
         for listener in sockets:
             listener.close()
+    node = this_node() if has_gpus else without_gpus(this_node())
     return {
-        "node": (this_node() if has_gpus else without_gpus(this_node())).model_dump(),
+        "node": node.model_dump(),
         "sees_folder": (folder / "heartbeat").exists(),
         "ports": ports,
         "sandbox": bubblewrap_version() if sandbox is not None else "",
@@ -54,7 +58,10 @@ def collect_facts(folder: Path, sandbox: Sandbox | None, has_gpus: bool) -> dict
 
 
 def run_part(request: dict[str, Any], number: int) -> dict[str, Any]:
-    """Run the part of node ``number`` until it ends. Return its result, and the sizes of the files in its record."""
+    """Run this node's part of the request until it ends. Return its result, and the sizes of the files in its record.
+
+    ``number`` is the number of this node in the seat, from 0. It selects the command and the log.
+    """
     launch = Launch(
         command=tuple(request["commands"][number]),
         cwd=Path(request["cwd"]),
@@ -68,20 +75,26 @@ def run_part(request: dict[str, Any], number: int) -> dict[str, Any]:
         max_dir_bytes=request["max_dir_bytes"],
         timed_between=request["timed_between"] and tuple(request["timed_between"]),
     )
-    result = LocalEngine(sandbox=load_sandbox(request["sandbox"]), stamps=number == 0).unlocked_seat.run(launch)
+    # All nodes share the record folder, so only the first one sets the times of its files.
+    engine = LocalEngine(sandbox=load_sandbox(request["sandbox"]), stamps=number == 0)
+    result = engine.unlocked_seat.run(launch)
     health = result.health and result.health.model_dump(by_alias=True)
     return vars(result) | {"health": health, "files": file_sizes(launch.record_dir)}
 
 
 def _show_gpus_of_job(env: dict[str, str]) -> dict[str, str]:
-    """Return a launch's environment with this node's variables for the GPUs of the job, unless it hides all GPUs."""
-    if NO_GPUS.items() <= env.items():
+    """Return a launch's environment, with the variables that name this node's GPUs of the job.
+
+    A launch whose environment hides all GPUs keeps its environment.
+    """
+    hides_gpus = NO_GPUS.items() <= env.items()
+    if hides_gpus:
         return env
     return env | {name: os.environ[name] for name in GPU_VARIABLES if name in os.environ}
 
 
 def step_request(launch: Launch) -> dict[str, Any]:
-    """Return the part of the request that is the same for all nodes. It has no commands and logs, which differ."""
+    """Return the part of the request that is the same for all nodes, as JSON values. Command and log are left out."""
     fields = {field.name: getattr(launch, field.name) for field in dataclasses.fields(launch)}
     del fields["command"], fields["log"], fields["ranks"]
     return json.loads(json.dumps(fields, default=_to_json))  # type: ignore[no-any-return]
@@ -102,43 +115,46 @@ def load_sandbox(fields: dict[str, Any] | None) -> Sandbox | None:
     """Return the sandbox that a request contains; None if it contains none."""
     if fields is None:
         return None
-    return Sandbox(**{**fields, **{name: tuple(map(Path, fields[name])) for name in ("read", "write")}})
+    paths = {name: tuple(map(Path, fields[name])) for name in ("read", "write")}
+    return Sandbox(**{**fields, **paths})
 
 
 def print_marked(nonce: str, number: int, text: str) -> None:
     """Print ``text`` in short lines that begin with nonce and node number. srun would split longer lines."""
-    parts = [text[at : at + LINE_CHARACTERS] for at in range(0, len(text), LINE_CHARACTERS)]
-    for part in (*parts, END):
-        sys.stdout.write(f"{nonce} {number} {part}\n")
+    pieces = [text[start : start + LINE_CHARACTERS] for start in range(0, len(text), LINE_CHARACTERS)]
+    for piece in (*pieces, END):
+        sys.stdout.write(f"{nonce} {number} {piece}\n")
     sys.stdout.flush()
 
 
 def hide_process() -> None:
-    """Prevent other processes of the same user from opening this process's files. regbot trusts this process's
-    output."""
+    """Prevent other processes of the same user, such as the guest, from opening this process's files.
+
+    regbot trusts the output of this process, so the guest must not write to it.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _to_json(value: Any) -> Any:
+    """Convert a value that JSON does not know: a path to text, and any mapping to a dictionary."""
     return str(value) if isinstance(value, Path) else dict(value)
 
 
 def _exit_with_regbot() -> None:
-    """Exit when regbot is gone. The end of this process makes its supervisor kill all processes."""
-    while os.read(0, 4096):
+    """Exit when standard input closes, because regbot is then gone. The supervisor then kills all processes."""
+    while os.read(STDIN, 4096):
         pass
     os._exit(1)
 
 
 def main() -> None:
-    """Answer one request on standard output. Exit with code 1 if the guest failed, so that srun ends the other
-    nodes."""
+    """Answer the request on standard input. Exit with code 1 if the guest failed, so that srun ends the other nodes."""
     hide_process()
     line = bytearray()
     while not line.endswith(b"\n"):
-        data = os.read(0, 65536)
-        if not data:
+        data = os.read(STDIN, 65536)
+        if not data:  # regbot is gone
             return
         line += data
     request = json.loads(line)

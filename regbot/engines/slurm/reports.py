@@ -18,25 +18,30 @@ Reports = Mapping[int, Mapping[str, Any]]
 """Report of each node, by the node's number in the seat."""
 
 _MARKED = re.compile(r"^([0-9a-f]+) (\d{1,6}) (.*)$")
+"""A line of a node's program: nonce, number of the node, text."""
 _IGNORED_MESSAGE = "lacks support for cpu binding"
 
 
 def parse_messages(output: SupervisorOutput, nonce: str, nodes: int) -> dict[int, list[Any]]:
     """Return the complete messages of each node, by the node's number. The messages are BEGUN and the node's report.
 
-    Incomplete messages and other lines, such as messages of srun, are left out.
+    ``nonce`` marks the lines of this job step, and ``nodes`` is the number of nodes. A node splits a message into
+    lines, and ends it with the line END. Incomplete messages and other lines, such as messages of srun, are left out.
     """
-    parts: dict[int, list[str]] = {}
+    pieces: dict[int, list[str]] = {}
     messages: dict[int, list[Any]] = {number: [] for number in range(nodes)}
     for line in output.text.decode("utf-8", "replace").split("\n"):
         match = _MARKED.match(line)
-        if match is None or match[1] != nonce or int(match[2]) not in messages:
+        if match is None:
             continue
-        number = int(match[2])
-        if match[3] != END:
-            parts.setdefault(number, []).append(match[3])
+        line_nonce, number_text, piece = match.groups()
+        number = int(number_text)
+        if line_nonce != nonce or number not in messages:
             continue
-        text = "".join(parts.pop(number, []))
+        if piece != END:
+            pieces.setdefault(number, []).append(piece)
+            continue
+        text = "".join(pieces.pop(number, []))
         with suppress(ValueError):
             messages[number].append(text if text == BEGUN else json.loads(text))
     return messages
@@ -45,11 +50,16 @@ def parse_messages(output: SupervisorOutput, nonce: str, nodes: int) -> dict[int
 def combine_reports(
     reports: Mapping[int, Mapping[str, Any]], hosts: Sequence[str], logs: Sequence[Path]
 ) -> LaunchResult:
-    """Combine the nodes' results into one. The exit code and the log come from the node with the worst result."""
+    """Combine the nodes' results into one.
+
+    The exit code and the log come from the first node that timed out, or else from the first node that failed, or else
+    from the first node.
+    """
     results = list(reports.values())
-    worst = min(
-        reports, key=lambda number: (not reports[number]["timed_out"], reports[number]["exit_code"] == 0, number)
-    )
+    timed_out = [number for number, report in reports.items() if report["timed_out"]]
+    failed = [number for number, report in reports.items() if report["exit_code"] != 0]
+    worst = min(timed_out or failed or reports)
+    in_order = [(hosts[number], report) for number, report in sorted(reports.items())]
     return LaunchResult(
         exit_code=reports[worst]["exit_code"],
         timed_out=any(report["timed_out"] for report in results),
@@ -59,17 +69,16 @@ def combine_reports(
         unkilled=sum(report["unkilled"] for report in results),
         wall_s=max(report["wall_s"] for report in results),
         log_tail=log_tail(logs[worst]),
-        health=_combine_health(
-            {hosts[number]: report["health"] for number, report in sorted(reports.items()) if report["health"]}
-        ),
-        warnings=tuple(
-            f"{hosts[number]}: {text}" for number, report in sorted(reports.items()) for text in report["warnings"]
-        ),
+        health=_combine_health({host: report["health"] for host, report in in_order if report["health"]}),
+        warnings=tuple(f"{host}: {text}" for host, report in in_order for text in report["warnings"]),
     )
 
 
 def _combine_health(health_by_host: Mapping[str, Any]) -> Health | None:
-    """Combine the health of all nodes: the first node's processors and all nodes' GPUs. Causes begin with the host."""
+    """Combine the health of all nodes: the first node's processors and all nodes' GPUs.
+
+    A cause is a disturbance that the monitor has seen. With several nodes, its text begins with the host.
+    """
     if not health_by_host:
         return None
     by_host = {host: Health.model_validate(health) for host, health in health_by_host.items()}
@@ -96,13 +105,14 @@ def _combine_health(health_by_host: Mapping[str, Any]) -> Health | None:
 def srun_messages(output: SupervisorOutput) -> str:
     """Return the last of srun's own messages as plain text."""
     lines = output.text.decode("utf-8", "replace").split("\n")
-    return plain_tail("\n".join(line for line in lines if not _MARKED.match(line) and _IGNORED_MESSAGE not in line))
+    own_lines = [line for line in lines if not _MARKED.match(line) and _IGNORED_MESSAGE not in line]
+    return plain_tail("\n".join(own_lines))
 
 
 def find_missing_file(folder: Path, reports: Reports) -> tuple[int, str] | None:
-    """Return the first file that a node has written and that is missing or incomplete here, as (node, name).
+    """Return the first file that a node has written and that is missing or incomplete in ``folder`` on this machine.
 
-    Return None if all files are visible here.
+    The result is the number of the node and the name of the file; None if all files are complete.
     """
     for number, report in reports.items():
         for name, size in report["files"].items():

@@ -17,13 +17,17 @@ from regbot.engines.slurm.limits import Partition, SeatLayout
 from regbot.text.clip import clip_label
 
 HOLDER = Path(__file__).with_name("holder.py")
+"""The batch script of the job. It keeps the nodes reserved while the heartbeat lasts."""
 HEARTBEAT_S = 5.0
 POLL_S, MAX_POLL_S = 0.2, 5.0
+"""First and longest pause between two queries of the job's state."""
 CANCEL_S = 90.0
 """Seconds that a cancelled job may take to leave the queue. If the controller does not answer, the cancellation is
 retried after a minute."""
 COMPLETING_S = 10.0
 """Seconds to wait until Slurm has completed a job and reports why the job ended."""
+DURATION_FACTOR = 1.5
+"""Factor between a session's expected duration and the time limit of its reservation, without MARGIN_MIN."""
 MARGIN_MIN = 15.0
 """Minutes that a reservation's time limit has in addition to the estimated duration."""
 
@@ -42,7 +46,10 @@ NEVER_STARTS = {
 
 
 class Reservation:
-    """A reservation of nodes, and the heartbeat that keeps it alive."""
+    """A reservation of nodes, and the heartbeat that keeps it alive.
+
+    The heartbeat is a file with a number that this process increases every few seconds.
+    """
 
     def __init__(
         self,
@@ -53,23 +60,29 @@ class Reservation:
         needs: Needs,
         folder: Path,
     ) -> None:
-        """Store the request without submitting it. ``folder`` is used only by this reservation. It is on the file
-        system that all nodes share."""
+        """Store the request without submitting it.
+
+        ``folder`` is used only by this reservation, and its name is the tag of the job. It is on the file system that
+        all nodes share.
+        """
         self._slurm, self._settings, self._partition, self._needs = slurm, settings, partition, needs
         self.layout, self.folder = layout, folder
         self._created_at = time.monotonic()
-        self.hosts: tuple[str, ...] = ()
+        self.hosts: tuple[str, ...] = ()  # set when the job runs
         self.cpus = 1
+        """Number of processors on each node. Set when the job runs."""
         self.queued_s = 0.0
+        """Seconds that the job has waited in the queue. Set when the job runs."""
         self._stop = threading.Event()
         self.number = ""
+        """Number of the job; '' before it was submitted."""
         self._may_be_duplicated = True
         """Whether Slurm may have queued a second job in addition to the job ``number``."""
 
     def submit(self) -> None:
         """Submit the job to the queue. Raises NoSeatError with Slurm's error message."""
         self.folder.mkdir(parents=True)
-        self._write_heartbeat(0)
+        self._write_heartbeat(number=0)
         threading.Thread(target=self._write_heartbeats, name=self.folder.name, daemon=True).start()
         options = _sbatch_options(self._settings, self._partition, self.layout, self._needs, self.folder)
         submitted_at = time.monotonic()
@@ -78,23 +91,24 @@ class Reservation:
         self._may_be_duplicated = time.monotonic() - submitted_at >= RETRY_S
 
     def wait(self, say: Callable[[str], None] = lambda _: None) -> None:
-        """Wait until the job runs. Raises NoSeatError with the reason and advice if it does not start."""
+        """Wait until the job runs. Raises NoSeatError with the reason and advice if it does not start.
+
+        ``say`` shows each new reason why the job waits.
+        """
         pause, last_reason = POLL_S, ""
         while True:
             job = self._slurm.jobs().get(self.number)
             if job is not None and job.state in RUNNING_STATES and job.hosts:
                 break
-            if job is None or job.state not in (*WAITING_STATES, *RUNNING_STATES):
-                raise SeatLostError(
-                    f"job {self.number} did not begin: {_describe_end(job)}", f"{self._holder_output()}"
-                )
+            if job is None or job.state not in WAITING_STATES | RUNNING_STATES:
+                raise SeatLostError(f"job {self.number} did not begin: {_describe_end(job)}", self._holder_output())
             if advice := NEVER_STARTS.get(job.reason.split(",")[0]):
                 raise NoSeatError(f"job {self.number} will never begin ({job.reason}): {advice}")
-            waited = time.monotonic() - self._created_at
-            if waited > self._settings.queue_min * 60:
+            waited_s = time.monotonic() - self._created_at
+            if waited_s > self._settings.queue_min * 60:
                 raise NoSeatError(
-                    f"job {self.number} has waited {waited / 60:.3g} min for nodes of partition {self._partition.name} "
-                    f"({job.reason or 'no reason given'})",
+                    f"job {self.number} has waited {waited_s / 60:.3g} min for nodes of partition "
+                    f"{self._partition.name} ({job.reason or 'no reason given'})",
                     "raise slurm.queue_min, or request less",
                 )
             if job.reason not in (last_reason, "", "None"):
@@ -120,17 +134,18 @@ class Reservation:
     def release(self) -> None:
         """Release the nodes and wait until they are free. Raises NoSeatError if Slurm does not end the job.
 
-        After an interrupted submission, the job's number is not known. A repeated submission may have queued a second
-        job, which the same heartbeat keeps alive. This method finds such jobs by their tag and cancels them too.
+        This method also cancels jobs whose number is not known. An interrupted submission may have left such a job, and
+        a repeated submission may have queued a second job. They are found by their tag.
         """
         self._stop.set()
         with contextlib.suppress(OSError):  # if the disk is full or unavailable, cancelling the job is enough
             (self.folder / "released").touch()
         if self.number:
             self._slurm.cancel(self.number)
-        for number in self._slurm.find_tagged(self.folder.name) if self._may_be_duplicated else []:
-            if number != self.number:
-                self._slurm.cancel(number)
+        if self._may_be_duplicated:
+            for number in self._slurm.find_tagged(self.folder.name):
+                if number != self.number:
+                    self._slurm.cancel(number)
         deadline = time.monotonic() + CANCEL_S
         active_states = (*WAITING_STATES, *RUNNING_STATES, "COMPLETING")
         while (job := self._slurm.jobs().get(self.number)) is not None and job.state in active_states:
@@ -153,6 +168,7 @@ class Reservation:
         return "it left no output"
 
     def _write_heartbeats(self) -> None:
+        """Write a new number every few seconds, until the nodes are released."""
         number = 0
         while not self._stop.wait(HEARTBEAT_S):
             number += 1
@@ -160,6 +176,7 @@ class Reservation:
                 self._write_heartbeat(number)
 
     def _write_heartbeat(self, number: int) -> None:
+        """Write a number to the heartbeat file. The file is replaced at once, so that no reader sees a part of it."""
         new_file = self.folder / "heartbeat.new"
         new_file.write_text(str(number))
         new_file.replace(self.folder / "heartbeat")
@@ -168,6 +185,7 @@ class Reservation:
 def _sbatch_options(
     settings: SlurmSettings, partition: Partition, layout: SeatLayout, needs: Needs, folder: Path
 ) -> list[str]:
+    """Return the options of sbatch for the job. Settings without a value are left out: Slurm's defaults then apply."""
     minutes = _time_limit_min(settings, partition, needs)
     options = {
         "partition": settings.partition,
@@ -179,6 +197,7 @@ def _sbatch_options(
         "gpus-per-node": str(layout.gpus or ""),
         "time": str(math.ceil(minutes)) if minutes else "",
     }
+    is_exclusive = settings.exclusive and not needs.shared
     return [
         f"--job-name={needs.name}",
         f"--nodes={layout.nodes}",
@@ -187,22 +206,26 @@ def _sbatch_options(
         "--export=NONE",
         "--chdir=/",
         f"--output={str(folder / 'holder.log').replace('%', '%%')}",
-        *([] if not settings.exclusive or needs.shared else ["--exclusive"]),
+        *(["--exclusive"] if is_exclusive else []),
         *(f"--{name}={value}" for name, value in options.items() if value),
         *settings.extra,
     ]
 
 
 def _time_limit_min(settings: SlurmSettings, partition: Partition, needs: Needs) -> float:
-    """Return the time limit of the reservation in minutes, at most the partition's limit. 0 selects the partition's
-    default limit. A session that needs more time continues in another seat."""
+    """Return the time limit of the reservation in minutes. 0 selects the partition's default limit.
+
+    By default it is the expected duration of the session with a margin, but at most the limit of the partition. A
+    session that needs more time continues in another seat.
+    """
     if settings.time_limit_min is not None:
         return settings.time_limit_min
-    estimate = 0.0 if needs.minutes is None else 1.5 * needs.minutes + MARGIN_MIN
+    estimate = 0.0 if needs.minutes is None else DURATION_FACTOR * needs.minutes + MARGIN_MIN
     return estimate if partition.minutes is None else min(estimate, partition.minutes)
 
 
 def _holder_script(settings: SlurmSettings, folder: Path) -> str:
+    """Return the shell script that sbatch submits. It starts the holder, with all words quoted for the shell."""
     python = settings.python or sys.executable
     arguments: Sequence[str] = (python, "-I", "-S", "-B", str(HOLDER), str(folder), f"{settings.silent_s:g}")
     quoted = " ".join("'" + word.replace("'", "'\\''") + "'" for word in arguments)
@@ -220,11 +243,14 @@ END_REASONS = {
     "BOOT_FAIL": "a node did not boot",
     "DEADLINE": "its deadline passed",
 }
+"""Description of how a job ended, by its final state."""
 
 
 def _describe_end(job: Job | None) -> str:
+    """Return why a job has ended; ``job`` is None if the controller has already forgotten it."""
     if job is None:
         return "the cluster no longer knows it"
-    state = job.state.split(" ")[0].rstrip("+")
+    state = job.state.split(" ")[0].rstrip("+")  # "CANCELLED by 1000" -> "CANCELLED"
     description = END_REASONS.get(state, f"it is {state}")
-    return f"{description} ({state}{f', {job.reason}' if job.reason not in ('', 'None') else ''})"
+    reason = f", {job.reason}" if job.reason not in ("", "None") else ""
+    return f"{description} ({state}{reason})"

@@ -17,7 +17,10 @@ HARDWARE_FIELDS = ("Arch", "CPUTot", "RealMemory", "Gres", "AvailableFeatures")
 
 
 class Rotation:
-    """The hosts of the last seat of each name, one file per name in ``folder``."""
+    """Remembers the hosts of the last seat of each name, in one file for each name in ``folder``.
+
+    The name of a seat contains the workload that is timed in it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -28,7 +31,9 @@ class Rotation:
             hosts = json.loads(self._file(name).read_bytes())
         except (OSError, ValueError):
             return frozenset()
-        return frozenset(host for host in hosts if isinstance(host, str)) if isinstance(hosts, list) else frozenset()
+        if not isinstance(hosts, list):
+            return frozenset()
+        return frozenset(host for host in hosts if isinstance(host, str))
 
     def save(self, name: str, hosts: Collection[str]) -> None:
         write_text(self._file(name), json.dumps(sorted(hosts)))
@@ -38,16 +43,16 @@ class Rotation:
 
 
 def find_other_hosts(slurm: Slurm, hosts: Collection[str], last_hosts: frozenset[str]) -> frozenset[str]:
-    """Return the idle nodes of ``hosts`` with the hardware of ``last_hosts``, without ``last_hosts`` themselves. The
-    result is empty if there are no ``last_hosts``.
+    """Return the nodes of ``hosts`` that can replace ``last_hosts``; an empty set if there were no last hosts.
 
-    Nodes of other hardware are left out, because another node class has another anchor. Busy nodes are left out,
-    because a rotation is not worth a wait in the queue.
+    These nodes are idle, are not among ``last_hosts``, and have the same hardware as one of them. Times are not
+    compared with those of other hardware. Busy nodes are left out, because a rotation is not worth a wait in the queue.
     """
     if not last_hosts:
         return frozenset()
     nodes = slurm.show("node")
     hardware = {node["NodeName"]: tuple(node.get(field) for field in HARDWARE_FIELDS) for node in nodes}
-    known = {hardware[host] for host in last_hosts if host in hardware}
-    idle = frozenset(node["NodeName"] for node in nodes if node.get("State") == "IDLE")
-    return frozenset(host for host in (idle & frozenset(hosts)) - last_hosts if hardware[host] in known)
+    last_hardware = {hardware[host] for host in last_hosts if host in hardware}
+    idle_hosts = frozenset(node["NodeName"] for node in nodes if node.get("State") == "IDLE")
+    candidates = (idle_hosts & frozenset(hosts)) - last_hosts
+    return frozenset(host for host in candidates if hardware[host] in last_hardware)

@@ -6,6 +6,7 @@ import re
 import secrets
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -26,6 +27,7 @@ from regbot.records.run import Allocation, Node
 from regbot.text.clip import clip_label
 
 FACTS_S = 120.0
+"""Time limit for the nodes to report their facts."""
 CHECK_S = 5.0
 """Seconds between two checks whether the nodes are still reserved."""
 SETTLE_S = 20.0
@@ -47,6 +49,7 @@ class SlurmSeat:
 
     @property
     def allocation(self) -> Allocation:
+        """Job and hosts of the seat, and the sandbox program of its first node ('' without a sandbox)."""
         reservation = self._reservation
         return Allocation(
             engine="slurm",
@@ -58,12 +61,17 @@ class SlurmSeat:
 
     @cached_property
     def node(self) -> Node:
-        """One ``Node`` that combines all nodes. Its class counts the nodes. Raises NoSeatError if a node is
-        unusable."""
+        """One ``Node`` that combines all nodes. Raises NoSeatError if a node is unusable.
+
+        Its class counts the nodes, for example ``2 nodes of 8 x H200``.
+        """
         hosts, facts = self._reservation.hosts, self._facts
         nodes = [Node.model_validate(node_facts["node"]) for node_facts in facts]
-        kinds = {node.node_class: sum(other.node_class == node.node_class for other in nodes) for node in nodes}
-        classes = " + ".join(f"{count} nodes of {kind}" if count > 1 else kind for kind, count in kinds.items())
+        count_by_class = Counter(node.node_class for node in nodes)
+        classes = " + ".join(
+            f"{count} nodes of {node_class}" if count > 1 else node_class
+            for node_class, count in count_by_class.items()
+        )
         drivers = dict.fromkeys(node.driver for node in nodes if node.driver is not None)
         return Node(
             name=clip_label(", ".join(hosts)),
@@ -75,10 +83,13 @@ class SlurmSeat:
         )
 
     def run(self, launch: Launch) -> LaunchResult:
-        """Run ``launch`` on one node, or its ranks on all nodes. Raises EngineError, or NoSeatError if nodes are
-        lost."""
+        """Run ``launch``: its ranks on all nodes, or a program of one process on the first node.
+
+        Raises EngineError, or NoSeatError if nodes are lost.
+        """
         hosts = self._reservation.hosts if launch.ranks else self._reservation.hosts[:1]
         launch = _add_environment(launch, self._settings.environment)
+        # The first host writes the launch's log. Each other host has a log of its own beside it.
         logs = [launch.log, *(launch.log.with_name(f"{launch.log.stem}.{host}.log") for host in hosts[1:])]
         request = step_request(launch) | {
             "commands": self._commands(launch, len(hosts)),
@@ -90,8 +101,8 @@ class SlurmSeat:
             folder.mkdir(parents=True, exist_ok=True)
         reports, output = self._run_step(hosts, request, launch.command[0], launch.timeout_s)
         self._require_reports(reports, hosts, launch.command[0], output)
-        if faults := [f"{hosts[number]}: {report['error']}" for number, report in reports.items() if "error" in report]:
-            raise EngineError(f"{launch.command[0]}: {faults[0]}")
+        if fault := _first_text(reports, hosts, "error"):
+            raise EngineError(f"{launch.command[0]}: {fault}")
         self._wait_for_files(launch.record_dir, reports)
         return combine_reports(reports, hosts, logs)
 
@@ -115,6 +126,7 @@ class SlurmSeat:
 
     @cached_property
     def _ports(self) -> "itertools.cycle[int]":
+        """Ports of the first node that were free when it reported its facts. Each launch takes the next one."""
         return itertools.cycle(self._facts[0]["ports"])
 
     @cached_property
@@ -134,21 +146,15 @@ class SlurmSeat:
         while True:
             request = {
                 "facts": str(folder),
-                "sandbox": self._sandbox_settings(1),
+                "sandbox": self._sandbox_settings(nodes=1),
                 "has_gpus": bool(self._reservation.layout.gpus),
             }
             reports, output = self._run_step(hosts, request, "srun", FACTS_S)
             self._require_reports(reports, hosts, "srun", output)
-            if faults := [
-                f"{hosts[number]}: {report['error']}" for number, report in reports.items() if "error" in report
-            ]:
-                raise NoSeatError(faults[0])
-            if unconfined := [
-                f"{hosts[number]}: {report['sandbox_fault']}"
-                for number, report in reports.items()
-                if report["sandbox_fault"]
-            ]:
-                raise NoSeatError(f"untrusted code cannot run there: {unconfined[0]}")
+            if fault := _first_text(reports, hosts, "error"):
+                raise NoSeatError(fault)
+            if sandbox_fault := _first_text(reports, hosts, "sandbox_fault"):
+                raise NoSeatError(f"untrusted code cannot run there: {sandbox_fault}")
             blind_hosts = [hosts[number] for number, report in reports.items() if not report["sees_folder"]]
             if not blind_hosts:
                 return [reports[number] for number in range(len(hosts))]
@@ -164,7 +170,8 @@ class SlurmSeat:
     ) -> tuple[Reports, SupervisorOutput]:
         """Run one job step. Return the reports of the nodes, by the node's number, and the output of srun.
 
-        The step is repeated if the controller did not answer and no node has begun the step.
+        ``name`` stands in error messages. The step is repeated if the controller did not answer and no node has begun
+        the step.
         """
         deadline = time.monotonic() + OUTAGE_S
         while True:
@@ -173,12 +180,18 @@ class SlurmSeat:
             line = json.dumps({**request, "hosts": list(hosts), "nonce": nonce}).encode()
             output = run_supervisors(arguments, self._slurm.environment, line, name, limit_s, self._check_reservation)
             messages = parse_messages(output, nonce, len(hosts))
-            outage = not any(messages.values()) and is_outage(output.text.decode("utf-8", "replace"))
-            if not outage or time.monotonic() > deadline:
-                return {number: lines[1] for number, lines in messages.items() if len(lines) > 1}, output
+            has_begun = any(messages.values())
+            should_retry = not has_begun and is_outage(output.text.decode("utf-8", "replace"))
+            if not should_retry or time.monotonic() > deadline:
+                reports = {}
+                for number, node_messages in messages.items():
+                    if len(node_messages) > 1:  # the first message says that the node has begun
+                        reports[number] = node_messages[1]
+                return reports, output
             time.sleep(RETRY_S)
 
     def _srun_command(self, hosts: Sequence[str]) -> list[str]:
+        """Return the command that starts regbot's program (``node.py``) once on each of ``hosts``, as one job step."""
         reservation = self._reservation
         gpus = reservation.layout.gpus
         return [
@@ -210,17 +223,20 @@ class SlurmSeat:
             raise SeatLostError(reason)
 
     def _require_reports(self, reports: Reports, hosts: Sequence[str], name: str, output: SupervisorOutput) -> None:
-        """Raise an error if a node did not report: SeatLostError if the node or the reservation is lost, EngineError if
-        the step was killed for lack of memory.
+        """Check that all nodes have reported, as far as they can.
 
-        srun ends the step on all nodes when the program on one node fails, so the other nodes may lack a report. A lost
-        connection to a node looks the same. So in this case a test step must succeed on the nodes without a report.
+        When the guest fails on one node, srun ends the step on all nodes. The other nodes then have no report, although
+        they are fine. A lost connection to a node looks the same. So a test step must succeed on the silent nodes.
+
+        Raises SeatLostError if a node or the reservation is lost, and EngineError if the step was killed for lack of
+        memory.
         """
         silent = [host for number, host in enumerate(hosts) if number not in reports]
         if not silent:
             return
-        failed = any("node" not in report and report.get("exit_code") != 0 for report in reports.values())
-        if failed and self._can_run_step(silent):
+        # A report with "node" has facts about a node, and not the result of a guest.
+        guest_has_failed = any("node" not in report and report.get("exit_code") != 0 for report in reports.values())
+        if guest_has_failed and self._can_run_step(silent):
             return
         deadline = time.monotonic() + SETTLE_S
         while not (reason := self._reservation.lost_reason()) and time.monotonic() < deadline:
@@ -233,7 +249,7 @@ class SlurmSeat:
                 "where that is less than the node's, request more with slurm.extra ('--mem=0' is all)",
             )
         if reason:
-            raise SeatLostError(f"{reason}{f'; srun messages: {messages[-500:]}' if messages else ''}")
+            raise SeatLostError(reason + (f"; srun messages: {messages[-500:]}" if messages else ""))
         raise SeatLostError(
             f"{name}: {', '.join(silent)} ended without a report (srun's exit code {output.code}): "
             f"{messages[-1000:] or 'killed from outside, or for lack of memory'}",
@@ -243,8 +259,8 @@ class SlurmSeat:
     def _can_run_step(self, hosts: Sequence[str]) -> bool:
         """Whether all of ``hosts`` can run a job step now."""
         try:
-            request = {"facts": str(self._reservation.folder), "sandbox": None, "has_gpus": False}
-            reports, _ = self._run_step(hosts, request, "srun", 0.0)
+            facts_request = {"facts": str(self._reservation.folder), "sandbox": None, "has_gpus": False}
+            reports, _ = self._run_step(hosts, facts_request, "srun", limit_s=0.0)
         except EngineError:
             return False
         return len(reports) == len(hosts)
@@ -266,5 +282,14 @@ class SlurmSeat:
             time.sleep(0.2)
 
 
+def _first_text(reports: Reports, hosts: Sequence[str], key: str) -> str:
+    """Return the first text under ``key`` that is not empty, with its host; '' if no report has one."""
+    for number, report in reports.items():
+        if report.get(key):
+            return f"{hosts[number]}: {report[key]}"
+    return ""
+
+
 def _add_environment(launch: Launch, environment: Mapping[str, str]) -> Launch:
+    """Return ``launch`` with the variables of the key ``slurm.environment``, which override its own."""
     return replace(launch, env={**launch.env, **environment}) if environment else launch

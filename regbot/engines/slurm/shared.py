@@ -8,10 +8,11 @@ from regbot.engines.engine import Seat
 from regbot.engines.launch import Launch, LaunchResult, SeatLostError
 
 Reserve = Callable[[], AbstractContextManager[Seat]]
+"""Reserves a seat until the context exits."""
 
 
 class SharedSeat:
-    """A seat that is reserved when first needed. Launches may run from any number of threads.
+    """A seat (reserved nodes) that is reserved when first needed. Any number of threads may run launches in it.
 
     While one thread waits for the reservation, other threads that call ``run`` wait too. ``close`` and
     ``close_if_idle`` do not wait for the reservation.
@@ -20,8 +21,8 @@ class SharedSeat:
     def __init__(self, reserve: Reserve) -> None:
         self._reserve = reserve
         self._reserve_lock, self._lock = threading.Lock(), threading.Lock()
-        self._current: tuple[ExitStack, Seat] | None = None
-        self._users = 0
+        self._current: tuple[ExitStack, Seat] | None = None  # the seat, with the stack that releases it
+        self._users = 0  # number of launches in the seat
 
     def run(self, launch: Launch) -> LaunchResult:
         """Run ``launch`` in the shared seat. Raises the exceptions of ``Seat.run``.
@@ -41,33 +42,44 @@ class SharedSeat:
     def close_if_idle(self) -> None:
         """Release the seat, but not while a launch runs in it."""
         with self._lock:
-            seat = self._current[1] if self._current is not None and not self._users else None
+            seat = self._current_seat() if self._users == 0 else None
         if seat is not None:
             self._release(seat)
 
     def close(self) -> None:
         """Release the seat, even while a launch runs in it."""
         with self._lock:
-            seat = self._current[1] if self._current is not None else None
+            seat = self._current_seat()
         if seat is not None:
             self._release(seat)
 
+    def _current_seat(self) -> Seat | None:
+        if self._current is None:
+            return None
+        _, seat = self._current
+        return seat
+
     def _acquire(self) -> Seat:
+        """Return the seat, and count the caller as a user. Reserve a seat first if there is none."""
         with self._reserve_lock:
             if self._current is None:
                 stack = ExitStack()
-                seat = stack.enter_context(self._reserve())
+                new_seat = stack.enter_context(self._reserve())
                 with self._lock:
-                    self._current = stack, seat
+                    self._current = stack, new_seat
             with self._lock:
                 self._users += 1
-                assert self._current is not None
-                return self._current[1]
+                seat = self._current_seat()
+                assert seat is not None
+                return seat
 
     def _release(self, seat: Seat) -> None:
         """Release ``seat``. Do nothing if another thread has already released or replaced it."""
         with self._lock:
-            if self._current is None or self._current[1] is not seat:
+            if self._current is None:
                 return
-            stack, self._current = self._current[0], None
+            stack, current_seat = self._current
+            if current_seat is not seat:
+                return
+            self._current = None
         stack.close()
