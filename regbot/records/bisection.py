@@ -83,7 +83,8 @@ class BisectionHeader(Record):
     command: Message = Field(default="", description="the measuring command; '' in other searches")
     options: list[Text] = Field(default_factory=list, description="the other options, as words of the command line")
     terms: Text = Field(
-        default="", description="digest of all settings that affect a measurement; reused runs have the same digest"
+        default="",
+        description="digest of all settings that affect a measurement; a log is resumed only with the same digest",
     )
     summary: Literal["median", "mean", "cost"] = Field(
         default="median", description="summary of a run that is compared"
@@ -104,7 +105,7 @@ class BisectionHeader(Record):
         default=None, description="maximum minutes of all runs together"
     )
     confirm: bool = Field(default=True, description="whether the culprit is confirmed against its parent")
-    seed: Annotated[int, Field(ge=0)] = Field(default=0, description="decides the order of runs in every block")
+    seed: Annotated[int, Field(ge=0)] = Field(default=0, description="seed of all random choices")
     warnings: list[Message] = Field(default_factory=list)
 
 
