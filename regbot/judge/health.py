@@ -51,7 +51,8 @@ def describe_outside_cause(run: Run) -> str:
     """Return the causes in a run's record that make the run void, '' if there are none. These causes lie outside the
     code under test.
 
-    A hardware slowdown is not among them. ``find_slowed_blocks`` finds it by comparing the runs of both arms.
+    A hardware slowdown during the run is not among them, because the arm itself may cause it. ``find_slowed_blocks``
+    compares the runs of both arms for this purpose.
     """
     if run.health is None:
         return ""

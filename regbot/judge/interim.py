@@ -92,7 +92,11 @@ def thresholds_from(settings: ThroughputThresholds) -> Thresholds:
 
 
 def decide_so_far(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan) -> InterimDecision:
-    """Return the decision so far on ``runs``, the timed runs of the workload of ``plan`` in session order."""
+    """Return the decision so far on ``runs``, the timed runs of the workload of ``plan`` in session order.
+
+    The planned looks decide if all pairs are of one session. If there are pairs of an earlier session and of this one,
+    the always-valid interval decides.
+    """
     pair_set = pair_up(runs)
     # ``joined`` identifies the earlier session that a run comes from. It is None for runs of this session.
     sessions = list(dict.fromkeys(pair.head.joined for pair in pair_set.valid))

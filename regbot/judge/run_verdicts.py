@@ -106,12 +106,12 @@ def _rank_medians(runs: Sequence[RunVerdict], arm: str) -> dict[str, RankTimes]:
     return {
         name: RankTimes(
             rank=name,
-            step_s=_median_of_known(rank_times.step_s for rank_times in times),
-            cpu_s=_median_of_known(rank_times.cpu_s for rank_times in times),
-            wait_s=_median_of_known(rank_times.wait_s for rank_times in times),
-            peak_bytes=max(rank_times.peak_bytes for rank_times in times),
+            step_s=_median_of_known(times.step_s for times in times_of_runs),
+            cpu_s=_median_of_known(times.cpu_s for times in times_of_runs),
+            wait_s=_median_of_known(times.wait_s for times in times_of_runs),
+            peak_bytes=max(times.peak_bytes for times in times_of_runs),
         )
-        for name, times in by_rank.items()
+        for name, times_of_runs in by_rank.items()
     }
 
 
@@ -138,6 +138,7 @@ def _assign_unpaired_role(run: Run, last_attempt: int) -> tuple[RunRole, str]:
 
 
 def _rank_times(name: str, steps: RankSteps, cut: int) -> RankTimes:
+    """Return one rank's times in one run, as medians over the steps after ``cut``."""
     return RankTimes(
         rank=clip_label(name),
         step_s=math.exp(summarise(steps.step_s[cut:])["median"]),

@@ -79,20 +79,19 @@ def _explain_incomparable(reference: Reference, pairs: Sequence[Pair]) -> str:
 
 
 def _predict(reference: Reference, pairs: Sequence[Pair], arm: str, alpha: float) -> dict[str, PredictionInterval]:
-    """Return by summary the interval for the difference of one arm's step time from the stored sessions.
+    """Return the intervals for the difference of one arm's step time from the stored sessions: one for the median and
+    one for the mean step time.
 
     This session has one run of the arm in each pair. Of each stored session, equally many runs are averaged.
     """
     levels = stored_levels(reference, len(pairs))
-    summaries = []
+    run_summaries = []  # median and mean step time of each run
     for pair in pairs:
         run = pair.base if arm == "base" else pair.head
         assert run.timing is not None
-        summaries.append(summarise_timing(run.timing, pair.cut))
-    return {
-        name: prediction_interval(levels[name], fmean(summary[name] for summary in summaries), alpha)
-        for name in SUMMARIES
-    }
+        run_summaries.append(summarise_timing(run.timing, pair.cut))
+    arm_levels = {name: fmean(summary[name] for summary in run_summaries) for name in SUMMARIES}
+    return {name: prediction_interval(levels[name], arm_levels[name], alpha) for name in SUMMARIES}
 
 
 def _stored_tests(arm: str, predictions: dict[str, PredictionInterval]) -> Iterator[StoredTest]:

@@ -51,6 +51,13 @@ class StoredVerdict:
     bound: float | None = None
     """Largest slowdown that is not excluded, as a log-ratio."""
 
+    @property
+    def median_prediction(self) -> PredictionInterval:
+        """Interval of the median step time. Only for a result with ``tests``."""
+        assert self.tests is not None
+        _, prediction = self.tests["median"]
+        return prediction
+
 
 def select_whole_comparison(runs: Sequence[Run]) -> list[Run]:
     """Return the sound runs of head alone from the last complete attempt, beginning with its warm launch; [] if no
@@ -109,7 +116,7 @@ def explain_stored(result: StoredVerdict) -> list[str]:
     assert result.reference is not None
     assert result.tests is not None
     session_count = len(result.reference.sessions)
-    median_prediction = result.tests["median"][1]
+    median_prediction = result.median_prediction
     compared = f"{SESSION_RUNS} runs of head against the last {count(session_count, 'session')} of main"
     spread_text = f"sessions of one commit differ by {100 * median_prediction.sd:.2g}%"
     if result.decision == "within_bound":
@@ -134,10 +141,10 @@ def explain_stored(result: StoredVerdict) -> list[str]:
 
 
 def stored_numbers(result: StoredVerdict) -> dict[str, Any]:
-    """Return the numbers of the comparison as fields of a throughput section."""
+    """Return the numbers of the comparison as fields of a throughput section; {} if stored sessions cannot decide."""
     if result.tests is None or result.reference is None:
         return {}
-    median_prediction = result.tests["median"][1]
+    median_prediction = result.median_prediction
     fields: dict[str, Any] = {
         "estimate_pct": percent(median_prediction.estimate),
         "low_pct": percent(median_prediction.low),

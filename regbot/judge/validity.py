@@ -100,8 +100,8 @@ def _examine_command(session: Session, workload: str) -> TracedRuns:
     """Return the validity of a command, which has no traced runs. It is INVALID if the command was not timed either."""
     if not any(run.tier == "timed" and run.workload == workload for run in session.runs):
         return _invalid_result([f"{workload} is a command, and it was not timed"])
-    known = "only the command's step log was read; its collectives and the code that it ran are not known"
-    return TracedRuns(Validity(status="PASS", reasons=[known]), warnings=(known,))
+    limitation = "only the command's step log was read; its collectives and the code that it ran are not known"
+    return TracedRuns(Validity(status="PASS", reasons=[limitation]), warnings=(limitation,))
 
 
 def _is_left_to_timed_runs(session: Session, base: Run, head: Run) -> bool:
@@ -147,16 +147,20 @@ def changed_config(base: Ledger, head: Ledger) -> dict[str, tuple[Scalar, Scalar
     """Return the keys of the resolved configuration that differ, with the values in base and head. A value is None if
     the arm lacks the key."""
     keys = sorted(base.config.keys() | head.config.keys())
-    values = {key: (base.config.get(key), head.config.get(key)) for key in keys}
-    return {key: pair for key, pair in values.items() if pair[0] != pair[1]}
+    return {
+        key: (base.config.get(key), head.config.get(key))
+        for key in keys
+        if base.config.get(key) != head.config.get(key)
+    }
 
 
 def changed_software(base: Ledger, head: Ledger) -> dict[str, tuple[str, str]]:
     """Return the packages whose version differs between two ledgers, with the versions in base and head. A package that
     only one ledger lists is left out, because the other ledger may not have recorded it."""
     names = sorted(base.software.keys() & head.software.keys())
-    versions = {name: (base.software[name], head.software[name]) for name in names}
-    return {name: pair for name, pair in versions.items() if pair[0] != pair[1]}
+    return {
+        name: (base.software[name], head.software[name]) for name in names if base.software[name] != head.software[name]
+    }
 
 
 def _static_runs(session: Session, workload: str, arm: Arm) -> list[Run]:
@@ -317,13 +321,13 @@ def list_conflicts(base: Run, head: Run, severity: str) -> Iterator[str]:
         if run.adapter in FRAMEWORKS and run.ledger is not None:
             for conflict in find_conflicts(run.ledger.config, facts_of_run(run)):
                 conflicts_by_rule.setdefault(conflict.rule.id, {})[run.arm.name] = conflict
-    for arms in conflicts_by_rule.values():
-        is_repaired = "head" not in arms
-        conflict = arms["base" if is_repaired else "head"]
+    for conflict_by_arm in conflicts_by_rule.values():
+        is_repaired = "head" not in conflict_by_arm
+        conflict = conflict_by_arm["base" if is_repaired else "head"]
         conflict_severity = "warning" if is_repaired else conflict.rule.severity
         if severity == conflict_severity:
             owner = " of base, repaired in head" if is_repaired else " of head"
-            if len(arms) == 2:
+            if len(conflict_by_arm) == 2:
                 owner = ""
             yield f"preflight{owner}: {conflict.rule.what} ({conflict.values}); {conflict.rule.fix}"
 

@@ -224,12 +224,20 @@ class Bisection(Record):
     none_probability: Share | None = Field(
         default=None, description="probability that there is no culprit; None for an exact search"
     )
-    changes: list[Change] = Field(default_factory=list)
-    remainders: list[Remainder] = Field(default_factory=list)
-    code: Estimate | None = Field(
-        default=None, description="versions between two commits: slowdown by the commits alone, at the first version"
+    changes: list[Change] = Field(default_factory=list, description="all changes, the first change included")
+    remainders: list[Remainder] = Field(
+        default_factory=list, description="searches for a second culprit before and after the culprit"
     )
-    blame: Message = Field(default="", description="versions between two commits: the dependency, the code, or both")
+    code: Estimate | None = Field(
+        default=None,
+        description="in a search over versions between two commits: slowdown that the commits alone cause, at the "
+        "first version",
+    )
+    blame: Message = Field(
+        default="",
+        description="in a search over versions between two commits: sentence whether the dependency, the code or both "
+        "caused the change",
+    )
     on: SearchMetric
     exact: bool
     axis: Text = ""
@@ -242,18 +250,24 @@ class Bisection(Record):
     search_runs: Annotated[int, Field(ge=0)]
     confirm_runs: Annotated[int, Field(ge=0)]
     remainder_runs: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="runs that search for a remainder before or after the culprit"
+        default=0, description="runs that search for a second culprit before or after the culprit"
     )
-    reused_runs: Annotated[int, Field(ge=0)] = 0
-    cached_runs: Annotated[int, Field(ge=0)] = 0
+    reused_runs: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="runs of a check that the search used without launching them again"
+    )
+    cached_runs: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="measurements that were taken from the cache, without a launch"
+    )
     builds: Annotated[int, Field(ge=0)]
     minutes: Annotated[float, Field(ge=0)]
-    noise_pct: float | None = Field(default=None, description="sd of one run at the end")
-    unmeasurable: list[Candidate] = Field(default_factory=list)
-    places: list[PointSummary] = Field(default_factory=list)
+    noise_pct: float | None = Field(
+        default=None, description="standard deviation of one run in percent, estimated at the end of the search"
+    )
+    unmeasurable: list[Candidate] = Field(default_factory=list, description="points that could not be measured")
+    places: list[PointSummary] = Field(default_factory=list, description="the points for the picture, in their order")
     observations: list[Observation] = Field(default_factory=list)
-    reasons: list[Message] = Field(default_factory=list)
-    reproduce: Message = ""
+    reasons: list[Message] = Field(default_factory=list, description="the outcome in sentences")
+    reproduce: Message = Field(default="", description="command that repeats the search")
     warnings: list[Message] = Field(default_factory=list)
 
 

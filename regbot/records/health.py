@@ -134,13 +134,13 @@ class NodeUsage(Record):
 
 
 class Cause(Record):
-    """A fault of the node during a run."""
+    """Something that went wrong on the node during a run, such as a memory error of a GPU."""
 
     kind: CauseKind
     text: Message
     outside: bool = Field(
-        description="true if the fault makes the run void, because it lies outside of the code under test and the run "
-        "says nothing about this code"
+        description="true if the code under test did not cause it, and the run says nothing about this code; the run "
+        "is then void"
     )
     gpu: Index | None = Field(default=None, description="the GPU with the fault; None if it is no GPU's fault")
 

@@ -77,7 +77,9 @@ class Axis(Record):
     """One mesh axis as rank 0 sees it."""
 
     size: Annotated[int, Field(ge=1)]
-    ranks: Annotated[list[int], Field(max_length=65536)]
+    ranks: Annotated[list[int], Field(max_length=65536)] = Field(
+        description="ranks of the axis' process group that rank 0 belongs to"
+    )
 
 
 class UnclassifiedCommunication(Record):

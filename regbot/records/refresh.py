@@ -22,8 +22,11 @@ class IntervalEstimate(Record):
 class Drift(Record):
     """State of the monitor for slow creep after tonight's session."""
 
-    value_pct: float = Field(description="cumulative sum of the nights' changes beyond the slack")
-    limit_pct: float = Field(description="value at which the monitor raises an alarm")
+    value_pct: float = Field(
+        description="cumulative sum (CUSUM) over the nights: a night adds the part of its slowdown that is above a "
+        "small slack"
+    )
+    limit_pct: float = Field(description="sum at which the monitor raises an alarm")
     alarm: bool
     nights: Annotated[int, Field(ge=0)] = Field(description="number of nights that the monitor has seen")
     correlation: Annotated[float, Field(ge=0, lt=1)] | None = Field(

@@ -60,12 +60,12 @@ class TimedPlan(Record):
 
 
 class StoredTrace(Record):
-    """A stored ledger of a workload, to compare with the present trace."""
+    """A stored ledger of main, to compare with the traces of this session."""
 
     entry: Text
-    commit: Commit
-    tree: Commit
-    measured: Text
+    commit: Commit = Field(description="commit that was traced")
+    tree: Commit = Field(description="git tree of this commit")
+    measured: Text = Field(description="when it was traced, UTC")
     environment: EnvironmentKey
     ledger: Ledger
 

@@ -84,11 +84,11 @@ class ShadowOutcome(Record):
 
 
 class ShadowRow(Record):
-    """One check in a list: its file, its result, and the outcome of its commit."""
+    """One check in a list."""
 
-    name: Text
-    entry: ShadowEntry
-    outcome: ShadowOutcome | None
+    name: Text = Field(description="name of the check's file without .json")
+    entry: ShadowEntry = Field(description="result of the check")
+    outcome: ShadowOutcome | None = Field(description="later decision about the commit; None so far")
 
 
 class ShadowListing(Record):
@@ -130,11 +130,11 @@ class Scoreboard(Record):
     """Results of shadow checks compared with later outcomes. A commit counts once, by its last check."""
 
     schema_id: Literal["regbot/scoreboard@1"] = Field(default="regbot/scoreboard@1", alias="schema")
-    since: Text | None = Field(description="day in UTC; older checks are left out")
+    since: Text | None = Field(description="day in UTC; older checks are left out. None if all checks count")
     first: Text | None = Field(description="when the oldest check ended, UTC; None without checks")
-    last: Text | None
-    checks: NonNegativeCount
-    commits: NonNegativeCount
+    last: Text | None = Field(description="when the newest check ended, UTC; None without checks")
+    checks: NonNegativeCount = Field(description="number of checks")
+    commits: NonNegativeCount = Field(description="number of checked commits")
     would_block: NonNegativeCount = Field(description="commits that would have been stopped by their last check")
     fail: ClaimCounts
     review: ClaimCounts

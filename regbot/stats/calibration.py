@@ -97,7 +97,7 @@ def resample_sessions(
     sessions: int = RESAMPLED_SESSIONS,
     seed: int = RESAMPLING_SEED,
 ) -> ResampledSessions:
-    """Simulate sessions with a true ``effect`` from a pool of placebo pairs, and judge them.
+    """Simulate sessions with a true ``effect``, a log-ratio, from a pool of placebo pairs, and judge them.
 
     The result is available early but optimistic, because the pool contains only the days and the rare slow runs that
     happened to be measured. The result is also uncertain: from 20 pairs, the estimated coverage varies from 0.90 to

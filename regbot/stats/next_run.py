@@ -231,12 +231,13 @@ def _information_gain(model: CulpritModel, beliefs: GroupPosterior, stratum: str
     # The mixture: first all groups with the point not affected, then all groups with it affected, then no culprit.
     hits = model.contains[beliefs.first[group_ids]][:, beliefs.strata.points].astype(float)
     level, share, level_var = _stratum_level(beliefs, hits, stratum)
-    base_var = beliefs.noise**2 + level_var
-    # The level already includes the part ``share`` of the effect, because some runs in the level are affected.
-    not_affected, is_affected = -share, 1 - share
-    means = np.concatenate([level + not_affected * group_effect, level + is_affected * group_effect, [level]])
+    run_var = beliefs.noise**2 + level_var  # without the uncertainty of the effect
+    # The level already includes the part ``share`` of the effect, because some runs in the level are affected. A run
+    # therefore differs from the level by this multiple of the effect:
+    if_unaffected, if_affected = -share, 1 - share
+    means = np.concatenate([level + if_unaffected * group_effect, level + if_affected * group_effect, [level]])
     variances = np.concatenate(
-        [base_var + not_affected**2 * group_effect_var, base_var + is_affected**2 * group_effect_var, [base_var]]
+        [run_var + if_unaffected**2 * group_effect_var, run_var + if_affected**2 * group_effect_var, [run_var]]
     )
     affected_shares = np.array([_affected_share(model, beliefs, int(point), group_ids) for point in points])
     weights = np.concatenate(

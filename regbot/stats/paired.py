@@ -331,14 +331,14 @@ def session_mde(intervals: Collection[Interval], pairs: int, eps: float, known: 
     """
     trimmed = trimmed_pairs(pairs) if any(bounds.trimmed for bounds in intervals) else 0
     noisiest = max(intervals, key=lambda bounds: bounds.sd)
-    return mde(noisiest.sd, pairs, noisiest.alpha, eps, known, trimmed, luck=luck_of_draw(noisiest))
+    return mde(noisiest.sd, pairs, noisiest.alpha, eps, known=known, trimmed=trimmed, luck=luck_of_draw(noisiest))
 
 
 def luck_of_draw(bounds: Interval) -> float:
     """Return the standard deviation of the offset that the pairs of one draw of compiler caches have in common.
 
-    ``bounds.luck_sd`` is the standard deviation that this offset adds to the mean over all draws of the session. It is
-    smaller by the root of the number of draws.
+    ``bounds.luck_sd`` is the standard deviation that luck adds to the mean over all draws of the session. The standard
+    deviation of one draw is larger by the root of the number of draws.
     """
     return bounds.luck_sd * math.sqrt(max(1, bounds.pairs / DRAW_PAIRS))
 
