@@ -21,14 +21,12 @@ def dispatcher_change(base: Run, head: Run) -> DispatcherChange | None:
     """Return the dispatcher change if both arms request the same dispatcher and exactly one arm executes it, else
     None."""
     base_backend, head_backend = base.backends.get(DISPATCHER), head.backends.get(DISPATCHER)
-    if (
-        base_backend is None
-        or head_backend is None
-        or base_backend.requested != head_backend.requested
-        or _executes_request(base_backend) == _executes_request(head_backend)
-    ):
+    if base_backend is None or head_backend is None or base_backend.requested != head_backend.requested:
         return None
-    pattern = DISPATCHER_OFF if _executes_request(base_backend) else DISPATCHER_ON
+    base_executes, head_executes = _executes_request(base_backend), _executes_request(head_backend)
+    if base_executes == head_executes:
+        return None
+    pattern = DISPATCHER_OFF if base_executes else DISPATCHER_ON
     return DispatcherChange(pattern, base_backend.requested, base_backend.executed, head_backend.executed)
 
 
@@ -61,14 +59,15 @@ def uncertain_dispatcher(runs: Sequence[Run], requested: str) -> Iterator[str]:
     ``requested`` is the dispatcher that the workload requests, '' if the layer chooses one.
     """
     name = runs[0].arm.name
-    # A run whose profile failed still has step times. Another run of the arm may show the dispatcher.
-    counted_runs = [run for run in runs if run.profile is None or run.ledger is not None]
-    if not any(DISPATCHER in run.backends for run in counted_runs):
-        counted_runs = list(runs)
+    # A run whose profile failed has no ledger, so it may not show its dispatcher. Its step times are good all the same.
+    # It may therefore count without showing a dispatcher, if another run of the arm shows one.
+    runs_to_check = [run for run in runs if run.profile is None or run.ledger is not None]
+    if not any(DISPATCHER in run.backends for run in runs_to_check):
+        runs_to_check = list(runs)
     executed = {run.backends[DISPATCHER].executed for run in runs if DISPATCHER in run.backends}
     if len(executed) > 1:
         yield f"{name} executed different dispatchers in different runs: {', '.join(sorted(executed))}"
-    elif requested and not all(DISPATCHER in run.backends for run in counted_runs):
+    elif requested and not all(DISPATCHER in run.backends for run in runs_to_check):
         yield (
             f"{name} requested dispatcher {requested!r}, and a run does not show which one it executed, because its "
             "step was not counted"
@@ -89,4 +88,5 @@ def backend_warnings(base: Run, head: Run) -> Iterator[str]:
 
 
 def _executes_request(backend: Backend) -> bool:
+    """Whether the run executed the backend that was requested."""
     return backend.executed == backend.requested

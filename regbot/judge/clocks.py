@@ -7,7 +7,7 @@ times with the duration of the job. Timed runs run one after another, so togethe
 
 from collections.abc import Iterator, Sequence
 
-from regbot.records.run import Run, Timing
+from regbot.records.run import Run
 from regbot.records.session import Session
 
 STEPS_TOLERANCE, STEADY_TOLERANCE = 0.05, 0.02
@@ -45,18 +45,27 @@ def _check_run(run: Run) -> Iterator[str]:
         yield f"{name} claims {claimed_s:.4g} s for its steps, but the process ran for {run.wall_s:.4g} s"
     if timing.clock == "log":
         return  # the program printed these times itself, so there is no clock of the harness to compare with
-    if timing.harness_s is None or (timing.harness_steady_s is None and len(timing.step_s) > timing.cut):
+    has_steady_steps = len(timing.step_s) > timing.cut
+    if timing.harness_s is None or (has_steady_steps and timing.harness_steady_s is None):
         yield f"{name} was not timed by the harness's own clock"
         return
     for rank in timing.ranks.values():
         if _is_contradicted(sum(rank.step_s), timing.harness_s, STEPS_TOLERANCE):
             yield _describe_contradiction(name, "its steps", sum(rank.step_s), timing.harness_s)
-        steady = sum(rank.step_s[timing.cut :])
-        if timing.harness_steady_s is not None and _is_steady_time_contradicted(steady, timing):
-            yield _describe_contradiction(name, "its steps after the warm-up", steady, timing.harness_steady_s)
+        steady_s, harness_steady_s = sum(rank.step_s[timing.cut :]), timing.harness_steady_s
+        if (
+            has_steady_steps
+            and harness_steady_s is not None
+            and _is_contradicted(steady_s, harness_steady_s, STEADY_TOLERANCE)
+        ):
+            yield _describe_contradiction(name, "its steps after the warm-up", steady_s, harness_steady_s)
 
 
 def _check_job(runs: Sequence[Run], job_s: float) -> Iterator[str]:
+    """Yield how the durations of ``runs`` contradict the duration ``job_s`` of the job that made them.
+
+    Traces run in parallel, so only the longest trace is compared with the job.
+    """
     timed_s = sum(run.wall_s for run in runs if run.tier == "timed")
     if timed_s > job_s + JOB_TOLERANCE_S:
         yield f"the timed runs together claim {timed_s:.0f} s, but the whole job took {job_s:.0f} s"
@@ -65,16 +74,9 @@ def _check_job(runs: Sequence[Run], job_s: float) -> Iterator[str]:
         yield f"one trace claims {longest_trace_s:.0f} s, but the whole job took {job_s:.0f} s"
 
 
-def _is_steady_time_contradicted(claimed_s: float, timing: Timing) -> bool:
-    harness_s = timing.harness_steady_s
-    return (
-        len(timing.step_s) > timing.cut
-        and harness_s is not None
-        and _is_contradicted(claimed_s, harness_s, STEADY_TOLERANCE)
-    )
-
-
 def _is_contradicted(claimed_s: float, harness_s: float, tolerance: float) -> bool:
+    """Whether a claimed time differs from the harness's clock by more than both tolerances. ``tolerance`` is the
+    relative tolerance, such as 0.05."""
     return abs(claimed_s - harness_s) > max(TOLERANCE_S, tolerance * harness_s)
 
 

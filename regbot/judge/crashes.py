@@ -1,14 +1,16 @@
 """Decide whether a crash of head's trace shows a fault of the pull request.
 
-A trace runs without a GPU, so regbot replaces parts of torch and of the framework. If a pull request moves what regbot
-replaces, the trace crashes although the pull request is right. So a crash is the pull request's fault only if
+A trace runs without a GPU, so regbot replaces parts of torch and of the framework. If a pull request renames or moves a
+function that regbot replaces, the trace crashes although the pull request is right. So a crash is the pull request's
+fault only if all of these conditions hold:
 
-- the checkout's own code raised the error, in a file that differs between base and head,
-- the error passed through no code of regbot, and
-- the error names no configuration key that regbot set, and
-- all files of the commit were checked out: in a sparse checkout, the code may need a file that is not there.
+- The checkout's own code raised the error, in a file that differs between base and head.
+- The error passed through no code of regbot.
+- The error names no configuration key that regbot set.
+- All files of the commit were checked out. In a sparse checkout, the code may need a file that is not there.
 
-The traceback is the guest's claim. A false claim can only turn FAIL into INVALID, and neither is green.
+The guest writes the traceback, so the code under test could forge it. A forged traceback can only turn FAIL into
+INVALID, and both block the pull request.
 """
 
 from collections.abc import Sequence
@@ -27,8 +29,8 @@ TRACE_LIMIT = (
 def explain_doubt(crash: Crash, changed_files: Sequence[str] | None) -> str:
     """Return why ``crash`` does not show a fault of the pull request; '' if it does.
 
-    ``changed_files`` are the paths that differ between base and head; None if they are not known. A submodule is one
-    path.
+    ``changed_files`` are the paths that differ between base and head; None if they are not known. A changed submodule
+    is listed as one path, that of its folder, so every file in the folder counts as changed.
     """
     if not crash.frames:
         return "the process left no traceback, so nothing shows whose fault this is"
@@ -38,13 +40,14 @@ def explain_doubt(crash: Crash, changed_files: Sequence[str] | None) -> str:
         return f"{UNKNOWN_REVISION}: the error passed through code of regbot, {_describe(replacements[-1])}{caller}"
     if crash.keys:
         return f"{UNKNOWN_REVISION}: the error names {', '.join(crash.keys[:5])}, which regbot sets"
-    last = crash.frames[-1]
-    if last.owner != "checkout":
-        return f"the error was raised in {_describe(last)}{caller}. {TRACE_LIMIT}"
+    raising_frame = crash.frames[-1]
+    if raising_frame.owner != "checkout":
+        return f"the error was raised in {_describe(raising_frame)}{caller}. {TRACE_LIMIT}"
     if changed_files is None:
         return "the list of files that differ between base and head is not known, so nothing shows whose fault this is"
-    if not any(last.file == path or last.file.startswith(f"{path}/") for path in changed_files):
-        return f"head does not change {last.file}, whose code raised the error. {TRACE_LIMIT}"
+    raising_file = raising_frame.file
+    if not any(raising_file == path or raising_file.startswith(f"{path}/") for path in changed_files):
+        return f"head does not change {raising_file}, whose code raised the error. {TRACE_LIMIT}"
     return ""
 
 
@@ -55,15 +58,15 @@ def involves_regbot(crash: Crash) -> bool:
 
 def explain_doubt_of_sparse_checkout(runs: Sequence[Run]) -> str:
     """Return why failed runs of a sparse checkout do not show a fault of the code; '' if all files were there."""
-    sparse = next((run.sparse for run in runs if run.sparse), None)
-    if sparse is None:
+    sparse_folders = next((run.sparse for run in runs if run.sparse), None)
+    if sparse_folders is None:
         return ""
     if missing := next((run.code.missing for run in runs if run.code is not None and run.code.missing), None):
         return describe_missing(missing)
     return (
-        f"The checkout has only {clip(', '.join(sparse), 200)} and the files of parent folders, so a missing file may "
-        "be the cause. Add the folder that the error names to 'sparse' of the workload, or remove 'sparse' to see "
-        "whether it fails there too"
+        f"The checkout has only {clip(', '.join(sparse_folders), 200)} and the files of parent folders, so a missing "
+        "file may be the cause. Add the folder that the error names to 'sparse' of the workload, or remove 'sparse' to "
+        "see whether it fails there too"
     )
 
 
@@ -78,6 +81,6 @@ def describe_missing(missing: Sequence[str]) -> str:
 
 
 def _describe(frame: CrashFrame) -> str:
-    """Return the place of a frame, such as ``pkg/moe.py:42 in forward``. The line of a class is not known."""
+    """Return the place of a frame, such as ``pkg/moe.py:42 in forward``. The line is left out if it is not known."""
     line = f":{frame.line}" if frame.line else ""
     return f"{frame.file}{line} in {frame.function}"

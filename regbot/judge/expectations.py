@@ -41,16 +41,15 @@ class Expectation:
     reason: str
 
     def covers(self, finding: Finding, workload: str) -> bool:
-        """Return whether the rule covers the finding. A finding on several axes is covered only if every axis
-        matches."""
-        return (
-            finding.pattern == self.pattern
-            and _matches(workload, self.workload)
-            and (
-                _matches(finding.axis, self.axis)
-                or all(_matches(axis, self.axis) for axis in _AXIS_SEPARATORS.split(finding.axis))
-            )
-        )
+        """Return whether the rule covers the finding.
+
+        A finding may have several axes, such as 'ep -> dp'. The rule covers it if its axis matches this whole text, or
+        every single axis in it.
+        """
+        if finding.pattern != self.pattern or not _matches(workload, self.workload):
+            return False
+        single_axes = _AXIS_SEPARATORS.split(finding.axis)
+        return _matches(finding.axis, self.axis) or all(_matches(axis, self.axis) for axis in single_axes)
 
     def __str__(self) -> str:
         return f"{self.pattern}@{self.axis}@{self.workload}"
@@ -69,35 +68,44 @@ def parse_expectation(text: str) -> Expectation:
     if len(parts) != 3 or not all(parts):
         raise ExpectationError(text, f"write '{FORM}'; axis and workload may be '*'")
     pattern, axis, workload = parts
-    names = {_normalise(name): name for name in EXPLANATIONS}
-    names |= {_normalise(former): name for former, name in RENAMED_PATTERNS.items()}
-    if _normalise(pattern) not in names:
+    # Today's names and former names, each with today's name.
+    todays_names = {_normalise(name): name for name in EXPLANATIONS}
+    todays_names |= {_normalise(former): name for former, name in RENAMED_PATTERNS.items()}
+    if _normalise(pattern) not in todays_names:
         raise ExpectationError(text, f"unknown pattern {pattern!r}; the patterns are: {'; '.join(EXPLANATIONS)}")
-    return Expectation(names[_normalise(pattern)], axis, workload, reason)
+    return Expectation(todays_names[_normalise(pattern)], axis, workload, reason)
 
 
 def accept(findings: Iterable[Finding], expectations: Iterable[Expectation], workload: str) -> list[Finding]:
-    """Return the findings of one workload. A finding that a rule covers becomes PASS, with the reason of the first such
-    rule."""
+    """Return the findings of one workload. A finding that a rule covers becomes PASS, with the reason of the first rule
+    that covers it."""
     rules = list(expectations)
     judged = []
     for finding in findings:
-        covering = next((rule for rule in rules if rule.covers(finding, workload)), None)
-        accepted = {"status": "PASS", "accepted": clip(covering.reason, REASON_CHARACTERS)} if covering else {}
-        judged.append(finding.model_copy(update=accepted))
+        covering_rule = next((rule for rule in rules if rule.covers(finding, workload)), None)
+        update = {}
+        if covering_rule is not None:
+            update = {"status": "PASS", "accepted": clip(covering_rule.reason, REASON_CHARACTERS)}
+        judged.append(finding.model_copy(update=update))
     return judged
 
 
 def _split_reason(text: str) -> tuple[str, str, str]:
-    """Split at the first colon after the second '@'. Earlier colons may belong to an axis that is a rank list
-    ('[0-8:4]')."""
-    second_at = text.find("@", text.find("@") + 1) if "@" in text else -1
-    start = second_at + 1 if second_at > 0 else 0
-    rule, colon, reason = text[start:].partition(":")
-    return text[:start] + rule, colon, reason.strip()
+    """Return the rule, the colon and the reason of ``text``, split at the first colon after the second '@'.
+
+    Earlier colons may belong to an axis that is a rank list ('[0-8:4]'). Without such a colon, the colon and the reason
+    are ''.
+    """
+    first_at = text.find("@")
+    second_at = text.find("@", first_at + 1)  # -1 if there is no second '@', so the whole text is searched
+    before_workload, from_workload = text[: second_at + 1], text[second_at + 1 :]
+    workload, colon, reason = from_workload.partition(":")
+    return before_workload + workload, colon, reason.strip()
 
 
 def _normalise(name: str) -> str:
+    """Return a pattern's name in lower case, without hyphens and extra spaces. For example, 'All-to-all' becomes 'all
+    to all'."""
     return " ".join(name.replace("-", " ").casefold().split())
 
 

@@ -1,5 +1,9 @@
-"""Find the share of the routed experts in the model FLOPs of a step. If the experts become slower by some percentage,
-the step becomes slower by about this share of it. A small share therefore hides a regression of the MoE layers."""
+"""Find the share of the routed experts in the model FLOPs of a step.
+
+The share says how much of a slowdown of the experts shows in the step time. For example, if the share is 0.2 and the
+experts become 10% slower, the step becomes about 2% slower. A small share therefore hides a regression of the MoE
+layers.
+"""
 
 from collections.abc import Sequence
 
@@ -9,7 +13,8 @@ from regbot.records.session import TimedPlan
 from regbot.shapes import ShapeError, load_shape
 
 SHAPE_ADAPTERS = ("smoke", "module")
-"""Adapters whose model is the shape. A recipe or a command may run another model."""
+"""Adapters that run exactly the model of the shape. The other adapters (training frameworks, commands) may run another
+model."""
 
 
 def find_expert_share(plan: TimedPlan, runs: Sequence[Run]) -> float | None:
@@ -18,8 +23,9 @@ def find_expert_share(plan: TimedPlan, runs: Sequence[Run]) -> float | None:
     match = ENTRY_PATTERN.fullmatch(plan.entry)
     if match is None or any(run.adapter not in SHAPE_ADAPTERS for run in runs):
         return None
+    _label, shape_name, shape_version, _mesh = match.groups()
     try:
-        variant = load_shape(f"{match[2]}@{match[3]}").variant(plan.variant)
+        variant = load_shape(f"{shape_name}@{shape_version}").variant(plan.variant)
     except ShapeError:
         return None
     return variant.geometry.expert_flops_share if variant.mlp == "moe" else None

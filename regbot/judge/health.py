@@ -16,8 +16,8 @@ from regbot.text.clip import clip
 from regbot.text.words import count
 
 SLOWED_SHARE, SLOWED_SAMPLES = 0.05, 2
-"""A hardware slowdown counts if at least this share and at least this number of a run's samples show it. A single
-sample may come from a change of the clock."""
+"""A hardware slowdown counts if at least ``SLOWED_SHARE`` of a run's samples and at least ``SLOWED_SAMPLES`` samples
+show it. A single sample may come from a change of the clock."""
 HARDWARE_REASONS: tuple[ClockReason, ...] = ("hw_thermal", "hw_power_brake", "hw_slowdown")
 """NVML clock reasons of a slowdown by the hardware."""
 
@@ -31,11 +31,12 @@ THROTTLE_REASONS: dict[str, tuple[ClockReason, ...]] = {
 THROTTLED_SHARE = 0.1
 """A run counts as throttled if one of its GPUs is throttled in at least this share of the samples."""
 LIMITED_ARM_SHARE, OTHER_ARM_SHARE = 0.75, 0.25
-"""Throttling is attributed to an arm if it occurs in at least the first share of that arm's runs and in at most the
-second share of the other arm's runs."""
+"""Throttling is attributed to an arm if it occurs in at least ``LIMITED_ARM_SHARE`` of that arm's runs and in at most
+``OTHER_ARM_SHARE`` of the other arm's runs."""
 ALPHA = 0.05
-"""Level of the two-sided Fisher's exact test. With four runs of each arm, the test is significant only if all runs of
-one arm and no run of the other are throttled. With three runs of each arm, the test is never significant."""
+"""Significance level of the two-sided Fisher's exact test. With four runs of each arm, the test is significant only if
+all runs of one arm and no run of the other are throttled. With three runs of each arm, the test is never
+significant."""
 
 BUSY_SHARE = 0.1
 """Other work counts as affecting step times if it uses at least this share of the cores' time."""
@@ -47,10 +48,11 @@ SLOW_CORES = 0.9
 
 
 def describe_outside_cause(run: Run) -> str:
-    """Return the causes in a run's record that make the run void, '' if there are none. Such causes lie outside the
+    """Return the causes in a run's record that make the run void, '' if there are none. These causes lie outside the
     code under test.
 
-    A cause that shows only in several runs together is found by ``find_slowed_blocks``.
+    A hardware slowdown during the run is not among them, because the arm itself may cause it. ``find_slowed_blocks``
+    compares the runs of both arms for this purpose.
     """
     if run.health is None:
         return ""
@@ -70,7 +72,7 @@ def find_slowed_blocks(runs: Sequence[Run]) -> dict[tuple[int, int], str]:
     return {
         block: f"in runs of both arms of a block {cause_by_arm['head']}; look at the node's cooling and power supply"
         for block, cause_by_arm in slowed.items()
-        if len(cause_by_arm) == 2
+        if cause_by_arm.keys() == {"base", "head"}
     }
 
 
@@ -87,21 +89,26 @@ def health_findings(runs: Sequence[Run]) -> list[str]:
 
 
 def _is_warm(run: Run) -> bool:
-    """Whether the run is a warm launch, which warms up the node and is discarded."""
+    """Whether the run is a warm launch, which warms up the node and is discarded.
+
+    Runs of head alone (order ``screen``) begin with a warm launch in slot 0. In a session with pairs, the warm launches
+    are block 0.
+    """
     if run.position is None:
         return False
     return run.position.slot == 0 if run.position.order == "screen" else run.position.block == 0
 
 
 def _hardware_slowdown(run: Run) -> str:
+    """Return which GPU of the run its hardware slowed down, and why; '' if none."""
     if run.health is None:
         return ""
     during = run.health.during
     for gpu in during.gpus:
         samples = during.samples if gpu.samples is None else gpu.samples
         for reason in HARDWARE_REASONS:
-            share = gpu.reasons.get(reason, 0.0)
-            if share >= SLOWED_SHARE and round(share * samples) >= SLOWED_SAMPLES:
+            slowed_share = gpu.reasons.get(reason, 0.0)
+            if slowed_share >= SLOWED_SHARE and round(slowed_share * samples) >= SLOWED_SAMPLES:
                 return f"GPU {gpu.index} was slowed down by its hardware ({reason})"
     return ""
 
@@ -121,47 +128,59 @@ def _driver_errors(runs: Sequence[Run]) -> Iterator[str]:
 
 def _throttling_of_an_arm(runs: Sequence[Run]) -> Iterator[str]:
     """Yield a finding for each cause that throttles the GPUs of one arm and not those of the other."""
-    arms = {name: [run for run in runs if run.arm.name == name and _gpus(run)] for name in ("base", "head")}
-    if not all(arms.values()):
+    runs_by_arm = {arm: [run for run in runs if run.arm.name == arm and _gpus(run)] for arm in ("base", "head")}
+    if not all(runs_by_arm.values()):
         return
     for cause, reasons in THROTTLE_REASONS.items():
-        throttling = {name: [_worst_throttling(run, reasons) for run in arm_runs] for name, arm_runs in arms.items()}
-        for name, other_arm in (("head", "base"), ("base", "head")):
-            throttled, other_throttled = sum(map(bool, throttling[name])), sum(map(bool, throttling[other_arm]))
-            total, other_total = len(throttling[name]), len(throttling[other_arm])
+        # For each run, the most throttled GPU; None if no GPU of the run was throttled.
+        worst_by_arm = {
+            arm: [_worst_throttling(run, reasons) for run in arm_runs] for arm, arm_runs in runs_by_arm.items()
+        }
+        for arm, other_arm in (("head", "base"), ("base", "head")):
+            throttled, total = _count_throttled(worst_by_arm[arm]), len(worst_by_arm[arm])
+            other_throttled, other_total = _count_throttled(worst_by_arm[other_arm]), len(worst_by_arm[other_arm])
             only_this_arm = throttled >= LIMITED_ARM_SHARE * total and other_throttled <= OTHER_ARM_SHARE * other_total
             if only_this_arm and fisher(throttled, total, other_throttled, other_total) <= ALPHA:
-                worst = max((gpu for gpu in throttling[name] if gpu), key=lambda gpu: gpu.share)
-                other_mhz = _median_clock(arms[other_arm], worst.gpu)
-                clocks = f" against {other_mhz:.0f} of {other_arm}" if other_mhz is not None else ""
-                clock_text = f", at {worst.sm_mhz.median:.0f} MHz{clocks}" if worst.sm_mhz is not None else ""
+                worst = max((gpu for gpu in worst_by_arm[arm] if gpu is not None), key=lambda gpu: gpu.share)
+                other_mhz = _median_clock(runs_by_arm[other_arm], worst.gpu)
+                other_clock_text = f" against {other_mhz:.0f} of {other_arm}" if other_mhz is not None else ""
+                clock_text = f", at {worst.sm_mhz.median:.0f} MHz{other_clock_text}" if worst.sm_mhz is not None else ""
                 yield (
-                    f"{name} is throttled by {cause} on its GPUs in {_run_count(throttled, total)}, {other_arm} in "
+                    f"{arm} is throttled by {cause} on its GPUs in {_run_count(throttled, total)}, {other_arm} in "
                     f"{_run_count(other_throttled, other_total)} (GPU {worst.gpu}: {100 * worst.share:.0f}% of the "
-                    f"time{clock_text}): {name} causes this, so it is part of its cost"
+                    f"time{clock_text}): {arm} causes this, so it is part of its cost"
                 )
 
 
 @dataclass(frozen=True)
 class _Throttling:
-    """Throttling of one GPU in one run. ``share`` is the share of samples with the most frequent reason."""
+    """Throttling of one GPU in one run."""
 
     gpu: int
+    """Index of the GPU on its node."""
     share: float
+    """Share of the run's samples that show the most frequent clock reason, in [0, 1]."""
     sm_mhz: SampleRange | None
+    """Clock of the streaming multiprocessors during the run."""
+
+
+def _count_throttled(worst_by_run: Sequence[_Throttling | None]) -> int:
+    return sum(worst is not None for worst in worst_by_run)
 
 
 def _worst_throttling(run: Run, reasons: Sequence[ClockReason]) -> _Throttling | None:
-    """Return the most throttled GPU of a run, None if no GPU was throttled."""
-    gpus = [
+    """Return the most throttled GPU of a run, None if no GPU was throttled. ``reasons`` are the clock reasons of one
+    cause."""
+    by_gpu = [
         _Throttling(gpu.index, max(gpu.reasons.get(reason, 0.0) for reason in reasons), gpu.sm_mhz)
         for gpu in _gpus(run)
     ]
-    worst = max(gpus, key=lambda throttling: throttling.share)
+    worst = max(by_gpu, key=lambda throttling: throttling.share)
     return worst if worst.share >= THROTTLED_SHARE else None
 
 
 def _median_clock(runs: Sequence[Run], index: int) -> float | None:
+    """Return the median clock of the GPU ``index`` in MHz, over ``runs``; None if no run has its clock."""
     clocks_mhz = [
         gpu.sm_mhz.median for run in runs for gpu in _gpus(run) if gpu.index == index and gpu.sm_mhz is not None
     ]
@@ -169,36 +188,40 @@ def _median_clock(runs: Sequence[Run], index: int) -> float | None:
 
 
 def _low_clock_settings(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield a warning if the settings of the node keep the clocks low. Such settings affect both arms alike.
+    """Yield a warning if the settings of the node keep the clocks low.
 
-    ``Cause.outside`` is true if code under test cannot have caused a fault, so that the run is void. It is false for a
-    clock that the settings keep low, because such a clock makes no run void.
+    These settings slow down both arms alike, so the ratio of the arms stays right and no run is void. That is why
+    ``Cause.outside`` is false for this cause: a cause with ``outside`` makes its run void.
     """
     causes_by_run = [
         [cause for cause in run.health.causes if cause.kind == "low_clock" and not cause.outside]
         for run in runs
         if run.health
     ]
-    if hits := [causes for causes in causes_by_run if causes]:
+    if causes_of_slow_runs := [causes for causes in causes_by_run if causes]:
+        first_cause, slow_runs = causes_of_slow_runs[0][0], _run_count(len(causes_of_slow_runs), len(runs))
         yield (
-            f"{hits[0][0].text}, in {_run_count(len(hits), len(runs))}: this slows down both arms, and their times "
-            "cannot be compared with nodes that have other settings"
+            f"{first_cause.text}, in {slow_runs}: this slows down both arms, and their times cannot be compared with "
+            "nodes that have other settings"
         )
 
 
 def _processor_load(runs: Sequence[Run]) -> Iterator[str]:
     """Yield one sentence for each kind of load on the processors: other work, stolen time, low clocks."""
-    during = [run.health.during.cpu for run in runs if run.health is not None]
-    other_shares = [cpu.other_share or 0.0 for cpu in during]
-    if hits := [share for share in other_shares if share >= BUSY_SHARE]:
-        yield f"other work used up to {100 * max(hits):.0f}% of the cores during {_run_count(len(hits), len(runs))}"
-    steal_shares = [cpu.steal_share or 0.0 for cpu in during]
-    if hits := [share for share in steal_shares if share >= STEAL_SHARE]:
+    cpu_by_run = [run.health.during.cpu for run in runs if run.health is not None]
+    other_shares = [cpu.other_share or 0.0 for cpu in cpu_by_run]
+    if high_shares := [share for share in other_shares if share >= BUSY_SHARE]:
         yield (
-            f"the hypervisor gave up to {100 * max(hits):.0f}% of the cores' time to other machines during "
-            f"{_run_count(len(hits), len(runs))}"
+            f"other work used up to {100 * max(high_shares):.0f}% of the cores during "
+            f"{_run_count(len(high_shares), len(runs))}"
         )
-    clocks_mhz = [cpu.mhz.median for cpu in during if cpu.mhz is not None]
+    steal_shares = [cpu.steal_share or 0.0 for cpu in cpu_by_run]
+    if high_shares := [share for share in steal_shares if share >= STEAL_SHARE]:
+        yield (
+            f"the hypervisor gave up to {100 * max(high_shares):.0f}% of the cores' time to other machines during "
+            f"{_run_count(len(high_shares), len(runs))}"
+        )
+    clocks_mhz = [cpu.mhz.median for cpu in cpu_by_run if cpu.mhz is not None]
     if slow_mhz := [mhz for mhz in clocks_mhz if mhz < SLOW_CORES * max(clocks_mhz)]:
         slowest, fastest = f"{min(slow_mhz):.0f}", f"{max(slow_mhz):.0f}"
         clock = slowest if slowest == fastest else f"{slowest} to {fastest}"

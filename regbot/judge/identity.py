@@ -30,7 +30,7 @@ def first_difference(header: SessionHeader, base: Run, head: Run) -> str:
     if header.changed_files is None:
         return "the list of files that differ between the commits is not known"
     inert = header.inert_files
-    if inert is None:
+    if inert is None:  # sessions of older versions do not record inert files; then only documentation is inert
         inert = [path for path in header.changed_files if is_documentation(path)]
     for path in header.changed_files:
         if path not in inert or path in loaded:

@@ -28,7 +28,7 @@ from regbot.stats.slow_launches import PairOutlier
 
 @dataclass(frozen=True)
 class InterimDecision:
-    """The decision on the pairs so far. ``tests`` is empty if there are too few pairs for an interval."""
+    """The decision on the pairs so far."""
 
     pair_set: PairSet
     decision: Decision = "undecided"
@@ -42,9 +42,12 @@ class InterimDecision:
     """Whether pairs of an earlier session are included. The interval then stays valid however often one looks
     (``regbot.stats.anytime``)."""
     alpha: float | None = None
+    """Error probability of one interval; None if there are too few pairs for an interval."""
     tests: dict[str, tuple[Decision, Interval]] = field(default_factory=dict)
+    """Decision and interval by summary ("median" and "mean" step time). Empty if there are too few pairs for an
+    interval."""
     class_noise: PairNoise | None = None
-    """Noise of the node class, if the interval is that of look 0."""
+    """Noise of the node class, if look 0 decided; else None."""
     outliers: tuple[PairOutlier, ...] = ()
     """Pairs with a slow launch."""
     withheld: bool = False
@@ -60,9 +63,21 @@ class InterimDecision:
         """Intervals of all summaries."""
         return [interval for _, interval in self.tests.values()]
 
+    @property
+    def median_interval(self) -> Interval:
+        """Interval of the median step time. Only for a decision with ``tests``."""
+        _, interval = self.tests["median"]
+        return interval
+
+    @property
+    def bound(self) -> float:
+        """Largest slowdown that the intervals do not exclude, as a log-ratio. Only for a decision with ``tests``."""
+        return max(interval.high for interval in self.intervals)
+
 
 def count_primary_tests(header: SessionHeader) -> int:
-    """Return the number of primary tests of the whole check. There is one for each timed workload and each summary."""
+    """Return the number of primary tests of the whole check: one for the median and one for the mean step time of each
+    timed workload. The error rate of the check is divided among these tests."""
     return max(1, len(header.timed)) * len(SUMMARIES)
 
 
@@ -77,15 +92,23 @@ def thresholds_from(settings: ThroughputThresholds) -> Thresholds:
 
 
 def decide_so_far(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan) -> InterimDecision:
-    """Return the decision so far on ``runs``, the timed runs of the workload of ``plan`` in session order."""
+    """Return the decision so far on ``runs``, the timed runs of the workload of ``plan`` in session order.
+
+    The planned looks decide if all pairs are of one session. If there are pairs of an earlier session and of this one,
+    the always-valid interval decides.
+    """
     pair_set = pair_up(runs)
     # ``joined`` identifies the earlier session that a run comes from. It is None for runs of this session.
     sessions = list(dict.fromkeys(pair.head.joined for pair in pair_set.valid))
     if len(sessions) > 1:
-        return _decide_joined(pair_set, sum(pair.head.joined == sessions[0] for pair in pair_set.valid), header, plan)
+        first_session_pairs = sum(pair.head.joined == sessions[0] for pair in pair_set.valid)
+        return _decide_joined(pair_set, first_session_pairs, header, plan)
     decision = _decide_at_looks(pair_set, len(pair_set.valid), header, plan)
-    if any(not run.is_from_earlier_session for run in runs) and sessions and sessions[0] is not None:
-        return replace(decision, final=False)  # this session has no pair yet, so the earlier session decided
+    has_own_runs = any(not run.is_from_earlier_session for run in runs)
+    all_pairs_are_earlier = bool(sessions) and sessions[0] is not None
+    if has_own_runs and all_pairs_are_earlier:
+        # This session has begun and has no pair yet. The decision is that of the earlier session; more pairs follow.
+        return replace(decision, final=False)
     return decision
 
 
@@ -94,18 +117,16 @@ def _decide_at_looks(pair_set: PairSet, pairs: int, header: SessionHeader, plan:
     ratios = {name: values[:pairs] for name, values in pair_set.log_ratios().items()}
     luck = _find_luck(pair_set, plan)
     assumed_luck = _assumed_sd(luck)
-    # If there are more pairs, look 0 has already been taken and has not passed.
+    # If there are more pairs than those of the first block, look 0 was taken earlier and did not pass the change.
     if pairs == LOOK0_PAIRS and (noise := _find_class_noise(pair_set, header, plan)):
         first_look = look0(ratios, noise, count_primary_tests(header), thresholds(header), luck)
         return InterimDecision(
             pair_set,
             first_look.decision,
-            pairs,
-            0,
-            first_look.final,
-            False,
-            first_look.alpha,
-            first_look.tests,
+            pairs=pairs,
+            final=first_look.final,
+            alpha=first_look.alpha,
+            tests=first_look.tests,
             class_noise=noise,
             assumed_luck=assumed_luck,
         )
@@ -119,9 +140,9 @@ def _decide_at_looks(pair_set: PairSet, pairs: int, header: SessionHeader, plan:
     return InterimDecision(
         pair_set,
         result.decision,
-        result.pairs,
-        result.unused,
-        result.final,
+        pairs=result.pairs,
+        unused=result.unused,
+        final=result.final,
         alpha=result.alpha,
         tests=result.tests,
         outliers=result.outliers,
@@ -141,7 +162,9 @@ def _find_class_noise(pair_set: PairSet, header: SessionHeader, plan: TimedPlan)
     if header.throughput.gate in ("pairs", "stored") or header.base.overrides or header.head.overrides:
         return None
     reference = select_reference(plan, first_block[0].head)
-    if isinstance(reference, str) or (reference.calibrated is not None and reference.calibrated.contradicted):
+    if isinstance(reference, str):  # a string says why there is no reference
+        return None
+    if reference.calibrated is not None and reference.calibrated.contradicted:
         return None
     if has_gpus(first_block[0].head) and warn_of_unsteady_arms(first_block):
         return None
@@ -149,8 +172,11 @@ def _find_class_noise(pair_set: PairSet, header: SessionHeader, plan: TimedPlan)
 
 
 def _find_luck(pair_set: PairSet, plan: TimedPlan) -> SharedLuck | None:
-    """Return the luck by which the intervals are widened, None if they are not. If no calibration has measured the
-    luck, ``luck_in_draws`` assumes a standard deviation. In a session without fresh caches, all pairs share a draw."""
+    """Return the luck of the arms by which the intervals are widened, None if they are not widened.
+
+    If no calibration has measured the luck, ``luck_in_draws`` assumes a standard deviation. Sessions that measure the
+    luck themselves (calibrations) are not widened.
+    """
     if not pair_set.valid or plan.measures_luck:
         return None
     reference = select_reference(plan, pair_set.valid[0].head)
@@ -159,34 +185,45 @@ def _find_luck(pair_set: PairSet, plan: TimedPlan) -> SharedLuck | None:
 
 
 def _assumed_sd(luck: SharedLuck | None) -> float:
+    """Return the standard deviation of the luck if it is assumed; 0 if it was measured, or if there is no luck."""
     return luck.sd if luck is not None and luck.is_assumed else 0.0
 
 
 def luck_in_draws(calibrated: CalibrationSummary | None, draws: Sequence[Hashable]) -> SharedLuck | None:
-    """Return the luck in pairs with these ``draws``, from the calibration of their node class; None if it is 0."""
+    """Return the luck of the arms in pairs, None if it is 0. If the calibration has not measured the luck, return the
+    assumed luck.
+
+    ``calibrated``: calibration of the pairs' node class. ``draws``: for each pair, which compiler caches it used.
+    """
     if calibrated is None or calibrated.arm_luck is None:
         return SharedLuck.assume(draws)
     luck = calibrated.arm_luck
     return SharedLuck(luck.counted_pct / 100, luck.draws, draws) if luck.counted_pct else None
 
 
-def _decide_joined(pair_set: PairSet, first_pairs: int, header: SessionHeader, plan: TimedPlan) -> InterimDecision:
-    """Decide on all pairs by the always-valid interval.
+def _decide_joined(
+    pair_set: PairSet, first_session_pairs: int, header: SessionHeader, plan: TimedPlan
+) -> InterimDecision:
+    """Decide on the pairs of several sessions by the always-valid interval.
 
-    The first ``first_pairs`` pairs belong to the first session. If that session decided by its looks, its decision
-    stays until the always-valid interval decides. A few more pairs can therefore not turn a decision into "undecided",
-    unless they show that head has more slow launches than base. A decision of look 0 does not stay: it rests on stored
-    noise, and with more pairs the noise can be estimated from the pairs.
+    The first ``first_session_pairs`` pairs belong to the first session. If that session decided by its looks, its
+    decision stays until the always-valid interval decides. A few more pairs can therefore not turn a decision into
+    "undecided". There are two exceptions:
+
+    - If the pairs now show that head has more slow launches than base, a pass is withheld.
+    - A decision of look 0 does not stay. It rests on stored noise, and with more pairs the noise can be estimated from
+      the pairs.
     """
     pairs = len(pair_set.valid)
     luck = _find_luck(pair_set, plan)
     test = decide_anytime(pair_set.log_ratios(), count_primary_tests(header), thresholds(header), luck)
     is_finite = all(math.isfinite(interval.low) and math.isfinite(interval.high) for _, interval in test.tests.values())
-    first_decision = _decide_at_looks(pair_set, first_pairs, header, plan)
-    has_decided = first_decision.decision != "undecided" and first_decision.class_noise is None
-    if test.decision == "undecided" and has_decided and not test.withheld:
+    first_decision = _decide_at_looks(pair_set, first_session_pairs, header, plan)
+    is_look0 = first_decision.class_noise is not None
+    first_session_decided = first_decision.decision != "undecided" and not is_look0
+    if test.decision == "undecided" and first_session_decided and not test.withheld:
         return replace(first_decision, unused=pairs - first_decision.pairs, final=False)
-    if not is_finite:
+    if not is_finite:  # too few pairs for an always-valid interval
         return InterimDecision(pair_set, continued=True)
     assumed_luck = _assumed_sd(luck)
     without_luck: Decision = "undecided"
@@ -195,12 +232,11 @@ def _decide_joined(pair_set: PairSet, first_pairs: int, header: SessionHeader, p
     return InterimDecision(
         pair_set,
         test.decision,
-        pairs,
-        0,
-        test.decision != "undecided",
-        True,
-        test.alpha,
-        test.tests,
+        pairs=pairs,
+        final=test.decision != "undecided",
+        continued=True,
+        alpha=test.alpha,
+        tests=test.tests,
         outliers=test.outliers,
         withheld=test.withheld,
         assumed_luck=assumed_luck,

@@ -32,8 +32,12 @@ from regbot.text.clip import clip_message
 
 
 def judge(session: Session, config: Config, expectations: Iterable[Expectation] = ()) -> Verdict:
-    """Return the verdict of a session, with an entry for every planned workload. An entry's ``throughput`` is None if
-    the workload has no timed plan."""
+    """Return the verdict of a session, with a section for every planned workload. Its ``throughput`` is None if the
+    workload was not planned to be timed.
+
+    The sharding section comes from the traces. If the timed steps are compiled, profiles of them are compared too, and
+    both results are combined. The stored sessions and ledgers of main are shown beside the verdict.
+    """
     header, rules = session.header, list(expectations)
     plans = {plan.entry: plan for plan in header.timed}
     workloads: list[WorkloadVerdict] = []
@@ -44,22 +48,23 @@ def judge(session: Session, config: Config, expectations: Iterable[Expectation] 
         if name in unconcerned:
             workloads.append(_judge_unconcerned(unconcerned[name]))
             continue
-        examined = examine_traced_runs(session, name)
-        profiled = examine_profiles(session, name, examined)
-        sharding, throughput, validity = None, None, examined.validity
-        if profiled is not None:
-            traced_validity = None if examined.needs_profile else examined.validity
-            validity = _combine_validity(profiled.validity, traced_validity)
-        stored_times, stored_collectives = None, None
-        base, head = examined.base, examined.head
-        dispatcher = dispatcher_change(base, head) if base is not None and head is not None else None
+        traces = examine_traced_runs(session, name)
+        profiles = examine_profiles(session, name, traces)  # None if the step is not compiled
+        validity = traces.validity
+        if profiles is not None:
+            # If the traces failed because the step is compiled, only the profiles count.
+            validity = _combine_validity(profiles.validity, None if traces.needs_profile else traces.validity)
+        throughput, stored_times, stored_collectives = None, None, None
+        base, head = traces.base, traces.head
+        traced_arms = (base, head) if base is not None and head is not None else None
+        dispatcher = dispatcher_change(*traced_arms) if traced_arms is not None else None
         if plan := plans.get(name):
-            timed = judge_timed(session, plan, (base, head) if base is not None and head is not None else None)
+            timed = judge_timed(session, plan, traced_arms)
             throughput, validity = timed.throughput, _combine_validity(validity, timed.validity)
             warnings += [f"{name}: {warning}" for warning in timed.warnings]
             if throughput is not None and throughput.status != "INVALID":
-                stored_times, drift = compare_times(header, plan, session.timed_runs(name))
-                warnings += [f"{name}: {warning}" for warning in drift]
+                stored_times, drift_warnings = compare_times(header, plan, session.timed_runs(name))
+                warnings += [f"{name}: {warning}" for warning in drift_warnings]
             if dispatcher is None and timed.base is not None and timed.head is not None:
                 dispatcher = dispatcher_change(timed.base, timed.head)
         compare = partial(
@@ -70,28 +75,23 @@ def judge(session: Session, config: Config, expectations: Iterable[Expectation] 
             expectations=rules,
             configurations_only=_configurations_only(header.base, header.head),
         )
-        sharding = compare(examined)
+        sharding = compare(traces)
         if base is not None and head is not None and sharding is not None:
             sharding, notes = compare_with_stored(sharding, base, header.stored, config)
             warnings += [f"{name}: {note}" for note in notes]
             stored_collectives = compare_head_with_stored(header, head, config)
         findings = sharding.findings if sharding is not None else []
-        if profiled is not None and (profiled_sharding := compare(profiled)) is not None:
-            findings = [*findings, *profiled_sharding.findings]
-            sharding = _combine_sharding(sharding, profiled_sharding)
+        if profiles is not None and (profiles_sharding := compare(profiles)) is not None:
+            findings = [*findings, *profiles_sharding.findings]
+            sharding = _combine_sharding(sharding, profiles_sharding)
         used_rules |= {rule for rule in rules if any(rule.covers(finding, name) for finding in findings)}
-        warnings += [f"{name}: {warning}" for warning in (profiled.warnings if profiled is not None else ())]
-        warnings += [f"{name}: {warning}" for warning in examined.warnings]
+        warnings += [f"{name}: {warning}" for warning in (profiles.warnings if profiles is not None else ())]
+        warnings += [f"{name}: {warning}" for warning in traces.warnings]
+        stored = None
+        if stored_times is not None or stored_collectives is not None:
+            stored = StoredComparison(times=stored_times, collectives=stored_collectives)
         workloads.append(
-            WorkloadVerdict(
-                name=name,
-                sharding=sharding,
-                throughput=throughput,
-                validity=validity,
-                stored=StoredComparison(times=stored_times, collectives=stored_collectives)
-                if stored_times is not None or stored_collectives is not None
-                else None,
-            )
+            WorkloadVerdict(name=name, sharding=sharding, throughput=throughput, validity=validity, stored=stored)
         )
     warnings += [
         f"--expect {rule}: no finding matches; remove the rule, or it will silently accept a later change"
@@ -108,14 +108,15 @@ def judge(session: Session, config: Config, expectations: Iterable[Expectation] 
 
 
 def _index_unconcerned(session: Session) -> dict[str, UnconcernedWorkload]:
-    """Return the workloads that the change does not concern, by entry. Workloads with runs are left out, because their
-    runs are judged."""
+    """Return the workloads that were not run because the change does not affect them, by name. A workload that has runs
+    all the same is left out, because its runs are judged."""
     measured = {run.workload for run in session.runs}
     return {workload.entry: workload for workload in session.header.unconcerned if workload.entry not in measured}
 
 
 def _judge_unconcerned(workload: UnconcernedWorkload) -> WorkloadVerdict:
-    """Return the verdict on a workload that was not run. It passes only with a proof."""
+    """Return the verdict on a workload that was not run. It is PASS if a proof shows that the change cannot affect the
+    workload, else INCONCLUSIVE."""
     validity = Validity(status="PASS" if workload.proof is not None else "INCONCLUSIVE", reasons=[workload.reason])
     return WorkloadVerdict(name=workload.entry, sharding=None, throughput=None, validity=validity, unconcerned=True)
 
@@ -128,7 +129,8 @@ def _compare_runs(
     expectations: Sequence[Expectation],
     configurations_only: bool,
 ) -> Sharding | None:
-    """Return the sharding section of two runs, None if there are no two runs with ledgers to compare."""
+    """Return the sharding section of the base and head run in ``runs``, None if one of them is missing or has no
+    ledger."""
     base, head = runs.base, runs.head
     if base is None or head is None or base.ledger is None or head.ledger is None:
         return None
@@ -146,10 +148,10 @@ def _compare_runs(
 
 def _combine_sharding(traced: Sharding | None, profiled: Sharding) -> Sharding:
     """Return the section with the graver status, and add the first reason of the other section. If both have the same
-    status, return the section of the traces, because profiles know no modules."""
+    status, return the section of the traces, because a profile does not show which module issued a collective."""
     if traced is None:
         return profiled
-    if GRAVITY.index(profiled.status) < GRAVITY.index(traced.status):
+    if GRAVITY.index(profiled.status) < GRAVITY.index(traced.status):  # GRAVITY begins with the gravest status
         graver, other, other_name = profiled, traced, "the traces, in which compiled code runs eagerly"
     else:
         graver, other, other_name = traced, profiled, "the profiles of the timed steps"
@@ -157,12 +159,12 @@ def _combine_sharding(traced: Sharding | None, profiled: Sharding) -> Sharding:
     return graver.model_copy(update={"reasons": reasons})
 
 
-def _combine_validity(traced: Validity, timed: Validity | None) -> Validity:
-    """Return the validity of traced and timed runs together. It has the worse status, and the reasons of that status
-    come first."""
-    if timed is None:
-        return traced
-    worse, other = sorted((timed, traced), key=lambda section: GRAVITY.index(section.status))
+def _combine_validity(first: Validity, second: Validity | None) -> Validity:
+    """Return the validity of two kinds of runs together, such as traced and timed runs. It has the worse status, and
+    the reasons of that status come first. The reasons of a PASS are left out beside another status."""
+    if second is None:
+        return first
+    worse, other = sorted((second, first), key=lambda section: GRAVITY.index(section.status))
     reasons = worse.reasons if other.status == "PASS" else dict.fromkeys([*worse.reasons, *other.reasons])
     return Validity(status=worse.status, reasons=list(reasons))
 

@@ -17,44 +17,45 @@ PARTNER_VOID = "the other run of its pair does not count"
 
 
 class PairKey(NamedTuple):
-    """Position of a pair. ``block`` counts from 1. ``attempt`` is the attempt of the block. ``number`` is 0 for the
-    first and 1 for the second pair of the block."""
+    """Position of a pair in its session."""
 
     block: int
+    """Number of the block, from 1."""
     attempt: int
+    """Attempt at the block: 1, or 2 if the block was repeated."""
     number: int
+    """0 for the first pair of the block, 1 for the second."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One valid pair. ``log_ratios`` has log(head / base) of the median and the mean of the steady steps.
-
-    ``cut`` is the number of leading steps that are excluded from both runs.
-    """
+    """One valid pair."""
 
     key: PairKey
     base: Run
     head: Run
     cut: int
+    """Number of leading steps that are excluded from both runs."""
     log_ratios: dict[str, float]
+    """log(head / base) of the step time, by summary: "median" and "mean" of the steady steps."""
 
     @property
     def draw(self) -> tuple[str | None, int | None]:
-        """Session and number of the compiler caches that both runs used. Pairs with the same caches share their
-        luck."""
-        return self.head.joined, self.head.position.draw if self.head.position is not None else None
+        """Which compiler caches both runs used: the session (None for this session), and the number of the caches in
+        it. Pairs with the same caches share the luck that was drawn with them."""
+        position = self.head.position
+        return self.head.joined, position.draw if position is not None else None
 
 
 @dataclass(frozen=True)
 class PairSet:
-    """All pairs of one workload, in session order. ``reasons`` has the reason for every pair that is not valid.
-
-    ``unstarted`` has the pairs with a run that was not started. Such a pair is neither valid nor void.
-    """
+    """All pairs of one workload, in session order."""
 
     valid: tuple[Pair, ...]
     reasons: Mapping[PairKey, str] = field(default_factory=dict)
+    """Why a pair does not count, for every pair that is not in ``valid``."""
     unstarted: Collection[PairKey] = ()
+    """Pairs with a run that was not started. Such a pair is neither valid nor void."""
 
     @property
     def void(self) -> int:
@@ -67,13 +68,16 @@ class PairSet:
 
 
 def is_head_only(run: Run) -> bool:
-    """Whether a timed run is a run of head without base, for ``gate = "stored"``. True for the warm launch before such
-    runs too."""
+    """Whether a timed run is a run of head without base, for ``gate = "stored"``. The warm launch before these runs is
+    such a run too."""
     return run.position is not None and run.position.order == "screen"
 
 
 def is_warm(run: Run) -> bool:
-    """Whether a timed run is a warm launch, which is discarded."""
+    """Whether a timed run is a warm launch, which is discarded.
+
+    Runs of head alone begin with a warm launch in slot 0. In a session with pairs, the warm launches are block 0.
+    """
     if run.position is None:
         return False
     return run.position.slot == 0 if is_head_only(run) else run.position.block == 0
@@ -104,7 +108,8 @@ def pair_up(runs: Iterable[Run]) -> PairSet:
     for key, pair_runs in members.items():
         by_arm = {run.arm.name: run for run in pair_runs}
         is_repeated = key.attempt < last_attempts[key.block]
-        if reason := slowed.get((key.block, key.attempt), "") or _void_reason(pair_runs, is_repeated):
+        node_reason = slowed.get((key.block, key.attempt), "")
+        if reason := node_reason or _void_reason(pair_runs, is_repeated):
             reasons[key] = reason
         elif len(pair_runs) == 1:
             reasons[key] = "the other run of its pair was not started"
@@ -115,10 +120,13 @@ def pair_up(runs: Iterable[Run]) -> PairSet:
 
 
 def pair_key(run: Run) -> PairKey | None:
-    """Return the key of the pair that a run belongs to, None for a warm launch or a run of head alone."""
+    """Return the key of the pair that a run belongs to, None for a warm launch or a run of head alone.
+
+    A block has four slots. Slots 0 and 1 are its first pair, slots 2 and 3 its second pair.
+    """
     if run.position is None or run.position.block == 0:
         return None
-    return PairKey(run.position.block, run.attempt, run.position.slot // 2)
+    return PairKey(run.position.block, run.attempt, number=run.position.slot // 2)
 
 
 def describe_fault(run: Run) -> str:
@@ -131,13 +139,17 @@ def describe_fault(run: Run) -> str:
 
 
 def _void_reason(runs: Sequence[Run], is_repeated: bool) -> str:
-    """Return why the runs of one pair do not count, '' if they do. ``is_repeated``: their block was repeated later."""
+    """Return why one pair is void, from the point of view of a sound run in it; '' if it is not void.
+
+    ``runs`` are the runs of the pair that exist. A pair whose second run was not started is not void.
+    ``is_repeated``: the pair's block was repeated later.
+    """
     by_arm = {run.arm.name: run for run in runs}
     if any(describe_fault(run) for run in runs):
         return PARTNER_VOID
     if is_repeated:
         return "its block was repeated"
-    if len(runs) == 1:  # its partner has not run yet
+    if len(runs) == 1:
         return ""
     if len(runs) != 2 or len(by_arm) != 2:
         return "its pair is void: it does not have exactly one run of each arm"
@@ -146,6 +158,7 @@ def _void_reason(runs: Sequence[Run], is_repeated: bool) -> str:
 
 
 def _build_pair(key: PairKey, base: Run, head: Run) -> Pair:
+    """Return the pair of two runs with step times. Both runs are summarised after the same cut."""
     assert base.timing is not None
     assert head.timing is not None
     cut = choose_shared_cut(base.timing, head.timing)
@@ -156,23 +169,24 @@ def _build_pair(key: PairKey, base: Run, head: Run) -> Pair:
 def choose_shared_cut(base: Timing, head: Timing) -> int:
     """Return the cut of a pair: the number of leading steps to exclude from both of its runs.
 
-    Both runs use the same cut, so that the end of the warm-up and the thermal rise cancel in the ratio. With separate
-    cuts they would not cancel.
+    It is the larger of both runs' own cuts, and leaves at least one step. Both runs use the same cut, so that the end
+    of the warm-up and the thermal rise cancel in the ratio. With separate cuts they would not cancel.
     """
     return min(max(launch_cut(base), launch_cut(head)), len(base.step_s) - 1, len(head.step_s) - 1)
 
 
 def summarise_timing(timing: Timing, cut: int) -> dict[str, float]:
-    """Return the median and the mean of the slowest rank's step times after ``cut``, on the log scale."""
+    """Return the median and the mean step time after ``cut``, on the log scale. Each is that of the rank for which it
+    is largest."""
     return launch_summaries((steps.step_s for steps in timing.ranks.values()), cut)
 
 
 def describe_mismatch(base: Run, head: Run, same_pair: bool = True) -> str:
     """Return why the times of two runs cannot be compared, '' if they can.
 
-    ``same_pair``: the runs belong to one pair, so they must have been on the same node. Runs of different pairs may
-    have been on different nodes of one class, because the effect of a node cancels within each pair. Runs that come
-    from different sessions (``joined``) are never one pair.
+    ``same_pair``: the runs belong to one pair of one session, so they must have been on the same node. Runs of
+    different pairs may have been on different nodes of one class, because the effect of a node cancels within each
+    pair. Runs of different sessions (``joined``) are never one pair, so ``same_pair`` has no effect on them.
     """
     if base.timing is None or head.timing is None:
         return "a run has no step times"
@@ -185,8 +199,8 @@ def describe_mismatch(base: Run, head: Run, same_pair: bool = True) -> str:
     ):
         if base_value != head_value:
             return f"the {property_name} differs"
-    must_share_node = same_pair and base.joined == head.joined
-    if must_share_node and base.node != head.node:
+    from_same_session = base.joined == head.joined
+    if same_pair and from_same_session and base.node != head.node:
         return "the node differs"
     if len(base.timing.step_s) <= max(base.timing.cut, head.timing.cut):
         return "no step is left after the warm-up"

@@ -31,19 +31,23 @@ HEAD_ALONE = (
 def examine_profiles(session: Session, workload: str, traced: TracedRuns) -> TracedRuns | None:
     """Return the timed runs whose ledgers are compared, and their validity. ``traced`` is the result of the traces.
 
-    Return None if no timed run was profiled and the traces do not need it, or if the traces failed for another reason.
+    Return None if profiles are not needed. Either the traces counted the steps and no timed run was profiled, or the
+    traces failed for a reason other than compiled code.
     """
     header, runs = session.header, [run for run in session.timed_runs(workload) if run.outcome == "ok"]
     is_profiled = any(run.profile is not None for run in runs)
-    if not traced.needs_profile and (not is_profiled or traced.base is None):
+    has_traces = traced.base is not None
+    if not traced.needs_profile and not (is_profiled and has_traces):
         return None
     if not traced.needs_profile and all(is_head_only(run) for run in runs):
         return TracedRuns(Validity(status="PASS", reasons=[]), warnings=(HEAD_ALONE,))
-    arms = (header.base, header.head)
-    chosen = [choose_run(runs, arm.name) for arm in arms]
-    problems = [problem for arm, run in zip(arms, chosen, strict=True) for problem in _distrust(arm, run, is_profiled)]
-    problems += [problem for arm in arms for problem in _find_contradictions(runs, arm.name)]
-    base, head = chosen
+    base, head = choose_run(runs, "base"), choose_run(runs, "head")
+    problems = [
+        *_distrust(header.base, base, is_profiled),
+        *_distrust(header.head, head, is_profiled),
+        *_find_contradictions(runs, "base"),
+        *_find_contradictions(runs, "head"),
+    ]
     if not problems and base is not None and head is not None:
         problems = [
             *list_incomparabilities(base, head),
@@ -61,7 +65,8 @@ def examine_profiles(session: Session, workload: str, traced: TracedRuns) -> Tra
 def choose_run(runs: Sequence[Run], arm: str) -> Run | None:
     """Return the last run of ``arm`` whose profile gave a ledger, else its last profiled run, else its last run."""
     arm_runs = [run for run in runs if run.outcome == "ok" and run.arm.name == arm]
-    arm_runs.sort(key=lambda run: (run.profile is not None, _has_usable_ledger(run)))  # stable: ties keep their order
+    # The best run comes last. Sorting is stable, so among equally good runs the last run of the session comes last.
+    arm_runs.sort(key=lambda run: (run.profile is not None, _has_usable_ledger(run)))
     return arm_runs[-1] if arm_runs else None
 
 
@@ -74,25 +79,30 @@ def _find_contradictions(runs: Sequence[Run], arm: str) -> Iterator[str]:
     """Yield a message if the profiles of one arm's runs show different collectives.
 
     The verdict compares only one profile of each arm. If an arm's profiles differ from each other, that comparison may
-    come out equal by chance. Phases may differ: they depend on the thread that issued a call.
+    come out equal by chance. The phases of the collectives are not compared, because a profile derives them from the
+    thread that issued a call.
     """
     ledgers = [
         run.ledger
         for run in runs
         if run.arm.name == arm and run.profile is not None and run.ledger is not None and _has_usable_ledger(run)
     ]
-    first, *others = [_sum_collectives(ledger) for ledger in ledgers] or [{}]
-    for other in others:
-        different = sorted(key for key in first.keys() | other.keys() if first.get(key) != other.get(key))
-        if different:
-            kind, axis, group_size, dtype, role = different[0]
-            amounts = [sums.get(different[0], (0, 0)) for sums in (first, other)]
-            (count, size), (other_count, other_size) = amounts
-            more = f", and {len(different) - 1} more" if len(different) > 1 else ""
+    if not ledgers:
+        return
+    first_sums, *other_runs_sums = [_sum_collectives(ledger) for ledger in ledgers]
+    for sums in other_runs_sums:
+        keys = first_sums.keys() | sums.keys()
+        different_keys = sorted(key for key in keys if first_sums.get(key) != sums.get(key))
+        if different_keys:
+            key = different_keys[0]
+            kind, axis, group_size, dtype, role = key
+            first_count, first_bytes = first_sums.get(key, (0, 0))
+            other_count, other_bytes = sums.get(key, (0, 0))
+            more = f", and {len(different_keys) - 1} more" if len(different_keys) > 1 else ""
             yield (
                 f"{arm}: the profiles of its runs differ, so the collectives of its step are not certain: {role} "
-                f"{kind} over {axis} ({group_size} ranks, {dtype}) is {count} calls of {size:,} bytes in all in one "
-                f"run, {other_count} of {other_size:,} in another{more}"
+                f"{kind} over {axis} ({group_size} ranks, {dtype}) is {first_count} calls of {first_bytes:,} bytes in "
+                f"all in one run, {other_count} of {other_bytes:,} in another{more}"
             )
             return
 
@@ -102,8 +112,8 @@ def _sum_collectives(ledger: Ledger) -> dict[tuple[str, str, int, str, str], tup
     sums: dict[tuple[str, str, int, str, str], tuple[int, int]] = {}
     for entry in ledger.entries:
         key = (entry.kind, entry.axis, entry.group_size, entry.dtype, entry.role)
-        count, size = sums.get(key, (0, 0))
-        sums[key] = (count + entry.count, size + entry.bytes)
+        count, total_bytes = sums.get(key, (0, 0))
+        sums[key] = (count + entry.count, total_bytes + entry.bytes)
     return sums
 
 
@@ -127,6 +137,7 @@ def _distrust(arm: Arm, run: Run | None, is_profiled: bool) -> Iterator[str]:
 
 
 def _list_warnings(base: Run, head: Run) -> Iterator[str]:
+    """Yield a warning for each arm whose ledger comes from a profile."""
     for run in (base, head):
         if run.profile is not None:
             yield f"{run.arm.name}: three timed steps were profiled and none was counted ({run.profile.reason})"

@@ -18,11 +18,11 @@ def explain_decision(
     """Yield what the pairs decided and why. If they are undecided, yield what a decision would require."""
     settings = header.throughput
     if interim.continued:
-        earlier = sum(pair.head.is_from_earlier_session for pair in interim.pair_set.valid[: interim.pairs])
+        earlier_pairs = sum(pair.head.is_from_earlier_session for pair in interim.pair_set.valid[: interim.pairs])
+        new_pairs = count(interim.pairs - earlier_pairs, "new pair")
         yield (
-            f"the same code was timed before: {count(interim.pairs - earlier, 'new pair')} and {earlier} earlier ones "
-            "are judged together. Each new test is another chance of a false alarm, so the interval is wider (99% "
-            "instead of 95%)"
+            f"the same code was timed before: {new_pairs} and {earlier_pairs} earlier ones are judged together. Each "
+            "new test is another chance of a false alarm, so the interval is wider (99% instead of 95%)"
         )
     if interim.decision in ("regressed", "improved"):
         word = "slower" if interim.decision == "regressed" else "faster"
@@ -35,10 +35,10 @@ def explain_decision(
         return
     if interim.decision == "within_bound":
         assert interim.class_noise is not None
-        noise, largest = interim.class_noise, max(interval.high for _, interval in interim.tests.values())
+        noise = interim.class_noise
         yield (
             f"no slowdown of {settings.threshold_pct:g}% or more: {interim.pairs} pairs give "
-            f"{format_estimate(interim.tests['median'][1])}; {_describe_largest(largest)}"
+            f"{format_estimate(interim.median_interval)}; {_describe_bound(interim.bound)}"
         )
         yield (
             f"{interim.pairs} pairs suffice (look 0), because stored pairs of this node class scatter by "
@@ -46,14 +46,12 @@ def explain_decision(
         )
         return
     if interim.decision == "no_change":
-        largest = max(interval.high for _, interval in interim.tests.values())
         yield (
             f"no change: over {interim.pairs} pairs the median and mean step times differ by less than "
-            f"{settings.threshold_pct:g}%; {_describe_largest(largest)}"
+            f"{settings.threshold_pct:g}%; {_describe_bound(interim.bound)}"
         )
         return
-    median_interval = interim.tests["median"][1]
-    yield f"undecided after {interim.pairs} pairs: {format_estimate(median_interval)} by the median step time"
+    yield f"undecided after {interim.pairs} pairs: {format_estimate(interim.median_interval)} by the median step time"
     if interim.withheld:
         yield explain_withheld(interim.outliers)
     if interim.continued:
@@ -65,14 +63,16 @@ def explain_decision(
     if interim.withheld or interim.decision_without_luck:
         return
     assert interim.alpha is not None
-    sd = max(interval.sd for _, interval in interim.tests.values())
+    max_pairs = LOOKS[-1]
+    sd = max(interval.sd for interval in interim.intervals)
     luck = max(luck_of_draw(interval) for interval in interim.intervals)
     needed = pairs_needed(sd, interim.alpha, limits, luck=luck)
-    provable = round_up_percent(percent(session_mde(interim.intervals, LOOKS[-1], limits.eps)))
+    detectable = round_up_percent(percent(session_mde(interim.intervals, max_pairs, limits.eps)))
     effort = f"about {needed} pairs" if needed is not None else "too many pairs to run"
-    advice = f"; a session has at most {LOOKS[-1]} pairs, so use a quieter node" if (needed or 1000) > LOOKS[-1] else ""
+    exceeds_session = needed is None or needed > max_pairs
+    advice = f"; a session has at most {max_pairs} pairs, so use a quieter node" if exceeds_session else ""
     yield (
-        f"with this noise ({100 * sd:.2g}% per pair), {LOOKS[-1]} pairs can detect a slowdown of {provable} or more; "
+        f"with this noise ({100 * sd:.2g}% per pair), {max_pairs} pairs can detect a slowdown of {detectable} or more; "
         f"to detect {settings.threshold_pct:g}% takes {effort}{advice}"
     )
 
@@ -94,15 +94,16 @@ def explain_luck(interim: InterimDecision) -> Iterator[str]:
         )
 
 
-def _describe_largest(log_ratio: float) -> str:
-    """Return the largest slowdown that an interval leaves possible, in words."""
-    if log_ratio <= 0:
+def _describe_bound(bound: float) -> str:
+    """Return in words the largest slowdown that the intervals do not exclude. ``bound`` is its log-ratio."""
+    if bound <= 0:
         return "head is not slower than base"
-    return f"head is at most {round_up_percent(percent(log_ratio))} slower than base"
+    return f"head is at most {round_up_percent(percent(bound))} slower than base"
 
 
 def describe_slow_launches(outliers: Sequence[PairOutlier], pairs: int) -> str:
-    """Return a sentence with the slow launches of a session, by arm. ``pairs``: pairs at the look."""
+    """Return a sentence that lists the slow launches of a session. ``outliers`` has at least one; ``pairs`` is the
+    number of pairs that the decision uses."""
     slow_launches = "1 launch was" if len(outliers) == 1 else f"{len(outliers)} launches were"
     trimmed = trimmed_pairs(pairs)
     pairs_left_out = (
@@ -121,6 +122,7 @@ def explain_withheld(outliers: Sequence[PairOutlier]) -> str:
 
 
 def _list_launches(outliers: Sequence[PairOutlier]) -> str:
+    """Return the slow launches, such as ``head in pair 3 (12% slower)``. Pairs are counted from 1 in the text."""
     return ", ".join(
         f"{outlier.arm} in pair {outlier.pair + 1} ({percent(outlier.excess):.2g}% slower)" for outlier in outliers
     )

@@ -24,14 +24,16 @@ def select_reference(plan: TimedPlan, run: Run) -> Reference | str:
     for reference in same_class:
         if reference.environment == environment and run.timing is not None and reference.clock == run.timing.clock:
             return reference
-    head_environment = environment.model_dump()
-    nearest = min(same_class, key=lambda reference: _environment_differences(reference, head_environment)[0])
-    _, differences = _environment_differences(nearest, head_environment)
+    # Explain the reference whose environment differs from that of ``run`` in the fewest fields.
+    run_environment = environment.model_dump()
+    nearest = min(same_class, key=lambda reference: len(_differing_fields(reference, run_environment)))
+    differences = _describe_differing_fields(nearest, run_environment)
     return f"stored sessions of this node class cannot be compared: {differences or 'they used another clock'}"
 
 
 def stored_levels(reference: Reference, runs: int = SESSION_RUNS) -> dict[str, list[float]]:
-    """Return the levels of the stored sessions by summary, each over the first ``runs`` runs of its session."""
+    """Return the step times of the stored sessions on the log scale, by summary ("median" and "mean"). Each value is
+    the mean over the first ``runs`` runs of one session."""
     return {
         "median": [session_level(session.log_median, runs) for session in reference.sessions],
         "mean": [session_level(session.log_mean, runs) for session in reference.sessions],
@@ -39,7 +41,8 @@ def stored_levels(reference: Reference, runs: int = SESSION_RUNS) -> dict[str, l
 
 
 def find_age_days(measured: str, header: SessionHeader) -> float | None:
-    """Return the days between the time ``measured`` and this session, at least 0; None if a time is unreadable."""
+    """Return the days from the time ``measured`` to the start of this session, at least 0. None if a time is
+    unreadable."""
     try:
         age = parse_time(header.created) - parse_time(measured)
     except InvalidTime:
@@ -48,8 +51,11 @@ def find_age_days(measured: str, header: SessionHeader) -> float | None:
 
 
 def explain_unknown_node(reference: Reference, run: Run) -> str:
-    """Return why stored sessions cannot be used for the node of ``run``, '' if they can. They cannot be used if none of
-    them is from this node and they are from fewer than ``MIN_NODES`` other nodes."""
+    """Return why stored sessions cannot be used for the node of ``run``, '' if they can.
+
+    They can be used if a session is from this node. Sessions of other nodes can be used if they are from at least
+    ``MIN_NODES`` nodes, because they then show how much nodes differ.
+    """
     nodes = {session.node for session in reference.sessions}
     node = run.node.name if run.node is not None else None
     if node in nodes or len(nodes) >= MIN_NODES:
@@ -67,15 +73,19 @@ def explain_other_dispatcher(reference: Reference, runs: Sequence[Run]) -> str:
     return f"stored sessions executed the dispatcher {reference.executed!r}, and {arm} executed {arm_executed}"
 
 
-def _environment_differences(reference: Reference, environment: dict[str, object]) -> tuple[int, str]:
-    """Return how many fields of the environment differ from ``reference``, and a phrase that lists them."""
+def _differing_fields(reference: Reference, environment: dict[str, object]) -> list[str]:
+    """Return the names of the fields in which ``environment`` differs from that of ``reference``."""
+    return [name for name, value in reference.environment.model_dump().items() if value != environment[name]]
+
+
+def _describe_differing_fields(reference: Reference, environment: dict[str, object]) -> str:
+    """Return a phrase that lists the differing fields with both values; '' if there are none."""
     stored = reference.environment.model_dump()
-    differing = [name for name in stored if stored[name] != environment[name]]
     phrases = [
         f"{name} is {_format_value(stored[name])} in stored sessions, {_format_value(environment[name])} here"
-        for name in differing
+        for name in _differing_fields(reference, environment)
     ]
-    return len(differing), "; ".join(phrases)
+    return "; ".join(phrases)
 
 
 def _format_value(value: object) -> str:

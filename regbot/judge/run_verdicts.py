@@ -21,30 +21,35 @@ def run_verdicts(runs: Sequence[Run], pair_set: PairSet, used: int | None = None
 
     ``used``: number of valid pairs that the decision used, counted from the first one; None for all.
     """
-    pairs = {pair.key: (number, pair) for number, pair in enumerate(pair_set.valid, 1)}
-    used = len(pairs) if used is None else used
-    last_attempt = max((run.attempt for run in runs if is_head_only(run)), default=1)
+    numbered_pairs = {pair.key: (pair_number, pair) for pair_number, pair in enumerate(pair_set.valid, 1)}
+    used = len(numbered_pairs) if used is None else used
+    last_head_attempt = max((run.attempt for run in runs if is_head_only(run)), default=1)
     verdicts = []
-    for position, run in enumerate(runs, 1):
+    for run_number, run in enumerate(runs, 1):
         key = pair_key(run)
-        if key in pairs:
-            number, pair = pairs[key]
-            role: RunRole = "pair" if number <= used else "unused"
-            reason = "" if number <= used else "earlier pairs had already decided"
-            verdicts.append(run_verdict(run, position, role, reason, number, pair.cut))
+        if key in numbered_pairs:
+            pair_number, pair = numbered_pairs[key]
+            is_used = pair_number <= used
+            role: RunRole = "pair" if is_used else "unused"
+            reason = "" if is_used else "earlier pairs had already decided"
+            verdicts.append(run_verdict(run, run_number, role, reason, pair_number, pair.cut))
         else:
-            role, reason = _assign_unpaired_role(run, last_attempt)
-            if key is not None and not reason:
+            role, reason = _assign_unpaired_role(run, last_head_attempt)
+            if key is not None and not reason:  # the run itself is sound, but its pair does not count
                 reason = pair_set.reasons[key]
                 role = "unused" if key in pair_set.unstarted else "void"
-            verdicts.append(run_verdict(run, position, role, reason))
+            verdicts.append(run_verdict(run, run_number, role, reason))
     return verdicts
 
 
 def run_verdict(
     run: Run, number: int, role: RunRole, reason: str = "", pair: int | None = None, cut: int | None = None
 ) -> RunVerdict:
-    """Return the verdict on one run, with its step times after ``cut``. By default, ``cut`` is the run's own cut."""
+    """Return the verdict on one run, with its step times after ``cut``. By default, ``cut`` is the run's own cut.
+
+    ``number`` is the number of the run in its session and ``pair`` that of its pair, both from 1. ``pair`` is None for
+    a run in no valid pair. ``reason`` says why the run does not count; '' if it counts.
+    """
     fields: dict[str, object] = {}
     timing = run.timing
     if timing is not None and timing.steady_s:
@@ -78,9 +83,11 @@ def step_s(runs: Sequence[RunVerdict], arm: str, role: RunRole = "pair") -> floa
 
 
 def compare_ranks(runs: Sequence[RunVerdict]) -> list[RankComparison]:
-    """Return the times of each rank in both arms: medians over the runs that the decision used, and the largest peak.
+    """Return the times of each rank in both arms, as medians over the runs that the decision used, and the largest peak
+    of its memory.
 
-    The decision used the runs with the role ``pair``. If an arm has none, it used the runs with the role ``stored``.
+    The decision used the runs with the role ``pair``. If there are none, head was compared with stored sessions, and
+    the decision used its runs with the role ``stored``.
     """
     base, head = (_rank_medians(runs, arm) for arm in ("base", "head"))
     return [
@@ -90,6 +97,7 @@ def compare_ranks(runs: Sequence[RunVerdict]) -> list[RankComparison]:
 
 
 def _rank_medians(runs: Sequence[RunVerdict], arm: str) -> dict[str, RankTimes]:
+    """Return the times of one arm's ranks, by the name of the rank."""
     by_role = {role: [run for run in runs if run.arm == arm and run.role == role] for role in ("pair", "stored")}
     by_rank: dict[str, list[RankTimes]] = {}
     for run in by_role["pair"] or by_role["stored"]:
@@ -98,23 +106,28 @@ def _rank_medians(runs: Sequence[RunVerdict], arm: str) -> dict[str, RankTimes]:
     return {
         name: RankTimes(
             rank=name,
-            step_s=_median_of_known(rank_times.step_s for rank_times in times),
-            cpu_s=_median_of_known(rank_times.cpu_s for rank_times in times),
-            wait_s=_median_of_known(rank_times.wait_s for rank_times in times),
-            peak_bytes=max(rank_times.peak_bytes for rank_times in times),
+            step_s=_median_of_known(times.step_s for times in times_of_runs),
+            cpu_s=_median_of_known(times.cpu_s for times in times_of_runs),
+            wait_s=_median_of_known(times.wait_s for times in times_of_runs),
+            peak_bytes=max(times.peak_bytes for times in times_of_runs),
         )
-        for name, times in by_rank.items()
+        for name, times_of_runs in by_rank.items()
     }
 
 
 def rank_order(name: str) -> tuple[bool, int, str]:
     """Return the sort key of a rank's name: numeric names by value, then the other names."""
-    numeric = name.isascii() and name.isdigit() and len(name) < 10
-    return not numeric, int(name) if numeric else 0, name
+    is_number = name.isascii() and name.isdigit() and len(name) < 10
+    value = int(name) if is_number else 0
+    return not is_number, value, name  # False sorts before True
 
 
 def _assign_unpaired_role(run: Run, last_attempt: int) -> tuple[RunRole, str]:
-    """Return the role of a run that is in no valid pair, and the reason if the run is void."""
+    """Return the role of a run that is in no valid pair, and the reason if the run itself is void.
+
+    ``last_attempt`` is the last attempt at the runs of head alone. Earlier attempts are void. The reason is '' for a
+    sound run whose pair is void; the caller knows the reason of the pair.
+    """
     if is_warm(run) and run.outcome == "ok":
         return "warm-up", ""
     if reason := describe_fault(run):
@@ -125,6 +138,7 @@ def _assign_unpaired_role(run: Run, last_attempt: int) -> tuple[RunRole, str]:
 
 
 def _rank_times(name: str, steps: RankSteps, cut: int) -> RankTimes:
+    """Return one rank's times in one run, as medians over the steps after ``cut``."""
     return RankTimes(
         rank=clip_label(name),
         step_s=math.exp(summarise(steps.step_s[cut:])["median"]),
@@ -135,13 +149,14 @@ def _rank_times(name: str, steps: RankSteps, cut: int) -> RankTimes:
 
 
 def _slowest_rank_s(timing: Timing, cut: int) -> Sequence[float]:
-    """Return the steady step times, in seconds, of the rank with the largest median. That median counts as the run's
-    median step time."""
+    """Return the step times after ``cut``, in seconds, of the rank with the largest median. This median counts as the
+    run's median step time."""
     steady_s = [steps.step_s[cut:] for steps in timing.ranks.values() if len(steps.step_s) > cut]
     return max(steady_s, key=median, default=timing.step_s[cut:])
 
 
 def _quartiles(seconds: Sequence[float]) -> dict[str, float]:
+    """Return the quartiles as fields of a ``RunVerdict``, none for fewer than two values."""
     if len(seconds) < 2:
         return {}
     low, _, high = quantiles(seconds, n=4, method="inclusive")  # "exclusive" quartiles can be outside of the values

@@ -16,15 +16,13 @@ from regbot.stats.multiplicity import analyse_secondary_metrics
 
 
 def run_secondary_tests(pairs: Sequence[Pair]) -> list[SecondaryTest]:
-    """Test every metric that is known in all runs of the pairs."""
-    metrics = [(_run_metrics(pair.base, pair.cut), _run_metrics(pair.head, pair.cut)) for pair in pairs]
-    names = [
-        name
-        for name in (metrics[0][0] if metrics else {})
-        if all(name in base_metrics and name in head_metrics for base_metrics, head_metrics in metrics)
-    ]
-    ratios = {
-        name: [math.log(head_metrics[name] / base_metrics[name]) for base_metrics, head_metrics in metrics]
+    """Test every metric that is known in all runs of the pairs, such as the peak memory."""
+    base_metrics = [_run_metrics(pair.base, pair.cut) for pair in pairs]
+    head_metrics = [_run_metrics(pair.head, pair.cut) for pair in pairs]
+    all_metrics = [*base_metrics, *head_metrics]
+    names = [name for name in (all_metrics[0] if all_metrics else {}) if all(name in run for run in all_metrics)]
+    log_ratios = {
+        name: [math.log(head[name] / base[name]) for base, head in zip(base_metrics, head_metrics, strict=True)]
         for name in names
     }
     return [
@@ -34,14 +32,15 @@ def run_secondary_tests(pairs: Sequence[Pair]) -> list[SecondaryTest]:
             p_adjusted=test.p_adjusted,
             significant=test.significant,
         )
-        for test in analyse_secondary_metrics(ratios)
+        for test in analyse_secondary_metrics(log_ratios)
     ]
 
 
 def _run_metrics(run: Run, cut: int) -> dict[str, float]:
-    """Return the metrics of one run. Times are medians over the steps after ``cut``, averaged over ranks.
+    """Return the metrics of one run. A time is the median over a rank's steps after ``cut``, averaged over ranks.
 
-    Metrics that are not positive are left out, because metrics are compared as ratios.
+    A time is left out if a rank does not report it. Metrics that are not positive are left out too, because metrics are
+    compared as ratios.
     """
     assert run.timing is not None
     ranks = list(run.timing.ranks.values())

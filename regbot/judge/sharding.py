@@ -20,8 +20,10 @@ ALWAYS_COUNTED: tuple[Kind, ...] = ("all_to_all", "all_gather", "reduce_scatter"
 SEVERITY: tuple[Status, ...] = ("FAIL", "REVIEW", "PASS")
 """Statuses of findings, the worst first."""
 HARMLESS_GUESSES: tuple[GuessKind, ...] = ("finite", "assertion")
-"""Guesses that decide no size. A step in which such a guess does not hold is skipped or crashes."""
+"""Guesses that decide no size. For example, a trace guesses that the gradient norm is finite. A real step in which this
+guess does not hold is skipped or crashes, so it moves no other amounts of data."""
 MAX_GUESSES = 3
+"""A reason names at most this many guesses, and clips each to ``GUESS_CHARACTERS``."""
 GUESS_CHARACTERS = 300
 
 
@@ -51,6 +53,9 @@ def judge_sharding(
 
     Findings of ``workload`` that ``expectations`` cover are accepted. ``configurations_only`` means that both arms have
     the same commit with different overrides. A difference is then the wanted result and not a regression.
+
+    The status is that of the worst finding, PASS without findings. Unclassified communication that differs makes it
+    INVALID beside findings, and REVIEW without any. Guesses that differ turn PASS into REVIEW.
     """
     findings = accept(compare_ledgers(base, head, config.sharding, config.wire, dispatcher), expectations, workload)
     if configurations_only:
@@ -60,30 +65,25 @@ def judge_sharding(
             finding if finding.accepted else finding.model_copy(update={"status": "REVIEW"}) for finding in findings
         ]
     is_identical = not findings and base.program is not None and base.program == head.program
-    worst = next(
-        severity
-        for severity in SEVERITY
-        if severity == "PASS" or any(finding.status == severity for finding in findings)
-    )
-    guess_reasons, guesses_decide = _describe_guesses(base, head)
+    finding_statuses = {finding.status for finding in findings}
+    worst_finding: Status = next((severity for severity in SEVERITY if severity in finding_statuses), "PASS")
+    guess_reasons, guesses_need_review = _describe_guesses(base, head)
     unclassified = _unclassified_differences(base, head)
-    status: Status = (
-        "REVIEW" if (guesses_decide or unclassified) and worst == "PASS" and not configurations_only else worst
-    )
-    if unclassified and findings and not configurations_only:
-        status = "INVALID"
+    status = worst_finding
+    if not configurations_only:
+        if unclassified and findings:
+            status = "INVALID"
+        elif worst_finding == "PASS" and (guesses_need_review or unclassified):
+            status = "REVIEW"
     changes = changed_config(base, head)
+    compares_configurations = ["comparison of two configurations: differences are shown, not judged"]
     reasons = [
         *unclassified,
-        *(guess_reasons if status != worst else []),  # first, if the guesses turned PASS into REVIEW
+        *(guess_reasons if status != worst_finding else []),  # first, because they may be why the status is REVIEW
         *([_describe_no_findings(base, head, is_identical)] if not findings else []),
-        *(
-            ["comparison of two configurations: differences are shown, not judged"]
-            if configurations_only and findings
-            else []
-        ),
-        *(_describe_finding(finding) for finding in findings if finding.status == worst),
-        *(guess_reasons if status == worst else []),
+        *(compares_configurations if configurations_only and findings else []),
+        *(_describe_finding(finding) for finding in findings if finding.status == worst_finding),
+        *(guess_reasons if status == worst_finding else []),
         *_incomparable_measures(base, head),
         *(
             f"configuration differs: {key} is {base_value!r} in base, {head_value!r} in head"
@@ -104,6 +104,7 @@ def judge_sharding(
 
 
 def _describe_no_findings(base: Ledger, head: Ledger, is_identical: bool) -> str:
+    """Return the reason for a section without findings. ``is_identical``: both device programs are identical."""
     if is_identical:
         return "device program identical: both arms dispatch the same operators and collectives"
     if base.program is None or head.program is None:
@@ -115,16 +116,17 @@ def _describe_guesses(base: Ledger, head: Ledger) -> tuple[list[str], bool]:
     """Return reasons that describe values which were guessed while counting, and whether a reviewer has to look at
     them.
 
-    If both programs are identical, guesses do not matter. If the programs differ, a guess may have decided a size. If
-    the guesses differ too, equal counts may be a coincidence. Guesses of ``HARMLESS_GUESSES`` decide no
-    size, so it does not matter whether they are the same.
+    If both device programs are identical, guesses do not matter. If the programs differ, a guess may have decided a
+    size. If the guesses differ too, equal counts may be a coincidence, so a reviewer has to look at them. Differences
+    in ``HARMLESS_GUESSES`` alone need no reviewer, because these guesses decide no size.
     """
     base_guesses, head_guesses = sorted(base.guesses), sorted(head.guesses)
     same_program = base.program is not None and base.program == head.program
-    if same_program or not (base_guesses or head_guesses):
+    has_guesses = bool(base_guesses or head_guesses)
+    if same_program or not has_guesses:
         return [], False
-    same_sizes = _list_size_guesses(base) == _list_size_guesses(head)
-    if base_guesses != head_guesses and same_sizes and base.scope == "step":
+    same_size_guesses = _list_size_guesses(base) == _list_size_guesses(head)
+    if base_guesses != head_guesses and same_size_guesses and base.scope == "step":
         only_base = [guess for guess in base_guesses if guess not in head_guesses]
         only_head = [guess for guess in head_guesses if guess not in base_guesses]
         by_arm = f"{_list_guesses(only_base)} only in base, {_list_guesses(only_head)} only in head"
@@ -140,11 +142,11 @@ def _describe_guesses(base: Ledger, head: Ledger) -> tuple[list[str], bool]:
 def _unclassified_differences(base: Ledger, head: Ledger) -> list[str]:
     """Return a reason if unclassified communication differs between the arms, else [].
 
-    The counts leave this communication out, so they can prove neither "unchanged" nor "removed".
+    Unclassified communication is a call that regbot cannot assign to a kind of collective. The counts leave it out, so
+    they can prove neither "unchanged" nor "removed".
     """
-    base_counts, head_counts = (
-        Counter({call.name: call.count for call in ledger.unclassified}) for ledger in (base, head)
-    )
+    base_counts = Counter({call.name: call.count for call in base.unclassified})
+    head_counts = Counter({call.name: call.count for call in head.unclassified})
     if base_counts == head_counts:
         return []
     names = sorted(name for name in base_counts.keys() | head_counts.keys() if base_counts[name] != head_counts[name])
@@ -160,9 +162,9 @@ def _incomparable_measures(base: Ledger, head: Ledger) -> Iterator[str]:
         "reads of the host": [ledger.host_reads is not None for ledger in (base, head)],
         "overlap": [any(entry.exposed_s is not None for entry in ledger.entries) for ledger in (base, head)],
     }
-    for measure, (in_base, in_head) in known_by_arm.items():
-        if in_base != in_head and base.entries and head.entries:
-            yield f"{measure} not compared: not known in {'head' if in_base else 'base'}"
+    for measure, (is_known_in_base, is_known_in_head) in known_by_arm.items():
+        if is_known_in_base != is_known_in_head and base.entries and head.entries:
+            yield f"{measure} not compared: not known in {'head' if is_known_in_base else 'base'}"
 
 
 def _list_size_guesses(ledger: Ledger) -> list[str]:
@@ -181,8 +183,8 @@ def _describe_finding(finding: Finding) -> str:
 
 
 def _counts(ledger: Ledger, other: Ledger) -> dict[Kind, RoleCounts]:
-    """Return the counts of ``ledger`` for every kind that one of the two ledgers has, and for the kinds that are always
-    shown."""
+    """Return the number of calls in ``ledger`` by kind of collective. The kinds are those of both ledgers and those
+    that are always shown, so that both arms have the same rows."""
     payload = sum_by_kind(ledger, lambda entry: entry.role == "payload")
     control = sum_by_kind(ledger, lambda entry: entry.role == "control")
     kinds = dict.fromkeys((*ALWAYS_COUNTED, *sorted({entry.kind for entry in (*ledger.entries, *other.entries)})))

@@ -31,8 +31,8 @@ def warn_of_unsteady_arms(pairs: Sequence[Pair]) -> tuple[str, ...]:
 
 
 def measure_warmup_steps(runs: Iterable[Run]) -> float | None:
-    """Return the number of warm-up steps, as the median over runs; None if unknown. The warm-up of a run ends at the
-    last change of its step-time level."""
+    """Return the number of warm-up steps, as the median over runs; None if unknown. The warm-up of a run ends where its
+    step times change for the last time, for example from 120 ms to a lasting 100 ms."""
     states = [launch_steady_state(run.timing) for run in runs if run.timing is not None]
     known_steps = [state.warmup_steps for state in states if state is not None and state.warmup_steps is not None]
     return float(median(known_steps)) if known_steps else None
@@ -44,5 +44,6 @@ def has_gpus(run: Run) -> bool:
 
 
 def _is_steady(run: Run) -> bool:
-    summary = launch_steady_state(run.timing) if run.timing is not None else None
-    return summary is None or summary.steady
+    """Whether the run has a steady state. A run whose steady state is unknown counts as steady."""
+    state = launch_steady_state(run.timing) if run.timing is not None else None
+    return state is None or state.steady

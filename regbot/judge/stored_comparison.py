@@ -27,8 +27,8 @@ from regbot.text.clip import clip_message
 from regbot.text.words import count
 
 MIN_INTERVAL_SESSIONS = 2
-"""Minimum number of stored sessions for an interval. It is very wide with two sessions, but still calibrated. A warning
-needs ``MIN_SESSIONS``, as a decision does."""
+"""Minimum number of stored sessions for an interval. With two sessions the interval is very wide, but it keeps its
+confidence. A warning needs ``MIN_SESSIONS``, as a decision by ``gate = "stored"`` does."""
 
 
 def compare_times(
@@ -38,12 +38,13 @@ def compare_times(
     warning if base is outside of that range.
 
     ``runs`` are the timed runs of the workload of ``plan``. The result is None if nothing of the workload is stored, or
-    if this session has no valid pair. Arms with overrides are left out, because no stored session has them.
+    if this session has no valid pair. An arm with overrides is left out, because stored sessions have none.
     """
-    pairs = [pair for pair in pair_up(runs).valid if not pair.head.is_from_earlier_session][:SESSION_RUNS]
+    own_pairs = [pair for pair in pair_up(runs).valid if not pair.head.is_from_earlier_session]
+    pairs = own_pairs[:SESSION_RUNS]  # stored sessions are summarised over the same number of runs
     # ``no_reference`` is the reason why stored sessions are not comparable. It is '' if nothing is stored.
-    is_stored = bool(plan.references or plan.no_reference)
-    if not pairs or not is_stored or (header.base.overrides and header.head.overrides):
+    has_stored_sessions = bool(plan.references or plan.no_reference)
+    if not pairs or not has_stored_sessions or (header.base.overrides and header.head.overrides):
         return None, ()
     reference = select_reference(plan, pairs[-1].head)
     if isinstance(reference, str):
@@ -68,7 +69,8 @@ def compare_times(
 
 
 def _explain_incomparable(reference: Reference, pairs: Sequence[Pair]) -> str:
-    """Return why base cannot be compared with the stored sessions of its own class and environment, '' if it can."""
+    """Return why base cannot be compared with ``reference``, the stored sessions of its node class and environment; ''
+    if it can."""
     if (stored := len(reference.sessions)) < MIN_INTERVAL_SESSIONS:
         verb = "is" if stored == 1 else "are"
         return f"{count(stored, 'comparable session')} {verb} stored, and {MIN_INTERVAL_SESSIONS} are needed"
@@ -77,21 +79,23 @@ def _explain_incomparable(reference: Reference, pairs: Sequence[Pair]) -> str:
 
 
 def _predict(reference: Reference, pairs: Sequence[Pair], arm: str, alpha: float) -> dict[str, PredictionInterval]:
-    """Return the prediction intervals of one arm by summary. The level of each stored session is the mean over as many
-    runs as there are pairs."""
+    """Return the intervals for the difference of one arm's step time from the stored sessions: one for the median and
+    one for the mean step time.
+
+    This session has one run of the arm in each pair. Of each stored session, equally many runs are averaged.
+    """
     levels = stored_levels(reference, len(pairs))
-    summaries = []
+    run_summaries = []  # median and mean step time of each run
     for pair in pairs:
         run = pair.base if arm == "base" else pair.head
         assert run.timing is not None
-        summaries.append(summarise_timing(run.timing, pair.cut))
-    return {
-        name: prediction_interval(levels[name], fmean(summary[name] for summary in summaries), alpha)
-        for name in SUMMARIES
-    }
+        run_summaries.append(summarise_timing(run.timing, pair.cut))
+    arm_levels = {name: fmean(summary[name] for summary in run_summaries) for name in SUMMARIES}
+    return {name: prediction_interval(levels[name], arm_levels[name], alpha) for name in SUMMARIES}
 
 
 def _stored_tests(arm: str, predictions: dict[str, PredictionInterval]) -> Iterator[StoredTest]:
+    """Yield the records of one arm's intervals, one for each summary."""
     for name, prediction in predictions.items():
         yield StoredTest.model_validate(
             {

@@ -19,6 +19,7 @@ from regbot.judge.references import (
     select_reference,
     stored_levels,
 )
+from regbot.judge.steadiness import has_gpus
 from regbot.judge.training import has_other_trajectory, loss_rounding
 from regbot.records.reference import Reference
 from regbot.records.run import Run
@@ -32,22 +33,35 @@ from regbot.text.words import count
 SLOTS = 1 + SESSION_RUNS
 """Number of runs of head: the warm launch and the runs that count."""
 MAX_ATTEMPTS = 2
+"""If a run of head fails, all runs are repeated once."""
 
 
 @dataclass(frozen=True)
 class StoredVerdict:
-    """Result of the comparison. ``decision`` is None if stored sessions cannot decide; ``reason`` then says why."""
+    """Result of the comparison of head with stored sessions."""
 
     decision: Decision | None
+    """None if stored sessions cannot decide."""
     reason: str
+    """Why stored sessions cannot decide; '' if they can."""
     reference: Reference | None = None
+    """The stored sessions that head is compared with; None if there are none."""
     tests: dict[str, tuple[Decision, PredictionInterval]] | None = None
+    """Decision and interval by summary; None if stored sessions cannot decide."""
     bound: float | None = None
     """Largest slowdown that is not excluded, as a log-ratio."""
 
+    @property
+    def median_prediction(self) -> PredictionInterval:
+        """Interval of the median step time. Only for a result with ``tests``."""
+        assert self.tests is not None
+        _, prediction = self.tests["median"]
+        return prediction
+
 
 def select_whole_comparison(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs of a complete comparison, beginning with its warm launch; [] if none is complete."""
+    """Return the sound runs of head alone from the last complete attempt, beginning with its warm launch; [] if no
+    attempt is complete."""
     for attempt in range(MAX_ATTEMPTS, 0, -1):
         attempt_runs = [run for run in runs if is_head_only(run) and run.attempt == attempt]
         if len(attempt_runs) >= SLOTS and all(is_sound(run) for run in attempt_runs[:SLOTS]):
@@ -66,7 +80,8 @@ def has_enough_sessions(header: SessionHeader, plan: TimedPlan) -> bool:
 
 
 def judge_by_stored(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> StoredVerdict | None:
-    """Return the result of the comparison, None if more runs of head are needed."""
+    """Return the result of the comparison, None if more runs of head are needed. ``runs`` are the runs of head
+    alone."""
     attempt = max((run.attempt for run in runs), default=1)
     attempt_runs = [run for run in runs if run.attempt == attempt]
     failed = [run for run in attempt_runs if not is_sound(run)]
@@ -82,19 +97,18 @@ def judge_by_stored(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run])
         return StoredVerdict(None, too_few, reference)
     if len(attempt_runs) < SLOTS:
         return None
-    head = attempt_runs[1:SLOTS]
-    if (
-        reason := explain_unknown_node(reference, head[-1])
-        or _explain_difference(reference, head)
-        or _explain_unsteady_head(head)
-    ):
-        return StoredVerdict(None, reason, reference)
+    head = attempt_runs[1:SLOTS]  # without the warm launch
+    doubt = explain_unknown_node(reference, head[-1])
+    doubt = doubt or _explain_difference(reference, head) or _explain_unsteady_head(head)
+    if doubt:
+        return StoredVerdict(None, doubt, reference)
     levels = {name: fmean(_summarise_run(run)[name] for run in head) for name in SUMMARIES}
-    bound = math.log1p(header.throughput.screen_bound_pct / 100)
+    max_bound = math.log1p(header.throughput.screen_bound_pct / 100)
     decision, tests = stored_gate(
-        stored_levels(reference), levels, count_primary_tests(header), thresholds(header), bound
+        stored_levels(reference), levels, count_primary_tests(header), thresholds(header), max_bound
     )
-    return StoredVerdict(decision, "", reference, tests, max(prediction.high for _, prediction in tests.values()))
+    bound = max(prediction.high for _, prediction in tests.values())
+    return StoredVerdict(decision, "", reference, tests, bound)
 
 
 def explain_stored(result: StoredVerdict) -> list[str]:
@@ -102,7 +116,7 @@ def explain_stored(result: StoredVerdict) -> list[str]:
     assert result.reference is not None
     assert result.tests is not None
     session_count = len(result.reference.sessions)
-    median_prediction = result.tests["median"][1]
+    median_prediction = result.median_prediction
     compared = f"{SESSION_RUNS} runs of head against the last {count(session_count, 'session')} of main"
     spread_text = f"sessions of one commit differ by {100 * median_prediction.sd:.2g}%"
     if result.decision == "within_bound":
@@ -127,10 +141,10 @@ def explain_stored(result: StoredVerdict) -> list[str]:
 
 
 def stored_numbers(result: StoredVerdict) -> dict[str, Any]:
-    """Return the numbers of the comparison as fields of a throughput section."""
+    """Return the numbers of the comparison as fields of a throughput section; {} if stored sessions cannot decide."""
     if result.tests is None or result.reference is None:
         return {}
-    median_prediction = result.tests["median"][1]
+    median_prediction = result.median_prediction
     fields: dict[str, Any] = {
         "estimate_pct": percent(median_prediction.estimate),
         "low_pct": percent(median_prediction.low),
@@ -145,6 +159,7 @@ def stored_numbers(result: StoredVerdict) -> dict[str, Any]:
 
 
 def _summarise_run(run: Run) -> dict[str, float]:
+    """Return the median and mean step time of one run after its own cut, on the log scale."""
     assert run.timing is not None
     return summarise_timing(run.timing, launch_cut(run.timing))
 
@@ -154,21 +169,21 @@ def _explain_unsteady_head(head: Sequence[Run]) -> str:
     GPUs."""
     states = [launch_steady_state(run.timing) for run in head if run.timing is not None]
     unsteady_runs = sum(state is not None and not state.steady for state in states)
-    if head[-1].node is None or not head[-1].node.gpus or 2 * unsteady_runs < len(head):
-        return ""
-    return f"{unsteady_runs} of {len(head)} runs of head have no steady state"
+    if has_gpus(head[-1]) and unsteady_runs >= len(head) / 2:
+        return f"{unsteady_runs} of {len(head)} runs of head have no steady state"
+    return ""
 
 
 def _explain_difference(reference: Reference, head: Sequence[Run]) -> str:
-    """Return how head differs from the stored sessions in its dispatcher, loss or number of dropped tokens; '' if they
-    agree. If head differs, equal step times are not enough for a pass."""
+    """Return how head differs from the stored sessions in its dispatcher, its loss or the number of dropped tokens; ''
+    if it does not differ. If head differs, equal step times are not enough for a pass."""
     if other_dispatcher := explain_other_dispatcher(reference, head):
         return other_dispatcher
     if has_other_trajectory(reference.loss, head, loss_rounding(head)):
         return "head does not train as the newest stored session did"
-    dropped = [run.timing.dropped_tokens for run in head if run.timing is not None]
-    if reference.dropped_tokens is not None and any(
-        dropped_count is None or dropped_count > reference.dropped_tokens for dropped_count in dropped
-    ):
+    head_drops = [run.timing.dropped_tokens for run in head if run.timing is not None]
+    stored_drops = reference.dropped_tokens
+    # A run of head that does not report its dropped tokens counts as dropping more.
+    if stored_drops is not None and any(drops is None or drops > stored_drops for drops in head_drops):
         return "head drops more tokens than the newest stored session did"
     return ""

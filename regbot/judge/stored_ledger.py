@@ -1,9 +1,11 @@
-"""Compare a stored ledger with the new ledgers. The counts of one program do not change with time, so a difference has
-a cause. Only the comparison with base can change the verdict. The comparison with head is shown beside the verdict.
+"""Compare the stored ledger of main with the new ledgers of base and head.
 
-If the stored ledger has the same tree as base, the cause is other software (torch or XLA), not the pull request. A PASS
-of the workload then becomes REVIEW. If the stored ledger has another tree, a merged change may be the cause, and the
-difference is only a warning.
+The counts of one program do not change with time, so a difference has a cause. Only the comparison with base can change
+the verdict. The comparison with head is shown beside the verdict.
+
+If the stored ledger was traced from the same git tree as base, the cause of a difference is other software (torch or
+XLA), not the pull request. A PASS of the workload then becomes REVIEW. If the stored ledger has another tree, a merged
+change may be the cause, and the difference is only a warning.
 """
 
 from collections.abc import Sequence
@@ -13,7 +15,7 @@ from regbot.config import Config
 from regbot.judge.references import find_age_days
 from regbot.judge.sharding import judge_sharding
 from regbot.judge.validity import not_comparable
-from regbot.records.ledger import DEFAULT_PAPER_GPU
+from regbot.records.ledger import DEFAULT_PAPER_GPU, Ledger
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader, StoredTrace
 from regbot.records.verdict import Sharding, StoredCollectives
@@ -23,17 +25,15 @@ from regbot.text.clip import clip_message, short_commit
 def compare_with_stored(
     sharding: Sharding, base: Run, stored: Sequence[StoredTrace], config: Config
 ) -> tuple[Sharding, list[str]]:
-    """Return ``sharding`` and warnings. PASS becomes REVIEW if base differs from a stored ledger of the same tree."""
+    """Return ``sharding`` and warnings. If base differs from a stored ledger of the same git tree, a PASS becomes
+    REVIEW and ``sharding`` gets a reason."""
     stored_trace = _find_trace(stored, base)
     if stored_trace is None or base.ledger is None:
         return sharding, []
     stored_name = f"the stored ledger of {short_commit(stored_trace.commit)} ({_describe_framework(stored_trace)})"
     if reason := not_comparable(stored_trace.ledger, base.ledger, ("the stored ledger", "base")):
-        stored_method, base_method = (
-            (ledger.source, ledger.device, ledger.gpu or DEFAULT_PAPER_GPU)
-            for ledger in (stored_trace.ledger, base.ledger)
-        )
-        advice = "; replace it with 'regbot baseline refresh'" if stored_method != base_method else ""
+        is_outdated = _counting_method(stored_trace.ledger) != _counting_method(base.ledger)
+        advice = "; replace it with 'regbot baseline refresh'" if is_outdated else ""
         return sharding, [f"{stored_name} and base's ledger cannot be compared: they {reason}{advice}"]
     changed = judge_sharding(stored_trace.ledger, base.ledger, config, workload=base.workload)
     if not changed.findings:
@@ -65,6 +65,11 @@ def compare_head_with_stored(header: SessionHeader, head: Run, config: Config) -
         patterns=list(dict.fromkeys(finding.pattern for finding in changed.findings)) if changed is not None else [],
         reason=clip_message(f"they {reason}") if reason else "",
     )
+
+
+def _counting_method(ledger: Ledger) -> tuple[str, str | None, str]:
+    """Return how a ledger was counted: its source, its device, and the paper GPU."""
+    return ledger.source, ledger.device, ledger.gpu or DEFAULT_PAPER_GPU
 
 
 def _find_trace(stored: Sequence[StoredTrace], run: Run) -> StoredTrace | None:

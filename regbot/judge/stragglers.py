@@ -6,6 +6,7 @@ is the cause. This is a finding about the arm, and no run becomes void. The step
 themselves.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -20,7 +21,8 @@ ARMS: tuple[ArmName, ArmName] = ("base", "head")
 LATE_RUN_SHARE = 0.75
 """A rank counts as late in an arm if it is late in at least this share of the arm's runs."""
 SIMILAR_SHARE = 0.5
-"""A rank counts as late in both arms if the smaller lateness is at least this share of the larger one."""
+"""A rank counts as late in both arms if its lateness in the better arm is at least this share of its lateness in the
+worse arm."""
 RankLocation = tuple[int | None, str]
 """A rank and its host. None as rank stands for all ranks of the host together."""
 
@@ -46,7 +48,7 @@ class Straggler:
     steps_share: float
     """Share of the steady steps in which the rank's work took longer, in [0, 1]."""
     by_arm: Mapping[ArmName, float]
-    """Percent by which the rank's work takes longer, for every timed arm."""
+    """Percent by which the rank's own work takes longer, for every timed arm, even if the rank is not late there."""
     load_pct: float | None = None
     """How many percent more tokens this rank's experts get than those of the median other rank, None if unknown."""
 
@@ -94,17 +96,18 @@ def find_stragglers(runs: Sequence[Run]) -> list[Straggler]:
     number and its host, so that two machines are not mixed if the session moved to another node.
     """
     lateness_by_location: dict[RankLocation, dict[ArmName, list[Lateness]]] = {}
-    loads: dict[RankLocation, list[float]] = {}
+    loads_by_location: dict[RankLocation, list[float]] = {}
     for run in runs:
         if not is_sound(run) or is_warm(run):
             continue
         for location, lateness in _measure_lateness(run):
             lateness_by_location.setdefault(location, {}).setdefault(run.arm.name, []).append(lateness)
-            if location[0] is not None and (load := extra_load(run, location[0])) is not None:
-                loads.setdefault(location, []).append(load)
+            rank, _host = location
+            if rank is not None and (load := extra_load(run, rank)) is not None:
+                loads_by_location.setdefault(location, []).append(load)
     stragglers: list[Straggler] = []
     for location, by_arm in lateness_by_location.items():
-        straggler = _build_straggler(location, by_arm, loads.get(location, []))
+        straggler = _build_straggler(location, by_arm, loads_by_location.get(location, []))
         if straggler is not None:
             stragglers.append(straggler)
     return sorted(_merge_hosts(stragglers, lateness_by_location), key=lambda straggler: -straggler.slower_pct)
@@ -124,30 +127,33 @@ def host_of(run: Run, rank: int) -> str:
     hosts = run.allocation.hosts if run.allocation is not None else []
     if not hosts or run.timing is None:
         return run.node.name if run.node is not None else ""
-    ranks_per_host = max(1, -(-len(run.timing.ranks) // len(hosts)))
+    ranks_per_host = max(1, math.ceil(len(run.timing.ranks) / len(hosts)))
     return hosts[min(rank // ranks_per_host, len(hosts) - 1)]
 
 
 def extra_load(run: Run, rank: int) -> float | None:
     """Return how many percent more tokens the experts of ``rank`` get than the experts of the median other rank.
 
-    The expert-parallel ranks are assumed to hold the experts in order, equally many per rank. None if tokens are
-    unknown.
+    The expert-parallel ranks are assumed to hold the experts in order, equally many per rank. Return None if the tokens
+    per expert are unknown, or if there is no expert parallelism.
     """
     tokens = run.timing.tokens_per_expert if run.timing is not None else []
     axis = run.ledger.axes.get("ep") if run.ledger is not None else None
     if not tokens or axis is None or axis.size < 2 or len(tokens) % axis.size:
         return None
     experts_per_rank = len(tokens) // axis.size
-    rank_tokens = [sum(tokens[first : first + experts_per_rank]) for first in range(0, len(tokens), experts_per_rank)]
-    own_tokens = rank_tokens.pop(rank % axis.size)
-    median_tokens = median(rank_tokens)
+    tokens_by_rank = [
+        sum(tokens[first_expert : first_expert + experts_per_rank])
+        for first_expert in range(0, len(tokens), experts_per_rank)
+    ]
+    own_tokens = tokens_by_rank.pop(rank % axis.size)
+    median_tokens = median(tokens_by_rank)  # of the other ranks
     return 100 * (own_tokens / median_tokens - 1) if median_tokens > 0 else None
 
 
 def _measure_lateness(run: Run) -> Iterator[tuple[RankLocation, Lateness]]:
     """Yield the lateness of each rank. If there are several hosts with several ranks, also yield the lateness of each
-    host."""
+    host, with None as rank. Yield nothing for a run that was timed by its step log, which has no times of ranks."""
     if run.timing is None or run.timing.clock == "log":
         return
     ranks, cut = run.timing.ranks, run.timing.cut
@@ -161,16 +167,20 @@ def _measure_lateness(run: Run) -> Iterator[tuple[RankLocation, Lateness]]:
     for lateness in rank_lateness(step_s, wait_s):
         yield (lateness.rank, host_of(run, lateness.rank)), lateness
     if 1 < len(ranks_by_host) < len(names):
-        for host, lateness in zip(
-            ranks_by_host, rank_lateness(step_s, wait_s, [*ranks_by_host.values()]), strict=False
-        ):
+        lateness_of_hosts = rank_lateness(step_s, wait_s, list(ranks_by_host.values()))
+        for host, lateness in zip(ranks_by_host, lateness_of_hosts, strict=False):  # no lateness if steps are too few
             yield (None, host), lateness
 
 
 def _build_straggler(
     location: RankLocation, by_arm: Mapping[ArmName, Sequence[Lateness]], loads: Sequence[float]
 ) -> Straggler | None:
-    """Return the straggler at one location; None if it is late in no arm. ``loads`` has its extra load in each run."""
+    """Return the straggler at ``location``, a rank or a whole host; None if it is late in no arm.
+
+    ``by_arm``: its lateness in each run, by arm. ``loads``: its extra load in each run, in percent. If it is clearly
+    late in one arm, half of that lateness is enough in the other arm (``SIMILAR_SHARE``). Otherwise a rank just below
+    the limit in one arm would be blamed on the other arm.
+    """
     slowdowns_pct = {
         name: 100 * median(lateness.slowdown for lateness in lateness_of_runs)
         for name, lateness_of_runs in by_arm.items()
@@ -182,12 +192,13 @@ def _build_straggler(
     late_arms = tuple(
         name
         for name in ARMS
-        if name in by_arm and slowdowns_pct[name] >= SIMILAR_SHARE * worst_pct and _is_mostly_late(by_arm[name])
+        if name in by_arm and slowdowns_pct[name] >= SIMILAR_SHARE * worst_pct and _is_late_in_most_steps(by_arm[name])
     )
     late_runs = [lateness for name in late_arms for lateness in by_arm[name]]
+    rank, host = location
     return Straggler(
-        rank=location[0],
-        host=location[1],
+        rank=rank,
+        host=host,
         slower_pct=fmean(slowdowns_pct[name] for name in late_arms),
         seconds=median(lateness.seconds for lateness in late_runs),
         arms=late_arms,
@@ -198,17 +209,17 @@ def _build_straggler(
     )
 
 
-def _is_late(runs: Sequence[Lateness]) -> bool:
-    """Whether a rank is late in at least ``LATE_RUN_SHARE`` of the runs, and above ``LATE_SHARE`` in the median run."""
-    late_runs = sum(lateness_of_run.is_late for lateness_of_run in runs)
-    return (
-        late_runs >= LATE_RUN_SHARE * len(runs)
-        and median(lateness_of_run.slowdown for lateness_of_run in runs) > LATE_SHARE
-    )
+def _is_late(lateness_of_runs: Sequence[Lateness]) -> bool:
+    """Whether a rank is late in at least ``LATE_RUN_SHARE`` of the runs, and slower by more than ``LATE_SHARE`` in the
+    median run."""
+    late_runs = sum(lateness.is_late for lateness in lateness_of_runs)
+    median_slowdown = median(lateness.slowdown for lateness in lateness_of_runs)
+    return late_runs >= LATE_RUN_SHARE * len(lateness_of_runs) and median_slowdown > LATE_SHARE
 
 
-def _is_mostly_late(runs: Sequence[Lateness]) -> bool:
-    return median(lateness_of_run.steps_share for lateness_of_run in runs) >= MIN_SLOWER_SHARE
+def _is_late_in_most_steps(lateness_of_runs: Sequence[Lateness]) -> bool:
+    """Whether a rank is late in at least ``MIN_SLOWER_SHARE`` of the steps of the median run."""
+    return median(lateness.steps_share for lateness in lateness_of_runs) >= MIN_SLOWER_SHARE
 
 
 def _merge_hosts(stragglers: Sequence[Straggler], locations: Iterable[RankLocation]) -> list[Straggler]:
@@ -217,30 +228,24 @@ def _merge_hosts(stragglers: Sequence[Straggler], locations: Iterable[RankLocati
     If all ranks of a host are late in the same arms as the host, only the host is returned. Otherwise only its late
     ranks are returned.
     """
-    ranks: dict[str, set[int]] = {}
+    ranks_of_host: dict[str, set[int]] = {}
     for rank, host in locations:
         if rank is not None:
-            ranks.setdefault(host, set()).add(rank)
+            ranks_of_host.setdefault(host, set()).add(rank)
+    late_ranks = [straggler for straggler in stragglers if straggler.rank is not None]
+    late_hosts = [straggler for straggler in stragglers if straggler.rank is None]
     whole_hosts = [
-        straggler
-        for straggler in stragglers
-        if straggler.rank is None
-        and ranks[straggler.host]
-        == {
-            rank_straggler.rank
-            for rank_straggler in stragglers
-            if _is_same_host_and_arms(rank_straggler, straggler) and rank_straggler.rank is not None
-        }
+        late_host
+        for late_host in late_hosts
+        if ranks_of_host[late_host.host]
+        == {late_rank.rank for late_rank in late_ranks if _is_same_host_and_arms(late_rank, late_host)}
     ]
-    return [
-        *whole_hosts,
-        *(
-            straggler
-            for straggler in stragglers
-            if straggler.rank is not None
-            and not any(_is_same_host_and_arms(straggler, host_straggler) for host_straggler in whole_hosts)
-        ),
+    other_ranks = [
+        late_rank
+        for late_rank in late_ranks
+        if not any(_is_same_host_and_arms(late_rank, whole_host) for whole_host in whole_hosts)
     ]
+    return [*whole_hosts, *other_ranks]
 
 
 def _is_same_host_and_arms(straggler: Straggler, other: Straggler) -> bool:

@@ -1,8 +1,11 @@
 """Judge the timed runs of one workload: build its throughput section and the validity of its timed runs.
 
 The sequential test (``regbot.stats.paired``) decides on the valid pairs in the order of measurement. This module makes
-the decisions that need no statistics. They concern failed runs, runs with different clocks or nodes, runs with another
-dispatcher than the requested one, changed training, and identical programs, which need no pairs.
+the decisions that need no statistics. The result is
+
+- INVALID, if runs failed, were timed with different clocks or nodes, or ran another dispatcher than the requested one,
+- REVIEW, if head trains differently,
+- PASS without pairs, if both arms provably run the same program.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,7 +37,7 @@ from regbot.judge.timed_validity import (
 )
 from regbot.judge.training import training_differences
 from regbot.judge.validity import environment_warnings
-from regbot.judge.walls import find_wall
+from regbot.judge.walls import Summary, find_wall
 from regbot.records.calibration_summary import CalibrationSummary
 from regbot.records.run import Run
 from regbot.records.session import Session, SessionHeader, TimedPlan
@@ -56,38 +59,46 @@ STATUS: dict[Decision, Status] = {
 
 @dataclass(frozen=True)
 class TimedResult:
-    """Result of the timed runs of one workload. ``base`` and ``head`` are the last good run of each arm.
-
-    ``validity`` is set if the timed runs affect it.
-    """
+    """Result of the timed runs of one workload."""
 
     throughput: Throughput | None
+    """None if there are no timed runs, and the traces cannot show that none are needed."""
     validity: Validity | None = None
+    """Validity of the timed runs, if they make the workload INVALID, FAIL or REVIEW; else None."""
     base: Run | None = None
+    """The last good run of base, None if there is none."""
     head: Run | None = None
+    """The last good run of head, None if there is none."""
     warnings: tuple[str, ...] = ()
 
 
 def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | None) -> TimedResult:
     """Return the result for the entry of ``plan``. ``traced`` has the static runs of base and head if both are good,
-    else None."""
-    header, runs = session.header, session.timed_runs(plan.entry)
-    if not runs:
+    else None.
+
+    The checks come in the order of their weight: failed runs, runs that cannot be trusted, and another dispatcher than
+    the requested one make the result INVALID. Only then the pairs decide.
+    """
+    header, all_runs = session.header, session.timed_runs(plan.entry)
+    if not all_runs:
         return TimedResult(_judge_untimed(header, plan, traced) if traced is not None else None)
-    straggler_texts = warn_of_stragglers(runs)
-    warnings = tuple(
-        dict.fromkeys([*list_failures(runs), *health_findings(runs), *straggler_texts, *collect_run_warnings(runs)])
-    )
-    all_runs, runs = runs, [run for run in runs if not is_head_only(run)]
-    if not runs:
+    run_findings = [
+        *list_failures(all_runs),
+        *health_findings(all_runs),
+        *warn_of_stragglers(all_runs),
+        *collect_run_warnings(all_runs),
+    ]
+    warnings = tuple(dict.fromkeys(run_findings))
+    paired_runs = [run for run in all_runs if not is_head_only(run)]
+    if not paired_runs:
         return _judge_head_only(header, plan, all_runs, warnings)
-    interim = decide_so_far(runs, header, plan)
+    interim = decide_so_far(paired_runs, header, plan)
     fields = _common_fields(plan, all_runs, interim.pair_set)
-    if failure := judge_failures(runs):
+    if failure := judge_failures(paired_runs):
         return TimedResult(
             _build_section("INVALID", ["the session could not be finished"], **fields), failure, warnings=warnings
         )
-    base, head = find_last_good(runs, "base"), find_last_good(runs, "head")
+    base, head = find_last_good(paired_runs, "base"), find_last_good(paired_runs, "head")
     if base is None or head is None:
         reasons = ["an arm has no good run yet; go on with --resume"]
         return TimedResult(
@@ -106,20 +117,21 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
     valid = interim.pair_set.valid
     training_changes = [*training_differences([pair.base for pair in valid], [pair.head for pair in valid])]
     fields = _common_fields(plan, all_runs, interim.pair_set, interim.pairs if interim.tests else None)
-    section = _judge_pairs(header, plan, interim, runs, fields)
+    section = _judge_pairs(header, plan, interim, paired_runs, fields)
     if interim.outliers:
         warnings += (describe_slow_launches(interim.outliers, interim.pairs),)
+    # With GPUs, pairs without a steady state decide nothing (``_judge_pairs``). Without GPUs, this is only a warning.
     if valid and not has_gpus(valid[-1].head):
         warnings += warn_of_unsteady_arms(valid)
-    return TimedResult(
-        section, make_validity("REVIEW", training_changes) if training_changes else None, base, head, warnings
-    )
+    validity = make_validity("REVIEW", training_changes) if training_changes else None
+    return TimedResult(section, validity, base, head, warnings)
 
 
 def _judge_head_only(
     header: SessionHeader, plan: TimedPlan, runs: Sequence[Run], warnings: tuple[str, ...]
 ) -> TimedResult:
-    """Judge a session that has only runs of head alone, by stored sessions if the gate is ``stored``."""
+    """Judge a session without runs of base. Stored sessions decide if the gate is ``stored``; otherwise the result is
+    INCONCLUSIVE."""
     fields = _common_fields(plan, runs, PairSet(()))
     fields["head_step_s"] = step_s(fields["runs"], "head", "stored")
     if header.throughput.gate != "stored":
@@ -146,7 +158,10 @@ def _judge_head_only(
     if result.reference is not None:
         warnings += tuple(result.reference.warnings)
         section_fields["calibrated"] = result.reference.calibrated
-    section_fields["tests"] = [primary_test(name, *test, []) for name, test in (result.tests or {}).items()]
+    section_fields["tests"] = [
+        primary_test(name, decision, prediction, ratios=[])
+        for name, (decision, prediction) in (result.tests or {}).items()
+    ]
     section = _build_section(
         STATUS[result.decision], explain_stored(result), decision=result.decision, by="stored", **section_fields
     )
@@ -156,7 +171,8 @@ def _judge_head_only(
 def _undecided_by_stored(
     result: StoredVerdict, runs: Sequence[Run], fields: dict[str, Any], warnings: tuple[str, ...]
 ) -> TimedResult:
-    """Judge a session with ``gate = "stored"`` if stored sessions cannot decide."""
+    """Return the result of a session with ``gate = "stored"`` if stored sessions cannot decide: INVALID if a run of
+    head failed, else INCONCLUSIVE."""
     if failed := [run for run in runs if not is_sound(run)]:
         failures = list(dict.fromkeys(describe_run_failure(run) for run in failed))
         section = _build_section("INVALID", [result.reason], **fields)
@@ -168,8 +184,8 @@ def _undecided_by_stored(
 
 
 def _judge_untimed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Run]) -> Throughput:
-    """Return the section of a workload without timed runs. Either the programs are identical, or no timed run has been
-    made yet."""
+    """Return the section of a workload without timed runs: PASS if both arms provably run the same program, else
+    INCONCLUSIVE because nothing has been timed yet. ``traced`` has the static runs of base and head."""
     difference = first_difference(header, *traced)
     if not difference and not plan.even_if_identical:
         reason = (
@@ -188,8 +204,11 @@ def _judge_untimed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Ru
 
 
 def _common_fields(plan: TimedPlan, runs: Sequence[Run], pair_set: PairSet, used: int | None = None) -> dict[str, Any]:
-    """Return the fields that every section has, whatever was decided. ``used``: number of pairs that the decision used,
-    counted from the first one; None for all."""
+    """Return the fields that every section with timed runs has, whatever its status.
+
+    ``used``: number of pairs that the decision used, counted from the first one; None for all. Later pairs are shown as
+    unused, and do not count in the step times of the arms.
+    """
     verdicts = run_verdicts(runs, pair_set, used)
     return {
         "void_pairs": pair_set.void,
@@ -207,13 +226,14 @@ def _common_fields(plan: TimedPlan, runs: Sequence[Run], pair_set: PairSet, used
 def _judge_pairs(
     header: SessionHeader, plan: TimedPlan, interim: InterimDecision, runs: Sequence[Run], fields: dict[str, Any]
 ) -> Throughput:
-    """Return the section of a workload that has trusted pairs. ``fields`` are those of ``_common_fields``."""
-    limits, ratios = thresholds(header), interim.pair_set.log_ratios()
+    """Return the section of a workload whose runs are valid, with the decision of its pairs. ``fields`` are those of
+    ``_common_fields``."""
+    limits, log_ratios = thresholds(header), interim.pair_set.log_ratios()
     if not interim.tests:
         return _undecided_by_too_few_pairs(interim, fields)
     assert interim.alpha is not None
     used_pairs = interim.pair_set.valid[: interim.pairs]
-    median_interval = interim.tests["median"][1]
+    median_interval = interim.median_interval
     calibrated = _select_calibration(plan, used_pairs[-1].head)
     section: dict[str, Any] = {
         **fields,
@@ -228,14 +248,14 @@ def _judge_pairs(
         "pairs": interim.pairs,
         "unused_pairs": interim.unused,
         "alpha": interim.alpha,
-        "tests": [primary_test(name, *interim.tests[name], ratios[name][: interim.pairs]) for name in SUMMARIES],
+        "tests": [primary_test(name, *interim.tests[name], log_ratios[name][: interim.pairs]) for name in SUMMARIES],
         "calibrated": calibrated,
         "slow_launches": slow_launches(interim.outliers),
         "pass_withheld": interim.withheld,
         "assumed_luck_pct": 100 * interim.assumed_luck,
         "decision_without_luck": interim.decision_without_luck,
     }
-    if not interim.continued:
+    if not interim.continued:  # the smallest detectable slowdowns hold for the looks, not for always-valid intervals
         if interim.class_noise is None:
             section["mde_pct"] = percent(session_mde(interim.intervals, interim.pairs, limits.eps))
         section["mde_full_pct"] = percent(session_mde(interim.intervals, LOOKS[-1], limits.eps))
@@ -243,10 +263,11 @@ def _judge_pairs(
         section |= {"decision": "undecided", "pass_withheld": False, "decision_without_luck": None}
         return _build_section("INCONCLUSIVE", [reason], **section)
     if STATUS[interim.decision] == "PASS":
-        section["bound_pct"] = percent(max(interval.high for _, interval in interim.tests.values()))
+        section["bound_pct"] = percent(interim.bound)
     if interim.decision in ("regressed", "improved"):
-        by_median = interim.tests["median"][0] == interim.decision
-        if wall := find_wall(used_pairs, "median" if by_median else "mean", interim.decision == "regressed"):
+        median_decision, _ = interim.tests["median"]
+        deciding_summary: Summary = "median" if median_decision == interim.decision else "mean"
+        if wall := find_wall(used_pairs, deciding_summary, is_slowdown=interim.decision == "regressed"):
             section["wall"], section["wall_kind"] = wall.sentence, wall.kind
         section["secondary"] = run_secondary_tests(used_pairs)
     reasons = [*explain_decision(interim, limits, header, runs), *explain_luck(interim)]
@@ -260,12 +281,15 @@ def _select_calibration(plan: TimedPlan, head: Run) -> CalibrationSummary | None
 
 
 def _estimate_fields(pair_set: PairSet) -> dict[str, Any]:
-    """Return the number of pairs and their estimate without an interval, for times that decide nothing."""
-    values = pair_set.log_ratios()["median"]
-    return {"pairs": len(values), "estimate_pct": percent(sum(values) / len(values)) if values else None}
+    """Return the number of valid pairs and the mean change of their median step time, without an interval. These fields
+    are for a section in which the times decide nothing."""
+    log_ratios = pair_set.log_ratios()["median"]
+    estimate_pct = percent(sum(log_ratios) / len(log_ratios)) if log_ratios else None
+    return {"pairs": len(log_ratios), "estimate_pct": estimate_pct}
 
 
 def _undecided_by_too_few_pairs(interim: InterimDecision, fields: dict[str, Any]) -> Throughput:
+    """Return the INCONCLUSIVE section of a workload with fewer pairs than the first look needs."""
     pairs = len(interim.pair_set.valid)
     section: dict[str, Any] = {**fields, **_estimate_fields(interim.pair_set), "decision": "undecided", "by": "pairs"}
     reason = f"{pairs} valid pairs are too few to decide; at least {LOOKS[0]} are needed"

@@ -20,32 +20,34 @@ from regbot.text.clip import clip_message
 def judge_failures(runs: Sequence[Run]) -> Validity | None:
     """Return the validity if failures prevent a decision, None if every failed block succeeded when it was repeated.
 
-    Failures prevent a decision if a run was refused, if a block failed in both attempts or was not repeated, or if the
-    session lost its last node.
+    Failures prevent a decision in these cases:
 
-    Runs of earlier sessions are ignored, because only runs that count are taken over from an earlier session.
+    - A run was refused.
+    - A block failed in both attempts, or failed once and was not repeated.
+    - The session lost its last node.
+
+    Runs of earlier sessions are not looked at, because a session takes over only sound runs.
     """
     for run in runs:
         if run.outcome == "refused":
             return make_validity("INVALID", [describe_failure(run)])
     runs = [run for run in runs if not run.is_from_earlier_session]
     slowed = find_slowed_blocks(runs)
-    blocks: dict[tuple[int, int | None], list[Run]] = {}
+    # The warm launches of every draw of compiler caches are block 0, so a block is identified by its number and draw.
+    runs_by_block: dict[tuple[int, int | None], list[Run]] = {}
     for run in runs:
         if run.position is not None and run.outcome != "lost":  # losing a node is not a failure of the code
-            blocks.setdefault((run.position.block, run.position.draw), []).append(run)
-    for block in blocks.values():
-        failures = [run for run in block if not is_sound(run) or _is_slowed(run, slowed)]
+            runs_by_block.setdefault((run.position.block, run.position.draw), []).append(run)
+    for block_runs in runs_by_block.values():
+        failures = [run for run in block_runs if not is_sound(run) or _is_slowed(run, slowed)]
         if not failures:
             continue
-        first = failures[0]
-        if repeats := [run for run in failures if run.attempt > first.attempt]:
-            return _judge_repeated_failure(first, repeats[0], runs, slowed)
-        if not any(run.attempt > first.attempt for run in block):
-            return make_validity(
-                "INVALID",
-                [f"{_describe_failure_in_session(first, slowed)}. It was not tried twice: go on with --resume"],
-            )
+        first_failure = failures[0]
+        if later_failures := [run for run in failures if run.attempt > first_failure.attempt]:
+            return _judge_repeated_failure(first_failure, later_failures[0], runs, slowed)
+        if not any(run.attempt > first_failure.attempt for run in block_runs):
+            failure_text = _describe_failure_in_session(first_failure, slowed)
+            return make_validity("INVALID", [f"{failure_text}. It was not tried twice: go on with --resume"])
     if runs and runs[-1].outcome == "lost":  # the session lost its node, and no other node was available
         return make_validity("INVALID", [f"{runs[-1].reason}; go on with --resume"])
     return None
@@ -58,39 +60,36 @@ SlowedBlocks = Mapping[tuple[int, int], str]
 def _judge_repeated_failure(
     first_failure: Run, second_failure: Run, runs: Sequence[Run], slowed: SlowedBlocks
 ) -> Validity:
-    """Judge a block that failed in both attempts. It is a FAIL if only head failed, on a healthy node, and base ran."""
+    """Judge a block that failed in both attempts. It is a FAIL if only head failed, on a healthy node, and base ran. In
+    a sparse checkout it is INVALID, because a missing file may be the cause."""
+    failures = (first_failure, second_failure)
     base_ran = any(run.outcome == "ok" and run.arm.name == "base" for run in runs)
     base_failed = any(run.outcome not in ("ok", "lost") and run.arm.name == "base" for run in runs)
-    node_at_fault = any(describe_outside_cause(run) for run in (first_failure, second_failure))
-    is_head_broken = {first_failure.arm.name, second_failure.arm.name} == {"head"} and {
-        first_failure.outcome,
-        second_failure.outcome,
-    } <= BROKEN
+    node_at_fault = any(describe_outside_cause(run) for run in failures)
+    is_head_broken = all(run.arm.name == "head" and run.outcome in BROKEN for run in failures)
     if is_head_broken and not base_failed and not node_at_fault:
         base_text = "base ran" if base_ran else "base was not reached"
-        if doubt := explain_doubt_of_sparse_checkout((first_failure, second_failure)):
-            reason = f"in both attempts, {describe_failure(second_failure)}; {base_text}. {doubt}"
-            return make_validity("INVALID", [clip_message(reason)])
-        return make_validity(
-            "FAIL" if base_ran else "INVALID", [f"in both attempts, {describe_failure(second_failure)}; {base_text}"]
-        )
-    return make_validity(
-        "INVALID",
-        list(dict.fromkeys(_describe_failure_in_session(run, slowed) for run in (first_failure, second_failure))),
-    )
+        reason = f"in both attempts, {describe_failure(second_failure)}; {base_text}"
+        if doubt := explain_doubt_of_sparse_checkout(failures):
+            return make_validity("INVALID", [clip_message(f"{reason}. {doubt}")])
+        return make_validity("FAIL" if base_ran else "INVALID", [reason])
+    reasons = dict.fromkeys(_describe_failure_in_session(run, slowed) for run in failures)
+    return make_validity("INVALID", list(reasons))
 
 
 def describe_run_failure(run: Run) -> str:
     """Return what was wrong with one run, judged without the other runs of its block."""
-    return _describe_failure_in_session(run, {})
+    return _describe_failure_in_session(run, slowed={})
 
 
 def _is_slowed(run: Run, slowed: SlowedBlocks) -> bool:
+    """Whether the hardware slowed down both arms in the block of the run, so that the block is void."""
     return run.position is not None and (run.position.block, run.attempt) in slowed
 
 
 def _describe_failure_in_session(run: Run, slowed: SlowedBlocks) -> str:
-    """Return what was wrong with a run: its outcome, or the fault of its node."""
+    """Return what was wrong with a run: its outcome, or the fault of its node. A run that ended well is described by
+    the hardware slowdown of its block."""
     if cause := describe_outside_cause(run):
         return f"{run.arm.name} ran on a node that was not fit: {cause}"
     if run.outcome == "ok" and run.position is not None:
@@ -103,8 +102,12 @@ def list_failures(runs: Sequence[Run]) -> Iterator[str]:
     slowed = find_slowed_blocks(runs)
     for run in runs:
         if run.position is not None and (not is_sound(run) or _is_slowed(run, slowed)):
-            block = f"block {run.position.block}" if run.position.block else "the warm launches"
-            block = "the runs of head alone" if is_head_only(run) else block
+            if is_head_only(run):
+                block = "the runs of head alone"
+            elif run.position.block == 0:
+                block = "the warm launches"
+            else:
+                block = f"block {run.position.block}"
             yield f"an attempt at {block} is void, because a run failed: {_describe_failure_in_session(run, slowed)}"
 
 
@@ -114,16 +117,21 @@ def _pair_mismatches(runs: Sequence[Run]) -> Iterator[str]:
     for run in runs:
         if run.position is None or is_head_only(run):
             continue
-        key = (run.joined, run.position.draw, run.position.block, run.attempt, run.position.slot // 2)
-        if key in first_runs and (mismatch := describe_mismatch(first_runs[key], run)):
+        pair_number = run.position.slot // 2  # slots 0 and 1 of a block are its first pair
+        pair = (run.joined, run.position.draw, run.position.block, run.attempt, pair_number)
+        if pair in first_runs and (mismatch := describe_mismatch(first_runs[pair], run)):
             yield mismatch
-        first_runs.setdefault(key, run)
+        first_runs.setdefault(pair, run)
 
 
 def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> Iterator[str]:
-    """Yield the reasons to distrust the runs that ended well, without duplicates."""
+    """Yield the reasons to distrust the runs that ended well, without duplicates.
+
+    A run must execute the planned commit with the planned settings, and its times must be comparable with those of the
+    other runs. All runs of one arm must have the same dispatcher, software environment and code.
+    """
     good_runs = [run for run in runs if run.outcome == "ok"]
-    reasons: dict[str, None] = {}
+    reasons: dict[str, None] = {}  # used as an ordered set
     for run in good_runs:
         planned = header.base if run.arm.name == "base" else header.head
         reasons |= dict.fromkeys(distrust_code(run, planned))
@@ -139,10 +147,11 @@ def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) 
         reasons |= dict.fromkeys(uncertain_dispatcher(arm_runs, str(requested)) if arm_runs else ())
         if len({run.environment.model_dump_json() for run in arm_runs if run.environment is not None}) > 1:
             reasons[f"{arm.name}: its software environment changed during the session"] = None
-        files: dict[str, str] = {}
+        first_digests: dict[str, str] = {}
         for run in arm_runs:
-            for path, digest in run.code.files.items() if run.code is not None else ():
-                if files.setdefault(path, digest) != digest:
+            digests = run.code.files if run.code is not None else {}
+            for path, digest in digests.items():
+                if first_digests.setdefault(path, digest) != digest:
                     reasons[f"{arm.name}: the code of {path} changed between runs"] = None
     yield from reasons
 
@@ -155,8 +164,8 @@ def _differences_from_plan(run: Run, plan: TimedPlan) -> Iterator[str]:
     if run.timing is None or is_warm(run):
         return
     ranks = plan.world_size if run.timing.clock == "log" else len(run.timing.ranks)  # a step log covers all ranks
-    timed_terms = (run.timing.requested_steps, run.timing.cut, ranks, len(run.timing.step_s))
-    if timed_terms != (plan.steps, plan.cut, plan.world_size, plan.steps):
+    has_planned_steps = run.timing.requested_steps == len(run.timing.step_s) == plan.steps
+    if not has_planned_steps or run.timing.cut != plan.cut or ranks != plan.world_size:
         yield (
             f"{name} timed {len(run.timing.step_s)} steps, {run.timing.cut} of them warm-up, on "
             f"{ranks} ranks; planned were {plan.steps} steps, {plan.cut} of them warm-up, on "
@@ -173,8 +182,10 @@ def find_last_good(runs: Sequence[Run], arm: str) -> Run | None:
 
     If no run shows its dispatcher, for example because all profiles failed, return the last run that ended well.
     """
-    good_runs = [run for run in reversed(runs) if run.arm.name == arm and run.outcome == "ok"]
-    return next((run for run in good_runs if DISPATCHER in run.backends), good_runs[0] if good_runs else None)
+    good_runs = [run for run in runs if run.arm.name == arm and run.outcome == "ok"]
+    runs_with_dispatcher = [run for run in good_runs if DISPATCHER in run.backends]
+    candidates = runs_with_dispatcher or good_runs
+    return candidates[-1] if candidates else None
 
 
 def make_validity(status: Status, reasons: Sequence[str]) -> Validity:

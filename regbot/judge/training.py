@@ -18,7 +18,8 @@ two batches, the loss falls from 7.66 to 6.16 within 50 steps. Without the gradi
 steps differs by 0.9. Without the gradients of the router, it differs by 0.006.
 """
 MAX_BASE_SPREADS = 3.0
-"""Head trains differently if its loss differs by more than this many times the spread of the base runs."""
+"""Head trains differently if its loss differs by more than rounding and by more than this many times the spread of the
+base runs. The spread is the largest difference between losses of base runs at one step."""
 
 
 def training_differences(base: Sequence[Run], head: Sequence[Run]) -> Iterator[str]:
@@ -35,64 +36,72 @@ def training_differences(base: Sequence[Run], head: Sequence[Run]) -> Iterator[s
 def has_other_trajectory(
     stored: Sequence[Sequence[float | None]], head: Sequence[Run], relative_rounding: float
 ) -> bool:
-    """Whether the losses of head differ from the stored losses by more than rounding. They also count as different if
-    the stored losses are complete and head's are not."""
+    """Whether the losses of head differ from the stored losses of base by more than rounding.
+
+    ``stored`` is [runs][steps]; None is a step without a loss. If the stored losses are incomplete, they show nothing
+    and the result is False. If only head's losses are incomplete, the result is True.
+    """
     stored_losses = [[value for value in losses if value is not None] for losses in stored]
     head_losses = _complete_losses(head)
-    if not stored_losses or not stored_losses[0] or len({len(losses) for losses in stored_losses}) > 1:
+    step_counts = {len(losses) for losses in stored_losses}
+    if len(step_counts) != 1 or step_counts == {0}:
         return False
-    return (
-        not head_losses
-        or len(stored_losses[0]) != len(head_losses[0])
-        or any(True for _ in _loss_differences(stored_losses, head_losses, relative_rounding))
-    )
+    if not head_losses or len(head_losses[0]) not in step_counts:
+        return True
+    return bool(list(_loss_differences(stored_losses, head_losses, relative_rounding)))
 
 
 def _loss_differences(base: list[list[float]], head: list[list[float]], relative_rounding: float) -> Iterator[str]:
-    """Yield a sentence if the losses differ at a step. ``base`` and ``head`` are [runs][steps]."""
-    # The step with the largest difference: the difference beyond rounding, the step number, and both losses.
-    worst = (0.0, 0, 0.0, 0.0)
+    """Yield a sentence if the losses differ at a step. ``base`` and ``head`` are [runs][steps].
+
+    At each step the medians over the runs are compared. The step whose difference exceeds rounding most decides.
+    """
+    worst_excess, worst_step, worst_base_loss, worst_head_loss = 0.0, 0, 0.0, 0.0  # step 0: no step exceeds rounding
     spread = 0.0
-    for number, (base_step, head_step) in enumerate(
-        zip(zip(*base, strict=True), zip(*head, strict=True), strict=True), 1
-    ):
-        spread = max(spread, max(base_step) - min(base_step))
-        base_loss, head_loss = median(base_step), median(head_step)
-        if (distance := abs(head_loss - base_loss) - relative_rounding * abs(base_loss)) > worst[0]:
-            worst = (distance, number, base_loss, head_loss)
-    distance, number, base_loss, head_loss = worst
-    if number and abs(head_loss - base_loss) > MAX_BASE_SPREADS * spread:
+    base_by_step, head_by_step = zip(*base, strict=True), zip(*head, strict=True)
+    for step, (base_losses, head_losses) in enumerate(zip(base_by_step, head_by_step, strict=True), 1):
+        spread = max(spread, max(base_losses) - min(base_losses))
+        base_loss, head_loss = median(base_losses), median(head_losses)
+        excess = abs(head_loss - base_loss) - relative_rounding * abs(base_loss)
+        if excess > worst_excess:
+            worst_excess, worst_step, worst_base_loss, worst_head_loss = excess, step, base_loss, head_loss
+    if worst_step and abs(worst_head_loss - worst_base_loss) > MAX_BASE_SPREADS * spread:
         yield (
-            f"head trains differently: at step {number} its loss is {head_loss:.5g} and base's is {base_loss:.5g}, "
-            f"while base runs differ by at most {spread:.2g}"
+            f"head trains differently: at step {worst_step} its loss is {worst_head_loss:.5g} and base's is "
+            f"{worst_base_loss:.5g}, while base runs differ by at most {spread:.2g}"
         )
 
 
 def _drop_differences(base: Sequence[Run], head: Sequence[Run]) -> Iterator[str]:
+    """Yield a sentence if head drops more tokens than base, or does not report the number that base reports."""
     base_dropped, head_dropped = _max_dropped(base), _max_dropped(head)
     if base_dropped is not None and head_dropped is None and head:
         yield "head does not report the number of dropped tokens, but base does"
     if base_dropped is not None and head_dropped is not None and head_dropped > base_dropped:
-        routed = max((sum(run.timing.tokens_per_expert) for run in head if run.timing is not None), default=0)
+        # The experts receive only the tokens that are not dropped.
+        processed = max((sum(run.timing.tokens_per_expert) for run in head if run.timing is not None), default=0)
         yield (
-            f"head drops {head_dropped} of {head_dropped + routed} routed tokens per step, "
+            f"head drops {head_dropped} of {head_dropped + processed} routed tokens per step, "
             f"base {base_dropped or 'none'}"
         )
 
 
 def _complete_losses(runs: Sequence[Run]) -> list[list[float]]:
-    """Return the losses of each run by step, without missing values. [] if no run has losses, or if the lengths
-    differ."""
+    """Return the losses as [runs][steps], without runs that report none. Return [] if no run has losses, or if the runs
+    have losses for different numbers of steps."""
     trajectories = [[value for value in run.loss if value is not None] for run in runs if run.loss]
     return trajectories if len({len(losses) for losses in trajectories}) == 1 else []
 
 
 def _max_dropped(runs: Sequence[Run]) -> int | None:
+    """Return the largest number of dropped tokens of any run, None if no run reports it."""
     dropped = [run.timing.dropped_tokens for run in runs if run.timing is not None]
     return max((count for count in dropped if count is not None), default=None)
 
 
 def loss_rounding(runs: Sequence[Run]) -> float:
-    """Return the relative difference of the loss that rounding can cause for the dtype of these runs (``ROUNDING``)."""
+    """Return the relative difference of the loss that rounding can cause for the dtype of these runs (``ROUNDING``).
+    The largest difference of the table stands for an unknown dtype."""
+    largest = max(ROUNDING.values())
     dtypes = {str(run.ledger.config.get("dtype")) for run in runs if run.ledger is not None}
-    return max((ROUNDING.get(dtype, max(ROUNDING.values())) for dtype in dtypes), default=max(ROUNDING.values()))
+    return max((ROUNDING.get(dtype, largest) for dtype in dtypes), default=largest)

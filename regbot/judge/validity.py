@@ -1,10 +1,14 @@
 """Judge the validity of the traced runs of a workload: choose the runs to compare, and list every reason to distrust
 them.
 
-Two runs are compared only if they ended well, ran the planned commits and were counted in the same way, and if their
-counters saw all planted collectives. Otherwise the workload is INVALID, with the reason. There is one exception: if
-head fails twice while base runs, the result is FAIL, because the pull request is the cause. If head crashed, its
-traceback must show that the pull request is the cause (``crashes.py``).
+Two runs are compared only if all of these conditions hold; otherwise the workload is INVALID, with the reason:
+
+- Both runs ended well and ran the planned commits.
+- Their collectives were counted in the same way.
+- Their counters saw all planted collectives.
+
+There is one exception. If head fails twice while base runs, the result is FAIL, because the pull request is the cause.
+If head crashed, its traceback must show that the pull request is the cause (``crashes.py``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,8 +26,9 @@ from regbot.records.verdict import Validity
 from regbot.text.clip import clip_message, short_commit
 
 BROKEN: frozenset[Outcome] = frozenset({"crashed", "hung", "no_record", "short", "diverged"})
-"""Outcomes that the code under test causes. Other outcomes are left out: after bad_record and refused, regbot could not
-measure the code. A skipped run was not started, because an earlier run hung, so it shows nothing."""
+"""Outcomes that the code under test causes. The other outcomes of a failed run show no fault of the code: after
+bad_record and refused, regbot could not measure the code. A skipped run was not started, because an earlier run hung.
+A lost run lost its node."""
 
 OUTCOME_PHRASES: dict[Outcome, str] = {
     "ok": "ran",
@@ -40,10 +45,9 @@ OUTCOME_PHRASES: dict[Outcome, str] = {
 
 
 class TracedRuns(NamedTuple):
-    """The runs of one workload whose ledgers are compared, and their validity. ``base`` and ``head`` are the runs to
-    compare, None if there are none.
+    """The runs of one workload whose ledgers are compared, and their validity.
 
-    ``needs_profile`` says that no trace can count the step, because its code is compiled. A timed run can profile it.
+    ``base`` and ``head`` are the runs to compare. Both are None if the runs cannot be compared.
     """
 
     validity: Validity
@@ -51,17 +55,19 @@ class TracedRuns(NamedTuple):
     head: Run | None = None
     warnings: tuple[str, ...] = ()
     needs_profile: bool = False
+    """Whether no trace can count the step, because its code is compiled. A timed run can profile the step instead."""
 
 
 def examine_traced_runs(session: Session, workload: str) -> TracedRuns:
     """Return the traced runs to compare for one planned entry. If they cannot be compared, the validity says why."""
     header = session.header
-    if workload in header.untraced:
+    if workload in header.untraced:  # a training command, of which only the step log is read
         return _examine_command(session, workload)
-    base_runs, head_runs = (_static_runs(session, workload, arm) for arm in (header.base, header.head))
-    missing = [arm.name for arm, runs in ((header.base, base_runs), (header.head, head_runs)) if not runs]
-    if missing:
-        return _invalid_result([f"{workload} was planned, but there is no run of {' and none of '.join(missing)}"])
+    base_runs = _static_runs(session, workload, header.base)
+    head_runs = _static_runs(session, workload, header.head)
+    missing_arms = [arm for arm, runs in (("base", base_runs), ("head", head_runs)) if not runs]
+    if missing_arms:
+        return _invalid_result([f"{workload} was planned, but there is no run of {' and none of '.join(missing_arms)}"])
     base, head = _last_usable(base_runs), _last_usable(head_runs)
     if base.outcome == "ok" and head.outcome in BROKEN:
         return TracedRuns(_judge_broken_head(head_runs, header.changed_files))
@@ -92,23 +98,25 @@ def examine_traced_runs(session: Session, workload: str) -> TracedRuns:
 
 def _examine_command(session: Session, workload: str) -> TracedRuns:
     """Return the validity of a command, which has no traced runs. It is INVALID if the command was not timed either."""
-    if not any((run.tier, run.workload) == ("timed", workload) for run in session.runs):
+    if not any(run.tier == "timed" and run.workload == workload for run in session.runs):
         return _invalid_result([f"{workload} is a command, and it was not timed"])
-    known = "only the command's step log was read; its collectives and the code that it ran are not known"
-    return TracedRuns(Validity(status="PASS", reasons=[known]), warnings=(known,))
+    limitation = "only the command's step log was read; its collectives and the code that it ran are not known"
+    return TracedRuns(Validity(status="PASS", reasons=[limitation]), warnings=(limitation,))
 
 
 def _is_left_to_timed_runs(session: Session, base: Run, head: Run) -> bool:
     """Whether only the timed runs can show if the requested dispatcher runs.
 
-    A dispatcher of a GPU library cannot run on tensors without values. The trace therefore uses a substitute for it.
+    A trace computes no values, and a dispatcher of a GPU library (``LIBRARY_DISPATCHERS``) cannot run without them. The
+    trace therefore runs a substitute for it, and the timed runs must show that the real one runs.
     """
     requested = {run.backends[DISPATCHER].requested for run in (base, head) if DISPATCHER in run.backends}
     return bool(session.header.timed) and bool(requested & {*LIBRARY_DISPATCHERS})
 
 
 def not_comparable(base: Ledger, head: Ledger, names: tuple[str, str] = ("base", "head")) -> str | None:
-    """Return why two ledgers cannot be compared, None if they can be compared. ``names`` names them in the text."""
+    """Return why two ledgers cannot be compared, as a phrase that follows "the ledgers"; None if they can be compared.
+    ``names`` are the names of both ledgers in the phrase."""
     base_name, head_name = names
     if base.source != head.source:
         return f"were counted in different ways: {base.source!r} in {base_name}, {head.source!r} in {head_name}"
@@ -139,16 +147,20 @@ def changed_config(base: Ledger, head: Ledger) -> dict[str, tuple[Scalar, Scalar
     """Return the keys of the resolved configuration that differ, with the values in base and head. A value is None if
     the arm lacks the key."""
     keys = sorted(base.config.keys() | head.config.keys())
-    values = {key: (base.config.get(key), head.config.get(key)) for key in keys}
-    return {key: pair for key, pair in values.items() if pair[0] != pair[1]}
+    return {
+        key: (base.config.get(key), head.config.get(key))
+        for key in keys
+        if base.config.get(key) != head.config.get(key)
+    }
 
 
 def changed_software(base: Ledger, head: Ledger) -> dict[str, tuple[str, str]]:
     """Return the packages whose version differs between two ledgers, with the versions in base and head. A package that
     only one ledger lists is left out, because the other ledger may not have recorded it."""
     names = sorted(base.software.keys() & head.software.keys())
-    versions = {name: (base.software[name], head.software[name]) for name in names}
-    return {name: pair for name, pair in versions.items() if pair[0] != pair[1]}
+    return {
+        name: (base.software[name], head.software[name]) for name in names if base.software[name] != head.software[name]
+    }
 
 
 def _static_runs(session: Session, workload: str, arm: Arm) -> list[Run]:
@@ -156,12 +168,13 @@ def _static_runs(session: Session, workload: str, arm: Arm) -> list[Run]:
 
 
 def _last_usable(runs: list[Run]) -> Run:
+    """Return the last run that ended well, else the last run."""
     return next((run for run in reversed(runs) if run.outcome == "ok"), runs[-1])
 
 
 def _judge_broken_head(runs: list[Run], changed_files: Sequence[str] | None) -> Validity:
     """Return the validity of a workload whose head failed while base ran: FAIL after two failed attempts, INVALID after
-    one, and INVALID if a crash does not show a fault of the pull request."""
+    one, and INVALID if a crash does not show a fault of the pull request. ``runs`` are the runs of head."""
     failures = {run.attempt: run for run in runs if run.outcome in BROKEN}
     last_failure = describe_failure(runs[-1])
     if len(failures) < 2:
@@ -171,9 +184,10 @@ def _judge_broken_head(runs: list[Run], changed_files: Sequence[str] | None) -> 
     if doubt := explain_doubt_of_sparse_checkout(runs):
         return Validity(status="INVALID", reasons=[clip_message(f"{last_failure}. Base ran. {doubt}")])
     attempts = "both attempts" if len(failures) == 2 else f"all {len(failures)} attempts"
-    doubts = [explain_doubt(run.crash, changed_files) for run in failures.values() if run.crash is not None]
-    if doubt := next((doubt for doubt in doubts if doubt), ""):
-        return Validity(status="INVALID", reasons=[clip_message(f"{doubt}. Base ran, but {last_failure}")])
+    crashes = [run.crash for run in failures.values() if run.crash is not None]
+    doubts = [doubt for crash in crashes if (doubt := explain_doubt(crash, changed_files))]
+    if doubts:
+        return Validity(status="INVALID", reasons=[clip_message(f"{doubts[0]}. Base ran, but {last_failure}")])
     return Validity(status="FAIL", reasons=[f"in {attempts}, {last_failure}; base ran"])
 
 
@@ -196,9 +210,10 @@ def describe_failures(runs: Sequence[Run]) -> list[str]:
 def distrust_code(run: Run, planned: Arm) -> Iterator[str]:
     """Yield the reasons to distrust that a run executed the code of the planned commit."""
     name = run.arm.name
-    # A run taken over from an earlier session may have another commit that behaves the same.
     is_planned = (run.arm.commit, run.arm.tree, run.arm.overrides) == (planned.commit, planned.tree, planned.overrides)
-    if not is_planned and not (run.is_from_earlier_session and run.arm.behaves_like(planned)):
+    # A run taken over from an earlier session may have another commit that behaves the same.
+    is_equivalent = run.is_from_earlier_session and run.arm.behaves_like(planned)
+    if not is_planned and not is_equivalent:
         run_commit, planned_commit = short_commit(run.arm.commit), short_commit(planned.commit)
         yield f"{name} was run at {run_commit}, not at the planned {planned_commit} with its overrides"
     if run.adapter == "command":
@@ -243,13 +258,15 @@ def distrust_run(run: Run, planned: Arm) -> Iterator[str]:
 
 def _distrust_both(base: Run, head: Run, session: Session) -> list[str]:
     """Return the reasons to distrust the traced runs of both arms. An import that both arms made is listed once."""
-    shared: dict[str, str] = {}
+    # Sentence about an import in one arm -> sentence about the same import in both arms.
+    shared_texts: dict[str, str] = {}
     if base.code is not None and head.code is not None:
         for package, path in base.code.foreign.items() & head.code.foreign.items():
-            text = _describe_foreign_import("base and head", package, path)
-            shared |= dict.fromkeys((_describe_foreign_import(name, package, path) for name in ("base", "head")), text)
+            shared_text = _describe_foreign_import("base and head", package, path)
+            for arm in ("base", "head"):
+                shared_texts[_describe_foreign_import(arm, package, path)] = shared_text
     reasons = [*distrust_run(base, session.header.base), *distrust_run(head, session.header.head)]
-    return list(dict.fromkeys(shared.get(reason, reason) for reason in reasons))
+    return list(dict.fromkeys(shared_texts.get(reason, reason) for reason in reasons))
 
 
 def _describe_foreign_import(arms: str, package: str, path: str) -> str:
@@ -281,11 +298,12 @@ def find_missing_expert_traffic(base: Run, head: Run) -> Iterator[str]:
     """
     if base.ledger is None or head.ledger is None:
         return
-    arms = ((base, base.ledger), (head, head.ledger))
-    if any("dense" in run.variant.split("-") or ledger.config.get("mlp") == "dense" for run, ledger in arms):
+    ledgers = (base.ledger, head.ledger)
+    is_dense = any("dense" in run.variant.split("-") for run in (base, head))
+    if is_dense or any(ledger.config.get("mlp") == "dense" for ledger in ledgers):  # a dense model has no experts
         return
-    ranks = max(ledger.axes[EXPERT_AXIS].size if EXPERT_AXIS in ledger.axes else 1 for _, ledger in arms)
-    if ranks > 1 and not any(moves_tokens(entry) for _, ledger in arms for entry in ledger.entries):
+    ranks = max(ledger.axes[EXPERT_AXIS].size if EXPERT_AXIS in ledger.axes else 1 for ledger in ledgers)
+    if ranks > 1 and not any(moves_tokens(entry) for ledger in ledgers for entry in ledger.entries):
         yield (
             f"neither arm moves payload between the {ranks} ranks of {EXPERT_AXIS}, so expert parallelism was not "
             "measured. Check that the layer uses the mesh['ep'] that build_layer receives"
@@ -293,21 +311,23 @@ def find_missing_expert_traffic(base: Run, head: Run) -> Iterator[str]:
 
 
 def list_conflicts(base: Run, head: Run, severity: str) -> Iterator[str]:
-    """Yield the preflight conflicts of one severity in the resolved configurations, once for both arms.
+    """Yield the preflight conflicts in the resolved configurations that have the severity ``severity`` ("warning" or
+    "invalid"). A conflict in both arms is yielded once.
 
-    A conflict in base alone is only a warning, because head no longer has it.
+    A conflict in base alone counts as a warning, because head no longer has it.
     """
     conflicts_by_rule: dict[str, dict[str, Conflict]] = {}
     for run in (base, head):
         if run.adapter in FRAMEWORKS and run.ledger is not None:
             for conflict in find_conflicts(run.ledger.config, facts_of_run(run)):
                 conflicts_by_rule.setdefault(conflict.rule.id, {})[run.arm.name] = conflict
-    for arms in conflicts_by_rule.values():
-        is_repaired = "head" not in arms
-        conflict = arms["base" if is_repaired else "head"]
-        if severity == ("warning" if is_repaired else conflict.rule.severity):
+    for conflict_by_arm in conflicts_by_rule.values():
+        is_repaired = "head" not in conflict_by_arm
+        conflict = conflict_by_arm["base" if is_repaired else "head"]
+        conflict_severity = "warning" if is_repaired else conflict.rule.severity
+        if severity == conflict_severity:
             owner = " of base, repaired in head" if is_repaired else " of head"
-            if len(arms) == 2:
+            if len(conflict_by_arm) == 2:
                 owner = ""
             yield f"preflight{owner}: {conflict.rule.what} ({conflict.values}); {conflict.rule.fix}"
 
@@ -339,18 +359,20 @@ def environment_warnings(base: Run, head: Run) -> Iterator[str]:
 
 
 def _own_warnings(base: Run, head: Run) -> Iterator[str]:
-    """Yield the warnings of both runs. A warning that both arms have is yielded once."""
-    warnings_by_arm = [[*run.warnings, *(run.ledger.warnings if run.ledger else [])] for run in (base, head)]
-    for warning in dict.fromkeys([*warnings_by_arm[0], *warnings_by_arm[1]]):
-        arms = [
-            run.arm.name
-            for run, arm_warnings in zip((base, head), warnings_by_arm, strict=True)
-            if warning in arm_warnings
-        ]
-        yield warning if len(arms) == 2 else f"{arms[0]}: {warning}"
+    """Yield the warnings in the records of both runs and their ledgers. A warning that both arms have is yielded once,
+    without the name of an arm."""
+    base_warnings, head_warnings = (
+        [*run.warnings, *(run.ledger.warnings if run.ledger else [])] for run in (base, head)
+    )
+    for warning in dict.fromkeys([*base_warnings, *head_warnings]):
+        if warning in base_warnings and warning in head_warnings:
+            yield warning
+        else:
+            yield f"{'base' if warning in base_warnings else 'head'}: {warning}"
 
 
 def _describe_proof(base: Run, head: Run) -> str:
+    """Return why the traces of both arms can be trusted. The numbers in parentheses are planted collectives."""
     counts = " and ".join(str(run.ledger.liveness.seen) for run in (base, head) if run.ledger and run.ledger.liveness)
     return f"both arms ran their own commit's code; the counter saw every planted collective ({counts})"
 

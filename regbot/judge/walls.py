@@ -1,7 +1,7 @@
 """Find the wall of a change in step time: the part of a step that explains most of the change, with its share.
 
-A step has two parts, the time in collectives and the time outside of collectives. The probe measures the seconds in
-collectives and the peak memory of each step. The wall does not name a kernel. On a CPU, waiting for a slower rank
+A step has two parts, the time in collectives and the time outside of collectives. Each rank measures its seconds in
+collectives in every step, and its peak memory. The wall does not name a kernel. On a CPU, waiting for a slower rank
 counts as time in a collective.
 """
 
@@ -35,12 +35,13 @@ class Wall(NamedTuple):
 
 @dataclass(frozen=True)
 class _Parts:
-    """Parts of a step. ``step_s``: step time. ``wait_s``: time in collectives. Both are in seconds, as the mean over
-    ranks. ``peak_bytes``: peak memory in bytes."""
+    """Step time of one arm and its part in collectives, in seconds and as means over ranks."""
 
     step_s: float
     wait_s: float
+    """Time in collectives."""
     peak_bytes: float
+    """Peak memory."""
 
 
 def find_wall(pairs: Sequence[Pair], summary: Summary, is_slowdown: bool) -> Wall | None:
@@ -55,18 +56,23 @@ def find_wall(pairs: Sequence[Pair], summary: Summary, is_slowdown: bool) -> Wal
         return None
     extra_s, extra_wait_s = head_parts.step_s - base_parts.step_s, head_parts.wait_s - base_parts.wait_s
     if extra_s == 0 or (extra_s > 0) != is_slowdown:
-        # The parts are means over ranks, and the step time is that of the slowest rank. If they move in different
-        # directions, there is no wall to name.
+        # The pairs were decided by the step time of the slowest rank. The parts here are means over all ranks. If the
+        # mean moves in the other direction than the slowest rank, its parts cannot explain the difference.
         return None
-    share, direction = extra_wait_s / extra_s, "added" if extra_s > 0 else "saved"
+    wait_share, direction = extra_wait_s / extra_s, "added" if extra_s > 0 else "saved"
     extra_text = f"{direction} {abs(extra_s) * 1000:.3g} ms per step"
-    kind: WallKind = "not one wall"
-    sentence = f"{share:.0%} of the {extra_text} is communication (in collectives), the rest is outside of collectives"
-    if share >= CLEAR_SHARE:
-        kind, sentence = "communication", f"{min(share, 1):.0%} of the {extra_text} is communication (in collectives)"
-    elif share <= 1 - CLEAR_SHARE:
+    kind: WallKind
+    # The share can be outside of [0, 1], for example if collectives became slower and everything else faster.
+    if wait_share >= CLEAR_SHARE:
+        kind = "communication"
+        sentence = f"{min(wait_share, 1):.0%} of the {extra_text} is communication (in collectives)"
+    elif wait_share <= 1 - CLEAR_SHARE:
         kind = "compute or host"
-        sentence = f"{min(1 - share, 1):.0%} of the {extra_text} is compute or host time (outside of collectives)"
+        sentence = f"{min(1 - wait_share, 1):.0%} of the {extra_text} is compute or host time (outside of collectives)"
+    else:
+        kind = "not one wall"
+        communication = f"{wait_share:.0%} of the {extra_text} is communication (in collectives)"
+        sentence = f"{communication}, the rest is outside of collectives"
     if head_parts.peak_bytes > MEMORY_RISE * base_parts.peak_bytes:
         sentence += (
             f"; peak memory rose from {binary_bytes(int(base_parts.peak_bytes))} to "
@@ -76,8 +82,8 @@ def find_wall(pairs: Sequence[Pair], summary: Summary, is_slowdown: bool) -> Wal
 
 
 def _measure_parts(runs: Iterable[tuple[Run, int]], statistic: Callable[[Sequence[float]], float]) -> _Parts | None:
-    """Return each part as the median over runs, from the steps after the cut of each run. None if no run has the times
-    of all steps. ``runs`` has each run with its cut."""
+    """Return the parts of a step, each as the median over runs. ``runs`` has each run with its cut, and the steps after
+    the cut count. None if no run has the times of all steps."""
     parts_by_run = [
         _Parts(
             step_s=mean(statistic(rank.step_s[cut:]) for rank in run.timing.ranks.values()),
@@ -97,4 +103,5 @@ def _measure_parts(runs: Iterable[tuple[Run, int]], statistic: Callable[[Sequenc
 
 
 def _has_all_steps(ranks: Iterable[RankSteps], cut: int) -> bool:
+    """Whether every rank has step times and times in collectives after the cut."""
     return all(len(rank.step_s) > cut and len(rank.wait_s) > cut for rank in ranks)

@@ -21,12 +21,14 @@ from regbot.text.clip import clip
 ENTRY_PATTERN = re.compile(
     r"(?:([A-Za-z0-9][A-Za-z0-9_.-]{0,63}):)?([a-z0-9][a-z0-9.-]*)@([0-9]{1,9})/([a-z][a-z0-9-]{0,63})"
 )
-"""Name of an entry of the verdict, ``[label:]shape@version/mesh``."""
+"""Name of an entry of the verdict, ``[label:]shape@version/mesh``. The groups are label (or None), shape, version and
+mesh."""
 
 ABSENT = "none"
 """Value of an environment field for a component that is known to be absent, such as a GPU driver without GPUs."""
 
 MAX_LOADED_FILES = 5000
+"""Maximum number of file names in a stored session. Longer lists are not stored."""
 
 EntryName = Annotated[str, Field(pattern=f"^{ENTRY_PATTERN.pattern}$", max_length=200)]
 VariantName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
@@ -68,8 +70,8 @@ def require_canonical_time(text: str) -> str:
 class EnvironmentKey(Record):
     """The software environment of a run, as far as it is known. Times are compared only where all fields are equal.
 
-    ``None`` is unknown, ``"none"`` is known to be absent. Two unknown values count as equal, and the comparison reports
-    that.
+    ``None`` means that a value is unknown. ``"none"`` means that the component is known to be absent. Two unknown
+    values count as equal, and the comparison reports that they are unknown.
     """
 
     driver: Text | None = Field(default=None, description="of the GPUs")
@@ -96,9 +98,9 @@ class EnvironmentKey(Record):
 class RunSummary(Record):
     """Summary of one run of a session (``regbot.stats.summary``)."""
 
-    block: Annotated[int, Field(ge=1)]
-    slot: Annotated[int, Field(ge=0, le=3)]
-    attempt: Positive
+    block: Annotated[int, Field(ge=1)] = Field(description="number of the block in its session, from 1")
+    slot: Annotated[int, Field(ge=0, le=3)] = Field(description="place in the block, from 0")
+    attempt: Positive = Field(description="attempt at the block, from 1")
     log_median: float = Field(description="log of the median steady step time in seconds, of the slowest rank")
     log_mean: float = Field(description="log of the mean steady step time in seconds, of the slowest rank")
     steady_steps: Positive
@@ -119,14 +121,15 @@ class Provenance(Record):
     node: Text | None = Field(description="name of the machine; None for a trace, which is the same on any machine")
     container: Text | None = Field(description="digest of the image; None if unknown")
     platform: Text | None = Field(description="operating system; for information, never compared")
-    revision: Text = Field(description="of the commit, as the user gave it")
+    revision: Text = Field(description="name of the commit as the user gave it, such as main")
     regbot: Text = Field(description="version of regbot that measured")
 
 
 class AnchorComparison(Record):
-    """The other arm of a nightly session: the anchor's commit, timed beside the commit of the session."""
+    """Comparison of a nightly session's commit with the anchor. The session timed pairs of the anchor's commit and its
+    own commit."""
 
-    commit: Commit = Field(description="of the anchor")
+    commit: Commit = Field(description="commit of the anchor")
     log_ratios: dict[Annotated[str, Field(pattern="^(median|mean)$")], list[float]] = Field(
         description="log(step time of the session's commit / step time of the anchor) of the valid pairs, in session "
         "order"
@@ -134,7 +137,10 @@ class AnchorComparison(Record):
 
 
 class Baseline(Record):
-    """One session of one workload at one commit: its runs, or its traced ledger."""
+    """One file of the store: the runs, or the traced ledger, of one session of one workload at one commit.
+
+    The baseline of a workload consists of several of these files.
+    """
 
     schema_id: Literal["regbot/baseline@1"] = Field(default="regbot/baseline@1", alias="schema")
     tier: Tier = Field(description="timed: runs on a node; static: a trace, which has a ledger and no runs")
@@ -174,8 +180,10 @@ class Baseline(Record):
 
     @model_validator(mode="after")
     def _check_tier(self) -> Self:
+        """Check the shape version, and that the session has the fields of its tier: runs, or a ledger."""
         match = ENTRY_PATTERN.fullmatch(self.workload)
-        if match is None or int(match[3]) != self.shape_version:
+        _label, _shape, version, _mesh = match.groups() if match is not None else (None, None, None, None)
+        if version is None or int(version) != self.shape_version:
             raise ValueError(f"workload {self.workload!r} is not of shape version {self.shape_version}")
         if self.tier == "timed" and (not self.runs or None in (self.steps, self.cut, self.clock)):
             raise ValueError("a timed session needs runs, steps, cut and clock")
@@ -185,24 +193,27 @@ class Baseline(Record):
 
     @property
     def level_s(self) -> dict[str, float]:
-        """Seconds of a typical step, under the key ``median``, and mean seconds per step, under the key ``mean``. Empty
-        for a trace.
+        """Step time of the session in seconds, under the keys ``median`` (a typical step) and ``mean`` (per step).
+        Empty for a trace.
 
         ``median`` is ``step_s``, the step time in the verdict. Where ``step_s`` is unknown, ``median`` is the median of
         the medians of the runs. ``mean`` is the mean over runs of the mean step time, on the log scale.
         """
         if not self.runs:
             return {}
-        middle = math.exp(median(run.log_median for run in self.runs))
+        median_of_medians = math.exp(median(run.log_median for run in self.runs))
+        mean_of_log_means = math.fsum(run.log_mean for run in self.runs) / len(self.runs)
         return {
-            "median": middle if self.step_s is None else self.step_s,
-            "mean": math.exp(math.fsum(run.log_mean for run in self.runs) / len(self.runs)),
+            "median": median_of_medians if self.step_s is None else self.step_s,
+            "mean": math.exp(mean_of_log_means),
         }
 
 
 class MoveEvidence(Record):
-    """Head compared with the old anchor by pairs: the slowdown that a move of the anchor accepts. Positive means
-    slower."""
+    """Evidence for a move of the anchor: how much slower the new anchor is than the old one, measured in pairs.
+
+    Positive percentages mean that the new anchor is slower.
+    """
 
     estimate_pct: float
     low_pct: float
@@ -217,17 +228,17 @@ class MoveEvidence(Record):
 
 
 class Acceptance(Record):
-    """A slowdown that somebody accepted by name, so that the anchor may move."""
+    """A slowdown that a person accepted, so that the anchor may move."""
 
-    who: NonEmptyText
-    slowdown_pct: float
+    who: NonEmptyText = Field(description="who accepted it")
+    slowdown_pct: float = Field(description="the accepted slowdown in percent")
     why: Annotated[str, Field(min_length=1, max_length=4000)]
 
 
 class Anchor(Record):
     """The commit that guards a workload on a node class against slow creep.
 
-    An anchor is one file, so that two branches that move it conflict in git.
+    An anchor is one file. If two branches move it, they conflict in git, and a person has to decide.
     """
 
     schema_id: Literal["regbot/anchor@1"] = Field(default="regbot/anchor@1", alias="schema")
@@ -254,11 +265,11 @@ class BaselineGroup(Record):
     tier: Tier
     node_class: Text
     environment: EnvironmentKey
-    folder: Text
-    sessions: Annotated[int, Field(ge=0)]
-    first: Text = Field(description="when the oldest was measured, UTC")
-    last: Text
-    anchor: Commit | None
+    folder: Text = Field(description="folder of the sessions, relative to the store")
+    sessions: Annotated[int, Field(ge=0)] = Field(description="number of sessions")
+    first: Text = Field(description="when the oldest session was measured, UTC")
+    last: Text = Field(description="when the newest session was measured, UTC")
+    anchor: Commit | None = Field(description="commit of the anchor; None without an anchor")
 
 
 class BaselineListing(Record):
@@ -269,7 +280,8 @@ class BaselineListing(Record):
 
 
 class BaselineAddition(Record):
-    """Output of ``baseline add``: the files of the session, new or already present, relative to the store."""
+    """Output of ``baseline add``: the paths of the session's files relative to the store. They are new, or were already
+    present."""
 
     schema_id: Literal["regbot/baseline-added@1"] = Field(default="regbot/baseline-added@1", alias="schema")
     files: list[Text]

@@ -1,7 +1,8 @@
-"""Records of a bisection: the axis of points to search, every observation, and the result.
+"""Records of a bisection: the points to search, every observation, and the result.
 
-The log has a header line, then one line per observation, appended when the observation ends. The next step is computed
-from the log alone, so that a killed bisection can continue.
+A *point* is a commit, or a version of a dependency at one commit. The points of a search are its *axis*. The log has a
+header line, then one line per observation, appended when the observation ends. The next step is computed from the log
+alone, so that a killed bisection can continue.
 """
 
 from pathlib import Path
@@ -28,22 +29,24 @@ Pct = Annotated[float, Field(gt=0, le=10_000)]
 
 
 class Point(Record):
-    """One point of the axis: a commit, or a version of a dependency at one commit."""
+    """One point that a bisection can measure: a commit, or a version of a dependency at one commit."""
 
     commit: Commit
     tree: Commit
     parents: list[Commit] = Field(default_factory=list)
     subject: Text = Field(default="", description="first line of the commit message; written by its author")
     author: Text = ""
-    date: Text = Field(default="", description="of the author, ISO 8601")
-    pull_request: Annotated[int, Field(ge=1)] | None = Field(default=None, description="number in the subject")
-    version: Text = Field(default="", description="of the dependency; '' where the axis is commits")
+    date: Text = Field(default="", description="author date of the commit, ISO 8601")
+    pull_request: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="number of the pull request, from the subject"
+    )
+    version: Text = Field(default="", description="version of the dependency; '' in a search over commits")
     weight: Annotated[float, Field(gt=0, le=1e6)] = Field(
         default=1.0, description="prior suspicion that it is the culprit, relative to the others"
     )
     same_as_before: bool = Field(
         default=False,
-        description="runs the same code as the previous point: only comments, documents or tests differ",
+        description="whether it runs the same code as the previous point: only comments, documents or tests differ",
     )
 
     @property
@@ -57,27 +60,32 @@ class Point(Record):
 
 
 class BisectionHeader(Record):
-    """What a bisection has to find, and how."""
+    """Plan of a bisection: what it searches for, in which points, and by which measurement."""
 
     schema_id: Literal["regbot/bisection-log@1"] = Field(default="regbot/bisection-log@1", alias="schema")
     regbot: Text
     created: Text = Field(description="UTC, ISO 8601")
-    on: SearchMetric
-    exact: bool = Field(description="values are compared for equality; else they are noisy times or costs")
-    axis: Text = Field(default="", description="name of the dependency whose versions are walked; '' for commits")
-    points: Annotated[list[Point], Field(min_length=2)] = Field(description="good first, bad last")
+    on: SearchMetric = Field(description="what is measured: the ledger, the step time, or the output of a command")
+    exact: bool = Field(description="true: values are compared for equality; false: they are noisy times or costs")
+    axis: Text = Field(default="", description="name of the dependency whose versions are searched; '' for commits")
+    points: Annotated[list[Point], Field(min_length=2)] = Field(
+        description="the points to search; the good end first, the bad end last"
+    )
     corner: Point | None = Field(
         default=None,
-        description="for versions between two commits: the point with good's code and the first version; the points of "
-        "the axis have bad's code",
+        description="for versions between two commits: the point with good's code and the first version; all points of "
+        "``points`` have bad's code. The corner shows what the code alone changed",
     )
-    full: bool = Field(default=False, description="all commits of the range, not only first parents")
-    paths: list[Text] = Field(default_factory=list, description="only commits that change these")
+    full: bool = Field(default=False, description="whether all commits of the range are points, not only first parents")
+    paths: list[Text] = Field(default_factory=list, description="only commits that change these paths are points")
     entries: list[Text] = Field(default_factory=list, description="workloads that are traced, or the one that is timed")
-    plan: TimedPlan | None = None
-    command: Message = ""
+    plan: TimedPlan | None = Field(default=None, description="plan of the timed workload; None in other searches")
+    command: Message = Field(default="", description="the measuring command; '' in other searches")
     options: list[Text] = Field(default_factory=list, description="the other options, as words of the command line")
-    terms: Text = Field(default="", description="digest of everything that decides a measurement")
+    terms: Text = Field(
+        default="",
+        description="digest of all settings that affect a measurement; a log is resumed only with the same digest",
+    )
     summary: Literal["median", "mean", "cost"] = Field(
         default="median", description="summary of a run that is compared"
     )
@@ -86,14 +94,18 @@ class BisectionHeader(Record):
     noise_pairs: Annotated[int, Field(ge=0)] = Field(
         default=0, description="number of pairs that the recorded noise was estimated from; 0: the user stated it"
     )
-    posterior: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
-    none_prior: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    posterior: Annotated[float, Field(gt=0.5, lt=1)] = Field(
+        default=0.95, description="the search stops when a culprit, or no culprit, has this probability"
+    )
+    none_prior: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.1, description="prior probability that there is no culprit"
+    )
     most_runs: Annotated[int, Field(ge=2)] = Field(default=200, description="maximum number of search runs")
     budget_min: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="maximum minutes of all runs together"
     )
-    confirm: bool = True
-    seed: Annotated[int, Field(ge=0)] = 0
+    confirm: bool = Field(default=True, description="whether the culprit is confirmed against its parent")
+    seed: Annotated[int, Field(ge=0)] = Field(default=0, description="seed of all random choices")
     warnings: list[Message] = Field(default_factory=list)
 
 
@@ -103,10 +115,15 @@ class Observation(Record):
     point: Text = Field(description="the point's key")
     entry: Text = Field(default="", description="traced workload; '' where the bisection has only one search")
     purpose: Purpose
-    usable: bool
-    void: bool = Field(default=False, description="not the commit's fault (an unfit node); the measurement is repeated")
-    reason: Message = Field(default="", description="why it is not usable")
-    skipped: bool = Field(default=False, description="the command skipped the point on purpose, with exit code 125")
+    usable: bool = Field(description="whether there is a value")
+    void: bool = Field(
+        default=False,
+        description="whether the failure is not the commit's fault, such as an unfit node; the measurement is repeated",
+    )
+    reason: Message = Field(default="", description="why it is not usable; '' if it is")
+    skipped: bool = Field(
+        default=False, description="whether the command skipped the point on purpose, with exit code 125"
+    )
     state: Text = Field(default="", description="exact search: the compared value (a digest, or a number as text)")
     values: dict[str, float] = Field(
         default_factory=dict,
@@ -115,11 +132,11 @@ class Observation(Record):
     stratum: Text = Field(default="", description="group of runs with a common level: one node and session")
     contrast: Text = Field(default="", description="confirmation: the comparison that it belongs to")
     block: Annotated[int, Field(ge=0)] = Field(default=0, description="confirmation: number of the block, from 1")
-    slot: Annotated[int, Field(ge=0)] = Field(default=0, description="place in the block, from 0")
-    cached: bool = Field(default=False, description="taken from the cache, without a launch")
-    built: bool = Field(default=False, description="a worktree or an environment was built for it")
-    build_s: Annotated[float, Field(ge=0)] = 0.0
-    wall_s: Annotated[float, Field(ge=0)] = 0.0
+    slot: Annotated[int, Field(ge=0)] = Field(default=0, description="confirmation: place in the block, from 0")
+    cached: bool = Field(default=False, description="whether it was taken from the cache, without a launch")
+    built: bool = Field(default=False, description="whether a worktree or an environment was built for it")
+    build_s: Annotated[float, Field(ge=0)] = Field(default=0.0, description="seconds of the build")
+    wall_s: Annotated[float, Field(ge=0)] = Field(default=0.0, description="seconds of the run, without the build")
     record: Text = Field(default="", description="file with the whole run, relative to the log")
 
 
@@ -143,7 +160,8 @@ class Estimate(Record):
 
 
 class Change(Record):
-    """One change, and the commit that caused it; several candidates where they cannot be distinguished."""
+    """One change of the searched quantity, and the point that caused it. There are several candidates if measurements
+    cannot distinguish them."""
 
     candidates: Annotated[list[Candidate], Field(min_length=1)] = Field(description="most probable first")
     parent: Text = Field(
@@ -152,37 +170,40 @@ class Change(Record):
     )
     left_out: Annotated[int, Field(ge=0)] | None = Field(
         default=None,
-        description="commits between `parent` and the culprit that are no points of the search; None if `parent` is "
-        "the first parent or a version",
+        description="number of commits between `parent` and the culprit that are no points of the search; None if "
+        "`parent` is the first parent or a version",
     )
-    merge: Commit | None = Field(default=None, description="the merge that brought the culprit in")
-    entries: list[Text] = Field(default_factory=list, description="workloads that it changed")
-    findings: list[Finding] = Field(default_factory=list, description="of the ledger")
+    merge: Commit | None = Field(
+        default=None, description="the merge commit through which the culprit joined the searched branch"
+    )
+    entries: list[Text] = Field(default_factory=list, description="workloads that the culprit changed")
+    findings: list[Finding] = Field(default_factory=list, description="changes in the ledger")
     before: Text = Field(default="", description="exact search: the value before the change")
-    after: Text = ""
-    undone: bool = Field(default=False, description="a later commit of the range reverts it")
+    after: Text = Field(default="", description="exact search: the value after the change")
+    undone: bool = Field(default=False, description="whether a later commit of the range reverts the change")
     estimate: Estimate | None = Field(default=None, description="confirmation: the culprit compared with its parent")
     confirmed: Literal["yes", "no", "undecided", "exact", "not asked"]
-    text: Message = Field(description="in one sentence")
+    text: Message = Field(description="the change in one sentence")
 
 
 class Remainder(Record):
-    """The part of the change that another commit before or after the culprit caused."""
+    """Answer to the question whether another commit, before or after the culprit, caused a part of the slowdown."""
 
-    where: Literal["before", "after"]
+    where: Literal["before", "after"] = Field(description="part of the range, relative to the culprit")
     culprit: Text = Field(alias="of", description="key of the culprit")
-    none_probability: Share
+    none_probability: Share = Field(description="probability that this part of the range has no second culprit")
     text: Message
 
 
 class PointSummary(Record):
-    """One point of the searched range, for the picture: probability, number of runs and mean slowdown."""
+    """One point of the searched range, for the picture in the report."""
 
     key: Text
-    probability: Share = 0.0
-    runs: Annotated[int, Field(ge=0)] = 0
+    probability: Share = Field(default=0.0, description="probability that it is the culprit")
+    runs: Annotated[int, Field(ge=0)] = Field(default=0, description="number of its runs")
     mean: float | None = Field(
-        default=None, description="of its runs, in percent slower than good; None for an exact search"
+        default=None,
+        description="how much slower its runs are than the runs of the good end, in percent; None for an exact search",
     )
     measurable: bool = True
 
@@ -192,39 +213,61 @@ class Bisection(Record):
 
     schema_id: Literal["regbot/bisect@1"] = Field(default="regbot/bisect@1", alias="schema")
     outcome: BisectionOutcome = Field(alias="found")
-    culprit: Commit | None = Field(description="of the first change; None where there is none, or several candidates")
-    version: Text = Field(default="", description="the culprit on an axis of versions")
-    candidates: list[Candidate] = Field(description="of the first change")
-    posterior: Share | None = Field(description="of all candidates of the first change; None for an exact search")
-    none_probability: Share | None = None
-    changes: list[Change] = Field(default_factory=list)
-    remainders: list[Remainder] = Field(default_factory=list)
-    code: Estimate | None = Field(
-        default=None, description="versions between two commits: slowdown by the commits alone, at the first version"
+    culprit: Commit | None = Field(
+        description="commit that caused the first change; None if there is none, or if there are several candidates"
     )
-    blame: Message = Field(default="", description="versions between two commits: the dependency, the code, or both")
+    version: Text = Field(default="", description="version that is the culprit; '' in a search over commits")
+    candidates: list[Candidate] = Field(description="candidates of the first change")
+    posterior: Share | None = Field(
+        description="probability of all candidates of the first change together; None for an exact search"
+    )
+    none_probability: Share | None = Field(
+        default=None, description="probability that there is no culprit; None for an exact search"
+    )
+    changes: list[Change] = Field(default_factory=list, description="all changes, the first change included")
+    remainders: list[Remainder] = Field(
+        default_factory=list, description="searches for a second culprit before and after the culprit"
+    )
+    code: Estimate | None = Field(
+        default=None,
+        description="in a search over versions between two commits: slowdown that the commits alone cause, at the "
+        "first version",
+    )
+    blame: Message = Field(
+        default="",
+        description="in a search over versions between two commits: sentence whether the dependency, the code or both "
+        "caused the change",
+    )
     on: SearchMetric
     exact: bool
     axis: Text = ""
     good: Point
     bad: Point
-    commits: Annotated[int, Field(ge=0)] = Field(description="points after good, bad among them")
-    different: Annotated[int, Field(ge=0)] = Field(description="how many of these run other code than the point before")
+    commits: Annotated[int, Field(ge=0)] = Field(description="number of points after good, bad included")
+    different: Annotated[int, Field(ge=0)] = Field(
+        description="how many of these points run other code than the point before them"
+    )
     search_runs: Annotated[int, Field(ge=0)]
     confirm_runs: Annotated[int, Field(ge=0)]
     remainder_runs: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="runs that search for a remainder before or after the culprit"
+        default=0, description="runs that search for a second culprit before or after the culprit"
     )
-    reused_runs: Annotated[int, Field(ge=0)] = 0
-    cached_runs: Annotated[int, Field(ge=0)] = 0
+    reused_runs: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="runs of a check that the search used without launching them again"
+    )
+    cached_runs: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="measurements that were taken from the cache, without a launch"
+    )
     builds: Annotated[int, Field(ge=0)]
     minutes: Annotated[float, Field(ge=0)]
-    noise_pct: float | None = Field(default=None, description="sd of one run at the end")
-    unmeasurable: list[Candidate] = Field(default_factory=list)
-    places: list[PointSummary] = Field(default_factory=list)
+    noise_pct: float | None = Field(
+        default=None, description="standard deviation of one run in percent, estimated at the end of the search"
+    )
+    unmeasurable: list[Candidate] = Field(default_factory=list, description="points that could not be measured")
+    places: list[PointSummary] = Field(default_factory=list, description="the points for the picture, in their order")
     observations: list[Observation] = Field(default_factory=list)
-    reasons: list[Message] = Field(default_factory=list)
-    reproduce: Message = ""
+    reasons: list[Message] = Field(default_factory=list, description="the outcome in sentences")
+    reproduce: Message = Field(default="", description="command that repeats the search")
     warnings: list[Message] = Field(default_factory=list)
 
 
@@ -237,7 +280,9 @@ class BisectionPlan(Record):
     commits: int
     different: int
     most_runs: int
-    ratio: float | None = Field(default=None, description="effect over the noise of a run; None where unknown")
+    ratio: float | None = Field(
+        default=None, description="smallest slowdown to look for, divided by the noise of a run; None if unknown"
+    )
     expected_runs: float | None = None
     runs_90: float | None = Field(default=None, description="nine of ten bisections need no more search runs")
     expected_builds: float | None = None
@@ -261,8 +306,7 @@ def read_bisection(path: Path) -> BisectionLog:
     lines = list(read_lines(path))
     if not lines:
         raise RecordError(f"{path}: is empty: no bisection was recorded", "leave out --resume")
-    number, first = lines[0]
-    header = parse_record(first, BisectionHeader, f"{path}:{number}")
-    return BisectionLog(
-        header=header, observations=[parse_record(line, Observation, f"{path}:{n}") for n, line in lines[1:]]
-    )
+    header_number, header_line = lines[0]
+    header = parse_record(header_line, BisectionHeader, f"{path}:{header_number}")
+    observations = [parse_record(line, Observation, f"{path}:{number}") for number, line in lines[1:]]
+    return BisectionLog(header=header, observations=observations)

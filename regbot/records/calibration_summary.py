@@ -20,26 +20,29 @@ class Rate(Record):
 class PairNoise(Record):
     """Noise of a pair on a node class, from stored pairs whose true effect is known or constant."""
 
-    df: Annotated[int, Field(ge=1)] = Field(description="degrees of freedom: stored pairs less one for each group")
+    df: Annotated[int, Field(ge=1)] = Field(
+        description="degrees of freedom: number of stored pairs minus number of groups of pairs with the same effect"
+    )
     median_sd: Annotated[float, Field(ge=0)] = Field(description="sd of the log-ratio of medians of one pair")
     mean_sd: Annotated[float, Field(ge=0)] = Field(description="sd of the log-ratio of means of one pair")
 
 
 class Correlation(Record):
-    """Correlation of placebo pairs, with Fisher's 95% interval."""
+    """Correlation between the log-ratios of two placebo pairs, with Fisher's 95% interval."""
 
     value: Annotated[float, Field(ge=-1, le=1)]
     low: Annotated[float, Field(ge=-1, le=1)]
     high: Annotated[float, Field(ge=-1, le=1)]
-    count: Annotated[int, Field(ge=0)] = Field(description="number of products that were summed")
+    count: Annotated[int, Field(ge=0)] = Field(description="number of products of two log-ratios in the estimate")
 
 
 class ArmLuck(Record):
-    """Luck of an arm: sd of what is drawn with its compiler caches, in percent of its step time."""
+    """Luck of an arm: the part of its speed that is drawn with its compiler caches, as a standard deviation in percent
+    of its step time."""
 
     sd_pct: Annotated[float, Field(ge=0)]
-    low_pct: Annotated[float, Field(ge=0)] = Field(description="low end of the 95% interval")
-    high_pct: Annotated[float, Field(ge=0)]
+    low_pct: Annotated[float, Field(ge=0)] = Field(description="low end of the 95% interval of sd_pct")
+    high_pct: Annotated[float, Field(ge=0)] = Field(description="high end of the 95% interval of sd_pct")
     counted_pct: Annotated[float, Field(ge=0)] = Field(
         description="luck by which intervals are widened; 0 if chance explains the estimate, or if the luck is proven "
         "to be small"
@@ -53,10 +56,10 @@ class CalibrationSummary(Record):
     """Summary of the calibrations of a node class."""
 
     measured: Text = Field(description="when the newest placebo session began, UTC")
-    pairs: Annotated[int, Field(ge=0)] = Field(description="placebo pairs")
+    pairs: Annotated[int, Field(ge=0)] = Field(description="number of placebo pairs")
     sd_pct: Annotated[float, Field(ge=0)] = Field(description="sd of a placebo pair's log-ratio of medians")
-    sd_low_pct: Annotated[float, Field(ge=0)]
-    sd_high_pct: Annotated[float, Field(ge=0)]
+    sd_low_pct: Annotated[float, Field(ge=0)] = Field(description="low end of the 95% interval of sd_pct")
+    sd_high_pct: Annotated[float, Field(ge=0)] = Field(description="high end of the 95% interval of sd_pct")
     false_flags: Rate = Field(description="placebo sessions that the gate called regressed or improved")
     covered: Rate = Field(description="placebo and injected sessions whose intervals contained the true effect")
     injected_pct: float | None = Field(description="the injected slowdown; None where none was injected")

@@ -1,7 +1,7 @@
 """Records of a crash: which code raised the error, and through whose code the error passed.
 
-The guest reports these facts, so they are only claims. The judge uses them only to answer INVALID in place of FAIL, and
-neither is green (``regbot/judge/crashes.py``).
+The guest reports these facts, so the code under test could forge them. The judge uses them only to answer INVALID in
+place of FAIL, and both block a pull request (``regbot/judge/crashes.py``).
 """
 
 from typing import Annotated, Literal

@@ -11,7 +11,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, BinaryIO, NoReturn, TypeVar
 
 from pydantic import ValidationError
 
@@ -22,6 +22,8 @@ from regbot.text.printable import printable
 
 MAX_RECORD_BYTES = 32 * 1024 * 1024
 """Largest record that is read. For comparison: the full Qwen3-235B ledger has less than 0.5 MiB."""
+MAX_LINES_BYTES = 64 * MAX_RECORD_BYTES
+"""Largest file with one record per line that is read."""
 
 R = TypeVar("R", bound=Record)
 
@@ -31,7 +33,8 @@ class RecordError(UserError):
 
 
 def read_record(path: Path, model: type[R], max_bytes: int = MAX_RECORD_BYTES) -> R:
-    """Return the record in ``path``. Raises RecordError unless the file is exactly one valid record of ``model``."""
+    """Return the record in ``path``. Raises RecordError if the file is anything else than one valid record of
+    ``model``."""
     return parse_record(read_capped(path, max_bytes), model, str(path))
 
 
@@ -87,10 +90,12 @@ def describe_validation_error(error: ValidationError, limit: int = 3) -> str:
     """Return the first ``limit`` faults of a validation error as one line. The line may contain keys from untrusted
     data."""
     faults = error.errors(include_url=False, include_input=False)
-    places = [".".join(printable(clip(str(part), 80)) for part in fault["loc"]) for fault in faults[:limit]]
-    lines = [f"{place or 'record'}: {fault['msg']}" for place, fault in zip(places, faults, strict=False)]
+    texts = []
+    for fault in faults[:limit]:
+        path = ".".join(printable(clip(str(part), 80)) for part in fault["loc"])  # path of the key in the record
+        texts.append(f"{path or 'record'}: {fault['msg']}")
     more = f" (and {len(faults) - limit} more)" if len(faults) > limit else ""
-    return "; ".join(lines) + more
+    return "; ".join(texts) + more
 
 
 def write_record(path: Path, record: Record) -> None:
@@ -141,33 +146,41 @@ def drop_torn_line(path: Path) -> bool:
     """
     with path.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
-        end = size
-        while end > 0:
-            start = max(0, end - 65536)
-            file.seek(start)
-            newline = file.read(end - start).rfind(b"\n")
-            if newline >= 0:
-                end = start + newline + 1
-                break
-            end = start
-        if end == size:
+        complete_size = _find_end_of_last_line(file, size)
+        if complete_size == size:
             return False
-        file.truncate(end)
+        file.truncate(complete_size)
         file.flush()
         os.fsync(file.fileno())
     return True
 
 
+def _find_end_of_last_line(file: BinaryIO, size: int) -> int:
+    """Return the position after the last newline in the first ``size`` bytes, 0 if there is none. The file is searched
+    backwards in chunks."""
+    end = size
+    while end > 0:
+        start = max(0, end - 65536)
+        file.seek(start)
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the line number, from 1, and the bytes of every complete line of a file. An incomplete last line is left
     out."""
-    data = read_capped(path, 64 * MAX_RECORD_BYTES)
-    for number, line in enumerate(data.split(b"\n")[:-1], start=1):
+    data = read_capped(path, MAX_LINES_BYTES)
+    complete_lines = data.split(b"\n")[:-1]  # the last part is '' or an incomplete line
+    for number, line in enumerate(complete_lines, start=1):
         if line:
             yield number, line
 
 
 def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the keys and values of one JSON object as a dictionary. Raises ValueError if a key appears twice."""
     unique: dict[str, Any] = {}
     for key, value in pairs:
         if key in unique:

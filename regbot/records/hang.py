@@ -41,19 +41,21 @@ class Collective(Record):
 
     @property
     def asynchronous(self) -> bool:
-        """Whether a device executes the collective. The call then returns before the collective ends, and its end is
-        unknown."""
+        """Whether a device executes the collective. The call then returns before the collective ends, so the host does
+        not see the end."""
         return self.backend not in ("gloo", "mpi")
 
 
 class RankHang(Record):
-    """Report of one rank."""
+    """What one rank was doing when the run passed its time limit."""
 
     rank: RankNumber
     host: Text = ""
     started: bool = Field(alias="sign", description="whether the rank wrote anything, as a sign that it has started")
-    answered: bool = Field(description="whether it wrote its stacks at the time limit")
-    inside: Collective | None = Field(default=None, description="the collective in which it waits")
+    answered: bool = Field(description="whether the rank wrote its stacks at the time limit")
+    inside: Collective | None = Field(
+        default=None, description="the collective in which the rank waits; None if it waits in none"
+    )
     inside_s: Annotated[float, Field(ge=0, le=1e7)] | None = Field(
         default=None,
         description="seconds in this collective when the stacks were written, by the rank's own clock",
@@ -63,11 +65,13 @@ class RankHang(Record):
     )
     flight: Collective | None = Field(
         default=None,
-        description="latest collective that it launched, by torch's Flight Recorder, which also has those that torch "
-        "issued from C++; None where the recorder has none or could not be read",
+        description="latest collective that the rank launched, by torch's Flight Recorder, which also sees collectives "
+        "that torch issued from C++; None where the recorder has none or could not be read",
     )
     issued: dict[str, NonNegativeInt] = Field(default_factory=dict, description="number of issued collectives by group")
-    joining: bool = Field(default=False, description="it waits for the other ranks to join")
+    joining: bool = Field(
+        default=False, description="whether the rank waits for the other ranks to join the process group"
+    )
     module: Text = Field(default="", description="path of the active module, if known")
     frames: Annotated[list[Frame], Field(max_length=16)] = Field(
         default_factory=list,

@@ -49,7 +49,7 @@ class SampleRange(Record):
 
 
 class GpuProcess(Record):
-    """A process on a GPU. ``name`` is '' where it is not visible, as in another container."""
+    """A process on a GPU. ``name`` is '' if the process is not visible, for example in another container."""
 
     pid: Annotated[int, Field(ge=0, le=2**32)]
     name: Text = ""
@@ -88,8 +88,10 @@ class CpuUsage(Record):
     own_s: Annotated[float, Field(ge=0, le=1e12)] = Field(
         description="CPU seconds of regbot and of all processes that it started"
     )
-    other_share: Share | None = Field(description="CPU time of everything else")
-    steal_share: Share | None = Field(description="taken by the hypervisor for other machines")
+    other_share: Share | None = Field(description="share of the cores' time that all other processes used")
+    steal_share: Share | None = Field(
+        description="share of the cores' time that the hypervisor gave to other machines (stolen time)"
+    )
     load_high: Annotated[float, Field(ge=0, le=1e9)] | None = Field(description="highest one-minute load average")
     mhz: SampleRange | None = Field(description="clock of the fastest core of each sample")
     free_low_bytes: Bytes | None = Field(description="smallest amount of memory available without swapping")
@@ -119,7 +121,7 @@ class GpuUsage(Record):
         default=0,
         description="number of processes whose PID belongs to another PID namespace; they may be processes of this run",
     )
-    lost: bool = Field(default=False, description="it stopped answering")
+    lost: bool = Field(default=False, description="whether the GPU stopped answering")
 
 
 class NodeUsage(Record):
@@ -132,12 +134,15 @@ class NodeUsage(Record):
 
 
 class Cause(Record):
-    """A fault of a run. ``outside``: the code under test did not cause it, so the run says nothing about that code."""
+    """Something that went wrong on the node during a run, such as a memory error of a GPU."""
 
     kind: CauseKind
     text: Message
-    outside: bool
-    gpu: Index | None = None
+    outside: bool = Field(
+        description="true if the code under test did not cause it, and the run says nothing about this code; the run "
+        "is then void"
+    )
+    gpu: Index | None = Field(default=None, description="the GPU with the fault; None if it is no GPU's fault")
 
 
 class Health(Record):

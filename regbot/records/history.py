@@ -13,37 +13,41 @@ Seconds = Annotated[float, Field(gt=0)]
 
 
 class HistoryPoint(Record):
-    """Neighbouring sessions, combined into one point.
+    """Neighbouring sessions of a trend, combined into one point.
 
-    A session's level is the mean of its runs' median step times, on the log scale.
+    A session's level is its step time: the mean of its runs' median step times, on the log scale.
     """
 
-    first: Text = Field(description="when the oldest of them was measured, UTC")
-    last: Text
-    sessions: Positive
-    level_s: Seconds = Field(description="mean level of the sessions, on the log scale")
-    low_s: Seconds
-    high_s: Seconds
-    anchor: bool = Field(description="whether one of them is of the anchor's commit")
+    first: Text = Field(description="when the oldest of the sessions was measured, UTC")
+    last: Text = Field(description="when the newest of the sessions was measured, UTC")
+    sessions: Positive = Field(description="number of sessions")
+    level_s: Seconds = Field(description="mean level of the sessions, averaged on the log scale, in seconds")
+    low_s: Seconds = Field(description="lowest level of the sessions")
+    high_s: Seconds = Field(description="highest level of the sessions")
+    anchor: bool = Field(description="whether one of the sessions measured the anchor's commit")
 
 
 class HistoryChange(Record):
-    """A change of level, detected afterwards. It is an annotation and decides nothing."""
+    """A lasting change of the step time (a change of level), detected afterwards. It is an annotation and decides
+    nothing."""
 
     at: Text = Field(description="when the first session of the new level was measured, UTC")
-    before: Commit = Field(description="of the last session at the old level")
-    commit: Commit = Field(description="of the first session at the new level")
+    before: Commit = Field(description="commit of the last session at the old level")
+    commit: Commit = Field(description="commit of the first session at the new level")
     grain: Positive = Field(
-        description="sessions that the search for changes combines into one point; 1 if the history is short"
+        description="number of sessions that the search for changes combines into one point; 1 if the history is short"
     )
-    change_pct: float = Field(description="of the level; positive means slower")
+    change_pct: float = Field(description="change of the level in percent; positive means slower")
 
 
 class HistorySeries(Record):
-    """Comparable sessions of one node class: of one environment, and timed on the same terms."""
+    """Comparable sessions of one node class. They have the same environment and were timed on the same terms, such as
+    the number of steps."""
 
     environment: EnvironmentKey
-    changed: list[Text] = Field(description="fields that differ from the series before; none in the first of a class")
+    changed: list[Text] = Field(
+        description="names of the fields that differ from the series before; [] in the first series of a node class"
+    )
     world_size: Positive
     steps: Positive
     cut: Annotated[int, Field(ge=0)]
@@ -53,16 +57,18 @@ class HistorySeries(Record):
     excluded_sessions: Annotated[int, Field(ge=0)] = Field(
         alias="held", description="sessions that were kept out of the rolling reference"
     )
-    first: Text = Field(description="when the oldest was measured, UTC")
-    last: Text
+    first: Text = Field(description="when the oldest session was measured, UTC")
+    last: Text = Field(description="when the newest session was measured, UTC")
     anchor_sessions: Annotated[int, Field(ge=0)] = Field(
-        description="sessions of the anchor's commit, repeated ones included"
+        description="number of sessions of the anchor's commit, repeated ones included"
     )
     anchor_s: Seconds | None = Field(description="mean level of the anchor's sessions; None if there are none")
     points: Annotated[list[HistoryPoint], Field(min_length=1)] = Field(
         description="oldest first, with equal numbers of sessions"
     )
-    stretches: Annotated[list[HistoryPoint], Field(min_length=1)] = Field(description="the levels between the changes")
+    stretches: Annotated[list[HistoryPoint], Field(min_length=1)] = Field(
+        description="the sessions between two changes of level, combined into one point; oldest first"
+    )
     changes: list[HistoryChange]
 
 
@@ -72,7 +78,9 @@ class HistoryTrend(Record):
     variant: VariantName
     node_class: NonEmptyText
     anchor: Commit | None
-    series: Annotated[list[HistorySeries], Field(min_length=1)] = Field(description="by their first session")
+    series: Annotated[list[HistorySeries], Field(min_length=1)] = Field(
+        description="in the order of their first sessions"
+    )
 
 
 class History(Record):

@@ -33,8 +33,12 @@ Message = Annotated[str, Field(max_length=MESSAGE_CHARACTERS)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 GuessKind = Literal["finite", "assertion", "value", "execution"]
-"""What a guess assumes: that one float is finite, that an assertion on the device holds, a value that can decide a
-size, or that a region runs in another way than on a real GPU.
+"""What a guess assumes.
+
+- finite: one float is finite.
+- assertion: an assertion on the device holds.
+- value: a value that can decide a size.
+- execution: a region of code runs in another way than on a real GPU.
 """
 Scalar = str | int | float | bool | None
 ExposedSeconds = Annotated[float, Field(ge=0, le=1e7)]
@@ -44,7 +48,9 @@ class Entry(Record):
     """All collectives of one step that agree in every field up to ``via``."""
 
     kind: Kind
-    axis: Text = Field(description="name of the mesh axis, 'a|b' where two axes have the same ranks, else the ranks")
+    axis: Text = Field(
+        description="name of the mesh axis; 'a|b' if two axes have the same ranks; the ranks if they are no axis"
+    )
     group_size: Annotated[int, Field(ge=2)]
     dtype: Text
     phase: Phase
@@ -55,20 +61,25 @@ class Entry(Record):
     bytes: Count
     static_count: Count | None = Field(
         default=None,
-        description="number of lines in the text of a compiled program; ``count`` is then the number of executions",
+        description="number of these calls in the text of a compiled program, whose loops may execute a call several "
+        "times; ``count`` is the number of executions. None for other sources",
     )
     exposed_s: ExposedSeconds | None = Field(
         default=None,
-        description="seconds not overlapped by compute, by interval unions; None where the source has no times",
+        description="seconds in which no compute overlapped the collectives; None where the source has no times",
     )
-    hidden_s: ExposedSeconds | None = Field(default=None, description="seconds that ran under compute")
+    hidden_s: ExposedSeconds | None = Field(
+        default=None, description="seconds in which compute overlapped the collectives"
+    )
 
 
 class Axis(Record):
     """One mesh axis as rank 0 sees it."""
 
     size: Annotated[int, Field(ge=1)]
-    ranks: Annotated[list[int], Field(max_length=65536)]
+    ranks: Annotated[list[int], Field(max_length=65536)] = Field(
+        description="ranks of the axis' process group that rank 0 belongs to"
+    )
 
 
 class UnclassifiedCommunication(Record):
@@ -80,18 +91,25 @@ class UnclassifiedCommunication(Record):
 
 
 class Liveness(Record):
-    """Proof that the counter works: planted collectives, and sequence numbers where a backend has them.
+    """Proof that the counter works: the counter saw all planted collectives. If a backend numbers its collectives,
+    these sequence numbers must agree with the counts too.
 
     A single rank has no collectives. An operator is planted there instead.
     """
 
     planted: Count
-    seen: Count
-    sequence_advance: Count | None = Field(default=None, description="of all groups over the counted step")
-    sequence_counted: Count | None = Field(default=None, description="counted collectives of the same groups")
+    seen: Count = Field(description="number of planted collectives that the counter saw")
+    sequence_advance: Count | None = Field(
+        default=None,
+        description="by how much the sequence numbers of all groups rose in the counted step; None without any",
+    )
+    sequence_counted: Count | None = Field(
+        default=None, description="number of collectives of the same groups that the counter saw in this step"
+    )
 
     @property
     def proven(self) -> bool:
+        """Whether the counter missed nothing."""
         return self.planted > 0 and self.seen == self.planted and self.sequence_advance == self.sequence_counted
 
 
@@ -111,7 +129,10 @@ class Ledger(Record):
         description="GPU that the paper GPU of the trace imitated; null without a paper GPU, and in older ledgers, "
         "whose paper GPU was an h100",
     )
-    scope: Literal["step", "whole"]
+    scope: Literal["step", "whole"] = Field(
+        description="step: the counts are those of one step; whole: the counts are those of a whole file, whose number "
+        "of steps may be unknown"
+    )
     steps: Annotated[int, Field(ge=1)] = Field(description="number of steps; counts are per step where scope is 'step'")
     workload: Text | None = Field(default=None, description="entry name, e.g. 'qwen3-30b-a3b@1/ep'")
     variant: Text | None = None
@@ -124,7 +145,7 @@ class Ledger(Record):
         description="values that the host read from the device in forward and backward, by module; None if unknown",
     )
     rank_digests: dict[str, Digest] = Field(
-        default_factory=dict, description="digest of every other rank's entries, by rank, where ranks were run"
+        default_factory=dict, description="digests of the entries of the other ranks that were run, by rank"
     )
     liveness: Liveness | None = None
     program: Digest | None = Field(default=None, description="fingerprint of the dispatched operators")

@@ -23,6 +23,8 @@ ProbeSeconds = Annotated[float, Field(gt=0, le=1e4)]
 Rank = Annotated[int, Field(ge=0, le=10_000_000)]
 Ranks = Annotated[int, Field(ge=1, le=10_000_000)]
 Measure = Literal["gemm", "local_all_to_all", "all_to_all", "copy"]
+"""What a probe measures. gemm: a matrix product. local_all_to_all: an all-to-all among the ranks of one host.
+all_to_all: an all-to-all among the ranks of all hosts. copy: a memory copy."""
 NodeState = Literal["in service", "quarantined", "on trial"]
 """State of a node. on trial: the node was released from quarantine, but no new probe has passed yet."""
 
@@ -30,7 +32,7 @@ NodeState = Literal["in service", "quarantined", "on trial"]
 class RepeatedTiming(Record):
     """Seconds of a repeated measurement."""
 
-    n: Annotated[int, Field(ge=1, le=1_000_000)]
+    n: Annotated[int, Field(ge=1, le=1_000_000)] = Field(description="number of repetitions")
     median_s: ProbeSeconds
     mad_s: Annotated[float, Field(ge=0, le=1e4)] = Field(description="median absolute deviation")
     fast_s: ProbeSeconds = Field(description="10th percentile of the repetitions")
@@ -77,7 +79,7 @@ class NodeProbe(Record):
     software: Text = Field(description="version of torch, which supplies the kernels")
     device: Literal["cpu", "cuda"]
     device_name: Text
-    ranks: Ranks = Field(description="on this host")
+    ranks: Ranks = Field(description="number of ranks on this host")
     hosts: Annotated[list[Host], Field(min_length=1, max_length=MAX_HOSTS)] = Field(
         description="all hosts of the same probe, in the order of their ranks"
     )
@@ -85,21 +87,28 @@ class NodeProbe(Record):
     job: Text = ""
     sizes: Sizes
     gemm: RepeatedTiming
-    gemm_rank: Rank = Field(description="the slowest")
-    local_all_to_all: RepeatedTiming | None = Field(description="among the ranks of this host")
-    all_to_all: RepeatedTiming | None = Field(description="among all ranks of all hosts")
+    gemm_rank: Rank = Field(description="the rank with the slowest matrix product")
+    local_all_to_all: RepeatedTiming | None = Field(
+        description="all-to-all among the ranks of this host; None for a host of one rank"
+    )
+    all_to_all: RepeatedTiming | None = Field(
+        description="all-to-all among the ranks of all hosts; None where all ranks are on one host"
+    )
     copy_: RepeatedTiming = Field(alias="copy")
-    gemm_tflops: Annotated[float, Field(gt=0, le=1e6)] = Field(description="per second, of the slowest rank")
+    gemm_tflops: Annotated[float, Field(gt=0, le=1e6)] = Field(
+        description="TFLOP/s of the matrix product on the slowest rank"
+    )
     local_all_to_all_gbs: Annotated[float, Field(gt=0, le=1e6)] | None = Field(
         description="GB/s that a rank sends to others"
     )
     all_to_all_gbs: Annotated[float, Field(gt=0, le=1e6)] | None
     copy_gbs: Annotated[float, Field(gt=0, le=1e6)] = Field(description="GB/s read and written")
     skew_s: Annotated[float, Field(ge=-1e11, le=1e11)] = Field(
-        default=0.0, description="difference of its clock from the median clock of the hosts"
+        default=0.0,
+        description="seconds by which the clock of this host is ahead of the median clock of all hosts of the probe",
     )
     others_share: Share | None = Field(
-        default=None, description="share of the cores' time that other work used; None: unknown"
+        default=None, description="share of the cores' time that other work used; None if unknown"
     )
     causes: Annotated[list[Message], Field(max_length=64)] = Field(
         default_factory=list, description="other faults of the node during the probe, apart from its speed"
@@ -117,23 +126,32 @@ class NodeProbe(Record):
 
 
 class NodeThresholds(Record):
-    """Thresholds above which a node is slow."""
+    """Thresholds above which a node is slow. A time must exceed its reference by ``pct``, ``sds`` and ``scatters``, by
+    all three together.
 
-    pct: Annotated[float, Field(gt=0, le=1000)] = Field(default=10.0, description="percent above the reference")
+    The reference is computed from earlier probes of the node, or from its peers.
+    """
+
+    pct: Annotated[float, Field(gt=0, le=1000)] = Field(
+        default=10.0, description="minimum excess over the reference, in percent"
+    )
     sds: Annotated[float, Field(gt=0, le=1000)] = Field(
-        default=5.0, description="and number of robust sds above it, once the sd is known"
+        default=5.0,
+        description="minimum excess, in robust standard deviations of the reference; used if at least ``long`` probes "
+        "give this standard deviation",
     )
     scatters: Annotated[float, Field(ge=0, le=1000)] = Field(
-        default=3.0, description="and number of robust sds of the repetitions within the probes that are compared"
+        default=3.0,
+        description="minimum excess of the median, in robust standard deviations of the repetitions within one probe",
     )
     least: Annotated[int, Field(ge=1, le=1000)] = Field(
-        default=3, description="number of the node's own probes that are enough for a comparison"
+        default=3, description="minimum number of the node's own earlier probes for a comparison with them"
     )
     long: Annotated[int, Field(ge=3, le=1000)] = Field(
-        default=8, description="number of probes that are enough for an sd"
+        default=8, description="minimum number of probes for a standard deviation of the reference"
     )
     window: Annotated[int, Field(ge=3, le=1000)] = Field(
-        default=20, description="number of latest probes that are used"
+        default=20, description="maximum number of earlier probes in the reference; the latest are used"
     )
 
 
@@ -141,21 +159,29 @@ class NodeFinding(Record):
     """One measurement that was too slow."""
 
     measure: Measure
-    against: Literal["history", "peers"]
+    against: Literal["history", "peers"] = Field(
+        description="reference. history: earlier probes of the node. peers: other nodes of its class"
+    )
     accuses: Literal["node", "set"] = Field(
-        description="set: an exchange over several hosts does not show which of them is slow"
+        description="node: the host is slow; set: the hosts are slow together, because an exchange over several hosts "
+        "does not show which of them is slow"
     )
     hosts: Annotated[list[Host], Field(min_length=1, max_length=MAX_HOSTS)]
-    pct: float = Field(description="percent above the reference: the smaller value of median and 10th percentile")
-    seconds: ProbeSeconds
-    reference_s: ProbeSeconds
-    sd_pct: Annotated[float, Field(ge=0)] | None = Field(description="robust sd of the reference; None: too few probes")
-    compared: Annotated[int, Field(ge=1)] = Field(description="probes, or peers")
+    pct: float = Field(
+        description="percent above the reference; computed for the median and for the 10th percentile, and the smaller "
+        "value counts"
+    )
+    seconds: ProbeSeconds = Field(description="the measured time")
+    reference_s: ProbeSeconds = Field(description="the time of the reference")
+    sd_pct: Annotated[float, Field(ge=0)] | None = Field(
+        description="robust standard deviation of the reference in percent; None if there are too few probes"
+    )
+    compared: Annotated[int, Field(ge=1)] = Field(description="number of probes, or of peers, in the reference")
     text: Message
 
 
 class NodeVerdict(Record):
-    """Whether a node is slow. unknown: there is nothing to compare it with."""
+    """Whether a node is slow. Its status is unknown if there is nothing to compare it with."""
 
     host: Host
     status: Literal["ok", "slow", "unknown"]
@@ -164,20 +190,24 @@ class NodeVerdict(Record):
 
 
 class NodeJudgement(Record):
-    """Verdicts on nodes that were probed together. ``sets`` and ``fleet`` accuse no single node."""
+    """Verdicts on nodes that were probed together. ``sets`` and ``fleet`` have findings that accuse no single node."""
 
     schema_id: Literal["regbot/node-judgement@1"] = Field(default="regbot/node-judgement@1", alias="schema")
     nodes: list[NodeVerdict]
-    sets: list[NodeFinding] = Field(default_factory=list)
-    fleet: list[Message] = Field(default_factory=list, description="many nodes became slower at once")
+    sets: list[NodeFinding] = Field(
+        default_factory=list, description="slow exchanges over several hosts, of which any host may be the cause"
+    )
+    fleet: list[Message] = Field(
+        default_factory=list, description="sentences on several nodes that became slower at once, after a common change"
+    )
 
 
 class StragglerSession(Record):
     """A session in which a rank on the node was late."""
 
-    session: Text
-    rank: Rank
-    pct: float = Field(description="delay in percent of a step")
+    session: Text = Field(description="job of the scheduler in which the session ran")
+    rank: Rank = Field(description="the late rank; 0 if all ranks of the node were late")
+    pct: float = Field(description="percent by which the rank's own work took longer than that of the other ranks")
     text: Message = ""
 
 
@@ -191,16 +221,20 @@ class Evidence(Record):
     reason: Annotated[str, Field(min_length=1, max_length=4000)]
     findings: Annotated[list[NodeFinding], Field(max_length=32)] = Field(default_factory=list)
     probes: Annotated[list[NodeProbe], Field(max_length=MAX_PROBES)] = Field(
-        default_factory=list, description="the one that was slow last"
+        default_factory=list, description="the slow probe; the last one if several were slow"
     )
-    stragglers: Annotated[list[StragglerSession], Field(max_length=MAX_PROBES)] = Field(default_factory=list)
-    thresholds: NodeThresholds | None = Field(default=None, description="None: a person decided")
+    stragglers: Annotated[list[StragglerSession], Field(max_length=MAX_PROBES)] = Field(
+        default_factory=list, description="sessions in which ranks on the node were late"
+    )
+    thresholds: NodeThresholds | None = Field(
+        default=None, description="thresholds of the automatic decision; None if a person decided"
+    )
 
     _when = field_validator("when")(require_canonical_time)
 
 
 class NodeEvent(Record):
-    """A node was quarantined, was released, or passed its trial."""
+    """A change of a node's state: it was quarantined, was released on trial, or passed its trial with a good probe."""
 
     schema_id: Literal["regbot/node-event@1"] = Field(default="regbot/node-event@1", alias="schema")
     event: Literal["quarantined", "released", "passed"]
@@ -221,9 +255,11 @@ class NodeRow(Record):
     state: NodeState
     since: Text | None = Field(description="start of the state, UTC; None without any event")
     reason: Message = ""
-    probes: Annotated[int, Field(ge=0)]
-    last: NodeProbe | None
-    verdict: NodeVerdict | None = Field(description="on the last probe, compared with earlier ones and with its peers")
+    probes: Annotated[int, Field(ge=0)] = Field(description="number of stored probes")
+    last: NodeProbe | None = Field(description="the latest probe")
+    verdict: NodeVerdict | None = Field(
+        description="verdict on the latest probe, compared with earlier probes and with the node's peers"
+    )
 
 
 class NodeListing(Record):

@@ -11,13 +11,13 @@ from regbot.records.ledger import Message, Text
 class PreflightConflict(Record):
     """A rule that the configuration violates."""
 
-    rule: Text
+    rule: Text = Field(description="identifier of the rule")
     severity: Literal["invalid", "warning"]
-    effect: Text
-    description: Message = Field(alias="what")
+    effect: Text = Field(description="what happens if the configuration is run, such as a crash")
+    description: Message = Field(alias="what", description="what the rule forbids, and why")
     values: Message = Field(alias="here", description="the values that violate the rule")
-    fix: Message
-    source: Message
+    fix: Message = Field(description="how to change the configuration")
+    source: Message = Field(description="where the rule comes from")
 
 
 class PreflightAdvice(Record):

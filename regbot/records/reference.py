@@ -1,4 +1,4 @@
-"""Stored sessions and calibrations that a check uses besides the base of the pull request.
+"""Stored sessions and calibrations that a check compares its own runs with.
 
 The header of the check's session file contains them, so that the verdict can be computed again from that one file. The
 header has the stored sessions of all environments of the node class, because the environment of the pull request is
@@ -17,14 +17,16 @@ from regbot.records.run import Bytes, Clock
 
 
 class StoredSession(Record):
-    """One stored session as ``gate = "stored"`` uses it: log summaries of its first runs, in session order."""
+    """Step times of one stored session of main, for ``gate = "stored"``."""
 
-    session: Digest
-    measured: Text
-    commit: Text
+    session: Digest = Field(description="identity of the session")
+    measured: Text = Field(description="when the session began, UTC")
+    commit: Text = Field(description="commit that was measured")
     node: Text | None = Field(default=None, description="name of the machine; None if unknown")
-    log_median: list[float]
-    log_mean: list[float]
+    log_median: list[float] = Field(
+        description="log of the median step time in seconds, of each of the first runs in session order"
+    )
+    log_mean: list[float] = Field(description="log of the mean step time in seconds, of the same runs")
 
 
 class Reference(Record):
@@ -33,12 +35,19 @@ class Reference(Record):
     node_class: Text
     environment: EnvironmentKey
     clock: Clock
-    executed: Text | None = Field(description="dispatcher of the newest session; None if unknown")
+    executed: Text | None = Field(description="dispatcher that the newest session executed; None if unknown")
     sessions: Annotated[list[StoredSession], Field(max_length=1000)]
-    loss: list[list[float | None]] = Field(default_factory=list, description="of the newest session's first runs")
-    dropped_tokens: Bytes | None = Field(default=None, description="by the newest session; None if unknown")
-    run_s: float | None = Field(default=None, description="seconds of one launch, median; None if unknown")
-    calibrated: CalibrationSummary | None = None
+    loss: list[list[float | None]] = Field(
+        default_factory=list,
+        description="losses of the newest session's first runs, as [runs][steps]; None for a step without a loss",
+    )
+    dropped_tokens: Bytes | None = Field(
+        default=None, description="number of tokens that the newest session dropped in a step; None if unknown"
+    )
+    run_s: float | None = Field(default=None, description="median seconds of one launch; None if unknown")
+    calibrated: CalibrationSummary | None = Field(
+        default=None, description="calibration of the node class in this environment; None if there is none"
+    )
     noise: PairNoise | None = Field(
         default=None,
         description="noise of a pair, for look 0; None if too few pairs are stored, or before look 0 existed",

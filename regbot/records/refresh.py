@@ -22,10 +22,13 @@ class IntervalEstimate(Record):
 class Drift(Record):
     """State of the monitor for slow creep after tonight's session."""
 
-    value_pct: float = Field(description="cumulative sum of the nights' changes beyond the slack")
-    limit_pct: float = Field(description="value at which the monitor raises an alarm")
+    value_pct: float = Field(
+        description="cumulative sum (CUSUM) over the nights: a night adds the part of its slowdown that is above a "
+        "small slack"
+    )
+    limit_pct: float = Field(description="sum at which the monitor raises an alarm")
     alarm: bool
-    nights: Annotated[int, Field(ge=0)]
+    nights: Annotated[int, Field(ge=0)] = Field(description="number of nights that the monitor has seen")
     correlation: Annotated[float, Field(ge=0, lt=1)] | None = Field(
         default=None, description="estimated correlation of neighbouring nights; null in older records"
     )
@@ -33,7 +36,8 @@ class Drift(Record):
 
 
 class WorkloadRefresh(Record):
-    """One workload: main compared with the anchor's commit, and how its session is stored."""
+    """Result of one workload's session of the night: main compared with the anchor's commit, and how the session is
+    stored."""
 
     name: Text
     variant: Text
@@ -41,12 +45,14 @@ class WorkloadRefresh(Record):
     reasons: list[Message]
     anchor: Commit | None = Field(description="the anchor that main was timed beside; None without one")
     decision: Decision | None
-    tonight: IntervalEstimate | None = None
-    pairs: Annotated[int, Field(ge=0)] = 0
+    tonight: IntervalEstimate | None = Field(
+        default=None, description="main compared with the anchor, over tonight's pairs"
+    )
+    pairs: Annotated[int, Field(ge=0)] = Field(default=0, description="number of tonight's pairs")
     since_anchor: IntervalEstimate | None = Field(
         default=None, description="main compared with the anchor, over the last nights combined"
     )
-    budget_pct: float
+    budget_pct: float = Field(description="largest slowdown against the anchor that is tolerated, in percent")
     drift: Drift | None = None
     environment_shift: IntervalEstimate | None = Field(
         default=None,

@@ -59,26 +59,33 @@ class Arm(Record):
 
 
 class Backend(Record):
-    """A component that can be replaced silently. ``evidence``: how ``executed`` is known."""
+    """An implementation that a library may replace silently, such as the dispatcher."""
 
-    requested: Text
-    resolved: Text
-    executed: Text
-    evidence: Message
+    requested: Text = Field(description="what the configuration requests")
+    resolved: Text = Field(
+        description="what regbot chose on this machine before the step, for example because a library is missing"
+    )
+    executed: Text = Field(description="what ran in the step")
+    evidence: Message = Field(description="how ``executed`` is known")
 
 
 class CodeProof(Record):
     """Which code really ran: the source folder of each watched package, and a hash of every loaded file."""
 
-    watched: dict[str, Text] = Field(description="package -> folder it was imported from, relative to the worktree")
-    foreign: dict[str, Text] = Field(description="watched package -> path outside the arm's worktree; must be empty")
+    watched: dict[str, Text] = Field(
+        description="package of the checkout -> folder it was imported from, relative to the worktree"
+    )
+    foreign: dict[str, Text] = Field(
+        description="package of the checkout -> path outside the arm's worktree that it was imported from; must be "
+        "empty"
+    )
     files: dict[str, Digest] = Field(
         description="loaded source file -> hash of its code without comments and docstrings"
     )
     missing: Annotated[list[Text], Field(max_length=1000)] = Field(
         default_factory=list,
-        description="files that a sparse checkout lacks and the run looked for; in a raw run, all modules that were "
-        "not found, as paths without an ending",
+        description="files that the run looked for and that its sparse checkout lacks. In a raw run: all modules that "
+        "were not found, as paths without an ending",
     )
 
 
@@ -100,8 +107,9 @@ class Environment(Record):
     )
     pinning: Literal["numa", "launcher", "off", "unknown"] | None = Field(
         default=None,
-        description="cores of a rank with a GPU. numa: those of the GPU's NUMA node. launcher: as the launcher pinned "
-        "it. off: switched off. unknown: the system does not report the GPU's cores. None: a run without GPUs",
+        description="cores to which a rank with a GPU is pinned. numa: the cores of the GPU's NUMA node. launcher: the "
+        "cores that the launcher chose. off: pinning is switched off. unknown: the system does not report the GPU's "
+        "cores. None: a run without GPUs",
     )
     model: Digest | None = Field(
         default=None,
@@ -129,12 +137,14 @@ RefusalKind = Literal[
 
 
 class Refusal(Record):
-    """Why the guest cannot measure this."""
+    """Why the guest cannot measure a workload at an arm."""
 
     kind: RefusalKind
     message: Message
     where: Text = ""
-    crash: Crash | None = Field(default=None, description="of the kind 'code' only")
+    crash: Crash | None = Field(
+        default=None, description="traceback if the code under test raised an error (kind 'code'); else None"
+    )
 
 
 class MeshAxis(Record):
@@ -156,7 +166,7 @@ class CompiledProgram(Record):
     planted: FileName = Field(description="file with a program of known collectives, compiled in the same process")
     target: Literal["cpu"] = Field(description="kind of device that it was compiled for")
     mesh: Annotated[list[MeshAxis], Field(max_length=16)] = Field(
-        description="axes that split anything, slowest first; a device's number is its row-major index"
+        description="axes of more than one device, the slowest-varying first; a device's number is its row-major index"
     )
     config: dict[str, Scalar] = Field(default_factory=dict, description="the resolved configuration")
     software: dict[str, Text] = Field(default_factory=dict)
@@ -174,7 +184,7 @@ class Profile(Record):
 
 
 class RawProfile(Profile):
-    """What a rank claims about its profiled steps. Only rank 0 writes traces. regbot's trusted side reads them."""
+    """What a rank reports about its profiled steps. Only rank 0 writes trace files. The trusted half reads them."""
 
     trace: FileName | None = Field(default=None, description="file in the record folder: Kineto trace of the steps")
     planted_trace: FileName | None = Field(default=None, description="file with a trace of the planted collectives")
@@ -190,7 +200,7 @@ class RawProfile(Profile):
 class RankSteps(Record):
     """Measurements of one rank for every step of a run, warm-up included. The lists have equal lengths.
 
-    For a run that is known from its step log only, all lists but ``step_s`` are empty, and the peak is 0 for unknown.
+    If only the step log of a run is known, ``step_s`` has values, the other lists are empty, and ``peak_bytes`` is 0.
     """
 
     step_s: list[Seconds]
@@ -206,7 +216,9 @@ class RankSteps(Record):
     memory_bytes: list[Bytes] = Field(
         description="after each step: resident memory on a CPU, allocated memory on a GPU"
     )
-    peak_bytes: Bytes = Field(description="resident memory on a CPU, allocated memory on a GPU")
+    peak_bytes: Bytes = Field(
+        description="peak of the run: resident memory on a CPU, allocated memory on a GPU; 0 if unknown"
+    )
 
 
 class Timing(Record):
@@ -227,24 +239,29 @@ class Timing(Record):
     tokens_per_expert: list[Bytes] = Field(
         default_factory=list, description="tokens sent to each expert in one step, all ranks and layers; [] if unknown"
     )
-    dropped_tokens: Bytes | None = Field(default=None, description="of the same step; None if unknown")
-    skipped_steps: Bytes = Field(default=0, description="steps in which the optimizer made no update")
+    dropped_tokens: Bytes | None = Field(
+        default=None, description="tokens that were dropped in the same step; None if unknown"
+    )
+    skipped_steps: Bytes = Field(default=0, description="number of steps in which the optimizer made no update")
 
     @model_validator(mode="after")
     def _check_ranks(self) -> Self:
+        """Check that every rank has a value for every step, and that ``step_s`` has the slowest rank's seconds."""
         if not self.ranks:
             raise ValueError("no rank has step times")
         for rank, steps in self.ranks.items():
-            lists: list[Sequence[float]] = [steps.step_s, steps.cpu_s, steps.wait_s, steps.memory_bytes]
+            other_lists: list[Sequence[float]] = [steps.cpu_s, steps.wait_s, steps.memory_bytes]
             if steps.overlapped_s is not None:
-                lists.append(steps.overlapped_s)
-            for values in lists:
-                is_unknown = self.clock == "log" and values is not steps.step_s and not values
-                if len(values) != len(self.step_s) and not is_unknown:
+                other_lists.append(steps.overlapped_s)
+            if self.clock == "log":  # a step log gives step times only, so the other lists may be empty
+                other_lists = [values for values in other_lists if values]
+            for values in (steps.step_s, *other_lists):
+                if len(values) != len(self.step_s):
                     raise ValueError(f"rank {rank} has {len(values)} values for {len(self.step_s)} steps")
             if not all(seconds > 0 for seconds in steps.step_s):
                 raise ValueError(f"rank {rank} has a step that took no time")
-        if self.step_s != [max(values) for values in zip(*(rank.step_s for rank in self.ranks.values()), strict=True)]:
+        steps_of_ranks = zip(*(rank.step_s for rank in self.ranks.values()), strict=True)
+        if self.step_s != [max(seconds) for seconds in steps_of_ranks]:
             raise ValueError("step_s is not the slowest rank's")
         return self
 
@@ -258,7 +275,7 @@ class Position(Record):
     """Place of a timed run in its session. Slots 0 and 1 of a block are one pair, 2 and 3 the other."""
 
     block: Annotated[int, Field(ge=0)] = Field(
-        description="from 1; 0 for the discarded warm-up launches and for runs of head alone"
+        description="number of the block, from 1; 0 for the discarded warm-up launches and for runs of head alone"
     )
     slot: Annotated[int, Field(ge=0, le=3)] = Field(
         description="position in the block; for runs of head alone, 0 is the warm-up launch and 1 to 3 are the runs"
@@ -273,26 +290,29 @@ class Position(Record):
 
 
 class Node(Record):
-    """The machine that a run was timed on. Times are compared only within one class, pairs only within one node."""
+    """The machine that a run was timed on. Times of different node classes are never compared. Both runs of a pair are
+    on the same node."""
 
     name: Text
     node_class: Text = Field(description="hardware that determines speed, as text")
     cores: Annotated[int, Field(ge=1)]
     gpus: list[Text] = Field(default_factory=list)
-    driver: Text | None = Field(default=None, description="of the GPUs; 'none' where there are none")
-    container: Text | None = Field(default=None, description="digest of the present image; None if unknown")
+    driver: Text | None = Field(default=None, description="driver of the GPUs; 'none' for a machine without GPUs")
+    container: Text | None = Field(default=None, description="digest of the image that the run used; None if unknown")
 
 
 class Allocation(Record):
     """The nodes that an engine gave to a run, and its confinement there."""
 
     engine: Text
-    job: Text = Field(default="", description="of the scheduler; '' where there is none")
+    job: Text = Field(default="", description="job of the scheduler; '' without a scheduler")
     hosts: Annotated[list[Text], Field(min_length=1, max_length=10_000)] = Field(
         description="in the order of their ranks; all hosts have equally many ranks"
     )
-    queued_s: Seconds = Field(default=0.0, description="wait for the nodes; not part of any budget")
-    sandbox: Text = Field(default="", description="sandbox of the code under test; '' without one")
+    queued_s: Seconds = Field(default=0.0, description="seconds of waiting for the nodes; they count towards no budget")
+    sandbox: Text = Field(
+        default="", description="description of the sandbox that confined the code under test; '' without a sandbox"
+    )
 
 
 class RawRun(Record):
@@ -313,7 +333,9 @@ class RawRun(Record):
     )
     steps: RankSteps | None = None
     clock: GuestClock = "perf_counter"
-    tokens_per_expert: list[Bytes] = Field(default_factory=list, description="that this rank sent in the counted step")
+    tokens_per_expert: list[Bytes] = Field(
+        default_factory=list, description="tokens that this rank sent to each expert in the counted step"
+    )
     dropped_tokens: Bytes | None = None
     skipped_steps: Bytes = 0
     backends: dict[str, Backend] = Field(default_factory=dict)
@@ -367,7 +389,8 @@ class Run(Record):
     health: Health | None = Field(default=None, description="health of the node, for timed runs")
     hang: Hang | None = Field(default=None, description="what the ranks of a hung run reported")
     crash: Crash | None = Field(
-        default=None, description="where a traced run crashed; null if it did not, or if it was not built"
+        default=None,
+        description="traceback of a traced run that crashed; null for other runs, and if the build of the code failed",
     )
     changed_by_build: Annotated[list[Text], Field(max_length=1000)] = Field(
         default_factory=list,

@@ -18,7 +18,7 @@ DOCUMENTATION_SUFFIXES = {".md", ".rst"}
 
 
 class TimedPlan(Record):
-    """Plan of one timed workload: the verdict's entry that it answers, and what to launch."""
+    """Plan of one timed workload: its entry in the verdict, and what to launch."""
 
     entry: Text
     variant: Text
@@ -27,15 +27,16 @@ class TimedPlan(Record):
     )
     world_size: Annotated[int, Field(ge=1)]
     steps: Annotated[int, Field(ge=1)] = Field(description="steps of one run, warm-up included")
-    cut: Annotated[int, Field(ge=0)]
-    tokens_per_step: Annotated[int, Field(ge=1)] = Field(description="of one rank")
+    cut: Annotated[int, Field(ge=0)] = Field(description="how many of the steps are planned as warm-up")
+    tokens_per_step: Annotated[int, Field(ge=1)] = Field(description="tokens of one rank")
     flops_per_step: Annotated[int, Field(ge=0)] = Field(description="model FLOPs of one rank, from the shape")
     even_if_identical: bool = Field(default=False, description="time the workload even if no relevant change was made")
     references: list[Reference] = Field(
         default_factory=list, description="stored sessions of this node class, one entry for each environment"
     )
     no_reference: Message = Field(
-        default="", description="why the stored sessions are not comparable; '' where they are, or where there are none"
+        default="",
+        description="why the stored sessions are not comparable; '' if they are comparable, and if nothing is stored",
     )
     more_pairs: Annotated[int, Field(ge=0)] = Field(
         default=0,
@@ -59,18 +60,18 @@ class TimedPlan(Record):
 
 
 class StoredTrace(Record):
-    """A stored ledger of a workload, to compare with the present trace."""
+    """A stored ledger of main, to compare with the traces of this session."""
 
     entry: Text
-    commit: Commit
-    tree: Commit
-    measured: Text
+    commit: Commit = Field(description="commit that was traced")
+    tree: Commit = Field(description="git tree of this commit")
+    measured: Text = Field(description="when it was traced, UTC")
     environment: EnvironmentKey
     ledger: Ledger
 
 
 class UnconcernedWorkload(Record):
-    """An entry that the change does not concern: no changed file matches the ``paths`` of its workload.
+    """An entry that is not run, because no changed file matches the ``paths`` of its workload.
 
     The trusted side decides this from git's list of changed files.
     """
@@ -93,12 +94,14 @@ class SessionHeader(Record):
     workloads: Annotated[list[Text], Field(min_length=1)]
     untraced: list[Text] = Field(
         default_factory=list,
-        description="those of the workloads that are commands: their collectives and code are unknown",
+        description="those of ``workloads`` that are commands; their collectives and code are unknown",
     )
     left_out: list[Text] = Field(
         default_factory=list, description="entries of the configuration that the options of this check exclude"
     )
-    timing: bool = Field(default=True, description="false where the options exclude timed runs, as --no-timing does")
+    timing: bool = Field(
+        default=True, description="false if an option of the check, such as --no-timing, excludes timed runs"
+    )
     command: Literal["check", "demo"] = Field(default="check", description="the regbot command that made this session")
     expectations: list[Message] = Field(default_factory=list, description="rules of --expect options")
     timed: list[TimedPlan] = Field(default_factory=list, description="workloads to time, in this order")
@@ -118,7 +121,8 @@ class SessionHeader(Record):
         "sessions, where only documentation counts as such",
     )
     unconcerned: list[UnconcernedWorkload] = Field(
-        default_factory=list, description="those of the workloads that were not run, because nothing of them changed"
+        default_factory=list,
+        description="those of ``workloads`` that were not run, because no changed file matches their paths",
     )
     throughput: ThroughputThresholds = Field(
         default=ThroughputThresholds(), description="thresholds that the check used"
@@ -152,9 +156,11 @@ def read_session(path: Path) -> Session:
 def parse_session(lines: Iterable[tuple[int, bytes]], origin: str) -> Session:
     """Return the session in ``lines``, which are pairs of line number and bytes. ``origin`` names the file in errors.
     Raises RecordError."""
-    numbered = iter(lines)
-    number, first = next(numbered, (0, b""))
-    if not number:
+    remaining_lines = iter(lines)
+    first_line = next(remaining_lines, None)
+    if first_line is None:
         raise RecordError(f"{origin}: is empty: no session was recorded", "run 'regbot check' again")
-    header = parse_record(first, SessionHeader, f"{origin}:{number}")
-    return Session(header=header, runs=[parse_record(line, Run, f"{origin}:{n}") for n, line in numbered])
+    header_number, header_data = first_line
+    header = parse_record(header_data, SessionHeader, f"{origin}:{header_number}")
+    runs = [parse_record(data, Run, f"{origin}:{number}") for number, data in remaining_lines]
+    return Session(header=header, runs=runs)

@@ -11,12 +11,20 @@ from regbot.records.base import Record
 class ShardingThresholds(Record):
     """Thresholds of the sharding verdict."""
 
-    bytes_rise_pct: Annotated[float, Field(ge=0)] = 5.0
-    wire_rise_pct: Annotated[float, Field(ge=0)] = 5.0
+    bytes_rise_pct: Annotated[float, Field(ge=0)] = Field(
+        default=5.0,
+        description="below this rise in percent, more payload bytes of one kind of collective are REVIEW and not FAIL",
+    )
+    wire_rise_pct: Annotated[float, Field(ge=0)] = Field(
+        default=5.0,
+        description="if the modelled wire time of the step rises by this much in percent, a finding that adds to it is "
+        "FAIL",
+    )
 
 
 class WireBandwidths(Record):
-    """Bandwidths of the wire-time model in GB/s per GPU and direction, and the number of GPUs of a node."""
+    """Bandwidths of the wire-time model in GB/s per GPU and direction, and the number of GPUs of a node. A group of
+    ranks within one node uses ``node_local_gb_s``, a group over several nodes ``inter_node_gb_s``."""
 
     gpus_per_node: Annotated[int, Field(ge=1)] = 8
     node_local_gb_s: Annotated[float, Field(gt=0)] = 450.0
@@ -48,6 +56,7 @@ class ThroughputThresholds(Record):
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
+        """Check that one interval cannot prove both a regression and no change."""
         if self.indifference_pct > self.threshold_pct:
             raise ValueError(
                 f"indifference_pct {self.indifference_pct:g} is above threshold_pct {self.threshold_pct:g}: a change "

@@ -25,7 +25,7 @@ Minutes = Annotated[float, Field(ge=0)]
 
 
 class ShadowThroughput(Record):
-    """Summary of the throughput section."""
+    """Summary of a workload's throughput section."""
 
     status: Status
     decision: Decision | None
@@ -33,7 +33,7 @@ class ShadowThroughput(Record):
     low_pct: float | None
     high_pct: float | None
     pairs: NonNegativeCount
-    minutes: Minutes = Field(description="of timed runs")
+    minutes: Minutes = Field(description="minutes of the timed runs")
 
 
 class ShadowWorkload(Record):
@@ -44,7 +44,7 @@ class ShadowWorkload(Record):
     findings: list[Text] = Field(description="pattern@axis of every finding that is not PASS")
     throughput: ShadowThroughput | None
     validity: Status
-    reason: Message = Field(description="first reason of the gravest section; '' without any")
+    reason: Message = Field(description="first reason of the gravest section; '' if it has no reason")
 
 
 class ShadowEntry(Record):
@@ -57,7 +57,7 @@ class ShadowEntry(Record):
     head: Commit
     subject: Text = Field(description="of head's commit message; written by the author of the change")
     verdict: Status
-    would_block: bool
+    would_block: bool = Field(description="whether the check would have blocked the change outside of shadow mode")
     workloads: list[ShadowWorkload]
 
     _created = field_validator("created")(require_canonical_time)
@@ -69,7 +69,8 @@ class ShadowEntry(Record):
 
 
 class ShadowOutcome(Record):
-    """A later decision about a commit that a shadow check judged. The last one counts."""
+    """A later decision of a person about a commit that a shadow check judged. If there are several, the last one
+    counts."""
 
     schema_id: Literal["regbot/shadow-outcome@1"] = Field(default="regbot/shadow-outcome@1", alias="schema")
     entry: Text = Field(description="name of the check's file without .json")
@@ -83,11 +84,11 @@ class ShadowOutcome(Record):
 
 
 class ShadowRow(Record):
-    """One check in a list: its file, its result, and the outcome of its commit."""
+    """One check in a list."""
 
-    name: Text
-    entry: ShadowEntry
-    outcome: ShadowOutcome | None
+    name: Text = Field(description="name of the check's file without .json")
+    entry: ShadowEntry = Field(description="result of the check")
+    outcome: ShadowOutcome | None = Field(description="later decision about the commit; None so far")
 
 
 class ShadowListing(Record):
@@ -107,19 +108,21 @@ class ShareInterval(Record):
 
 
 class ClaimCounts(Record):
-    """Counts of commits whose last check reported a regression, or a possible one."""
+    """Counts of the commits whose last check has one status, FAIL (a regression) or REVIEW (a possible regression), by
+    the outcome of the commit."""
 
-    commits: NonNegativeCount
+    commits: NonNegativeCount = Field(description="number of all these commits")
     confirmed: NonNegativeCount
     refuted: NonNegativeCount
     unknown: NonNegativeCount
-    open: NonNegativeCount
+    open: NonNegativeCount = Field(description="commits without an outcome so far")
 
 
 class UnflaggedCounts(Record):
-    """Counts of commits whose last check reported no regression."""
+    """Counts of the commits whose last check has one status that reports no regression: PASS, INCONCLUSIVE or
+    INVALID."""
 
-    commits: NonNegativeCount
+    commits: NonNegativeCount = Field(description="number of all these commits")
     missed: NonNegativeCount = Field(description="commits with a regression that was detected later, as far as known")
 
 
@@ -127,19 +130,23 @@ class Scoreboard(Record):
     """Results of shadow checks compared with later outcomes. A commit counts once, by its last check."""
 
     schema_id: Literal["regbot/scoreboard@1"] = Field(default="regbot/scoreboard@1", alias="schema")
-    since: Text | None = Field(description="day in UTC; older checks are left out")
+    since: Text | None = Field(description="day in UTC; older checks are left out. None if all checks count")
     first: Text | None = Field(description="when the oldest check ended, UTC; None without checks")
-    last: Text | None
-    checks: NonNegativeCount
-    commits: NonNegativeCount
+    last: Text | None = Field(description="when the newest check ended, UTC; None without checks")
+    checks: NonNegativeCount = Field(description="number of checks")
+    commits: NonNegativeCount = Field(description="number of checked commits")
     would_block: NonNegativeCount = Field(description="commits that would have been stopped by their last check")
     fail: ClaimCounts
     review: ClaimCounts
     passed: UnflaggedCounts
     inconclusive: UnflaggedCounts
     invalid: UnflaggedCounts
-    precision: ShareInterval | None = Field(description="confirmed FAILs among settled ones; None if none is settled")
-    recall: ShareInterval | None = Field(description="known regressions that were called FAIL; None if none is known")
-    minutes: Minutes = Field(description="of timed runs, all checks")
+    precision: ShareInterval | None = Field(
+        description="share of confirmed FAILs among the FAILs that were confirmed or refuted; None if there are none"
+    )
+    recall: ShareInterval | None = Field(
+        description="share of FAILs among the commits with a known regression; None if no regression is known"
+    )
+    minutes: Minutes = Field(description="minutes of the timed runs of all checks")
     open: list[ShadowRow] = Field(description="FAIL and REVIEW without an outcome, oldest first")
     settled: list[ShadowRow] = Field(description="commits with an outcome, oldest check first")

@@ -22,7 +22,7 @@ GRAVITY: tuple[Status, ...] = ("FAIL", "INVALID", "REVIEW", "INCONCLUSIVE", "PAS
 
 
 class Volume(Record):
-    """Count and bytes of one kind of collective in one step."""
+    """Number and bytes of the collectives of one kind in one step."""
 
     count: int
     bytes: int
@@ -37,18 +37,20 @@ RENAMED_PATTERNS = {
 
 
 class Finding(Record):
-    """One change, with the name of its pattern and what it means."""
+    """One change between the ledgers of base and head."""
 
-    pattern: Text
+    pattern: Text = Field(description="name of the kind of change, such as 'host reads removed'")
     status: Status
-    axis: Text
-    base: dict[Kind, Volume]
-    head: dict[Kind, Volume]
-    text: Message
+    axis: Text = Field(description="mesh axis of the changed collectives; several are separated by ' -> ' or ', '")
+    base: dict[Kind, Volume] = Field(description="the changed collectives in base")
+    head: dict[Kind, Volume] = Field(description="the changed collectives in head")
+    text: Message = Field(description="what changed and what it means")
     modules: list[Text] = Field(
         default_factory=list, description="changed modules, with layer numbers as '*'; at most a few"
     )
-    accepted: Message | None = Field(default=None, description="the reason of the --expect rule that accepts it")
+    accepted: Message | None = Field(
+        default=None, description="the reason in the --expect rule that accepts the finding; null if no rule does"
+    )
 
     @field_validator("pattern")
     @classmethod
@@ -64,7 +66,7 @@ class WireTime(Record):
 
 
 class RoleCounts(Record):
-    """Counts of one kind of collective, by role."""
+    """Number of collectives of one kind in one step, by role."""
 
     payload: int
     control: int
@@ -76,16 +78,22 @@ class Sharding(Record):
     status: Status
     reasons: list[Message]
     findings: list[Finding] = Field(default_factory=list)
-    base: dict[Kind, RoleCounts] = Field(default_factory=dict)
-    head: dict[Kind, RoleCounts] = Field(default_factory=dict)
-    source: Text
+    base: dict[Kind, RoleCounts] = Field(default_factory=dict, description="number of base's collectives by kind")
+    head: dict[Kind, RoleCounts] = Field(default_factory=dict, description="number of head's collectives by kind")
+    source: Text = Field(description="how the collectives were counted, and over how many ranks and steps")
     tier: Tier = Field(
         default="static", description="runs whose ledgers were compared: traces, or timed runs with profiled steps"
     )
     variant: Text = Field(default="", description="variant of the traced shape; '' where the ledger names none")
-    identical_program: bool = False
+    identical_program: bool = Field(
+        default=False, description="whether there are no findings and both device programs are identical"
+    )
     wire: WireTime | None = None
-    config_changes: dict[str, tuple[Scalar, Scalar]] = Field(default_factory=dict)
+    config_changes: dict[str, tuple[Scalar, Scalar]] = Field(
+        default_factory=dict,
+        description="keys of the resolved configuration that differ, with the values in base and head; null if an arm "
+        "lacks the key",
+    )
 
 
 class LedgerDiff(Sharding):
@@ -98,7 +106,10 @@ class LedgerDiff(Sharding):
 
 
 class PrimaryTest(Record):
-    """One primary test: one summary of a run, compared over pairs. Positive percentages mean that head is slower."""
+    """One primary test: the median or the mean step time of runs, compared over pairs.
+
+    Positive percentages mean that head is slower.
+    """
 
     summary: Literal["median", "mean"]
     decision: Decision
@@ -106,29 +117,33 @@ class PrimaryTest(Record):
     low_pct: float
     high_pct: float
     sd_pct: Annotated[float, Field(ge=0)] = Field(
-        description="sd of the log-ratio of one pair, in percent of a log unit"
+        description="100 times the standard deviation of one pair's log-ratio"
     )
-    log_ratios: list[float] = Field(description="log(head / base) of the pairs used, in session order")
+    log_ratios: list[float] = Field(
+        description="log(head / base) of the pairs that the decision used, in session order"
+    )
     trimmed: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="pairs that the interval leaves out at each end, because some runs were far slower"
+        default=0,
+        description="number of pairs that the interval leaves out at each end, because some runs were far slower",
     )
 
 
 class SlowLaunch(Record):
     """A launch that was far slower than the other launches of its session."""
 
-    pair: Annotated[int, Field(ge=1)] = Field(description="number of its pair, in session order")
+    pair: Annotated[int, Field(ge=1)] = Field(description="number of the pair with the launch, in session order")
     arm: Literal["base", "head"]
     slower_pct: float = Field(
-        description="how much slower the launch is, from the ratio of its pair beside the median ratio of all pairs"
+        description="how much slower the launch was, in percent; computed from the distance between the log-ratio of "
+        "its pair and the median log-ratio of all pairs"
     )
 
 
 class SecondaryTest(Record):
     """Test of a secondary metric. It helps to explain a decision of the primary tests, and decides nothing."""
 
-    metric: Text
-    estimate_pct: float
+    metric: Text = Field(description="name of the metric, such as 'peak memory'")
+    estimate_pct: float = Field(description="mean change from base to head; positive means that head's value is larger")
     p_adjusted: float = Field(
         description="p value of a paired t test, adjusted over these metrics by Benjamini and Yekutieli"
     )
@@ -150,17 +165,18 @@ decision did not use. void: a run that does not count."""
 
 
 class RankTimes(Record):
-    """Medians of one rank over the steady steps of a run, or over the runs of an arm; null if unknown."""
+    """Times of one rank per step, as medians over the steady steps of a run, or over the runs of an arm. A time is null
+    if it is unknown."""
 
     rank: Text
     step_s: StepSeconds | None
-    cpu_s: StepSeconds | None
-    wait_s: StepSeconds | None
+    cpu_s: StepSeconds | None = Field(description="CPU seconds of the process, all its threads")
+    wait_s: StepSeconds | None = Field(description="seconds in collectives")
     peak_bytes: Bytes = Field(description="0 if unknown")
 
 
 class RankComparison(Record):
-    """Times of one rank in both arms; null if the arm lacks the rank."""
+    """Times of one rank in both arms. The times of an arm that lacks the rank are null."""
 
     rank: Text
     base: RankTimes | None
@@ -168,9 +184,9 @@ class RankComparison(Record):
 
 
 class RunVerdict(Record):
-    """Role of one timed run, and its summary numbers. Steps before ``cut`` are left out of all of them.
+    """Role of one timed run, and its times. All times leave out the steps before ``cut``.
 
-    For a run of a pair, they are the numbers that the pair compares.
+    A run of a valid pair has the cut and the times with which it was compared in the pair.
     """
 
     number: Annotated[int, Field(ge=1)] = Field(
@@ -179,11 +195,11 @@ class RunVerdict(Record):
     arm: Literal["base", "head"]
     role: RunRole
     pair: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="number of its valid pair, in session order"
+        default=None, description="number of its valid pair, in session order; null if it is in no valid pair"
     )
-    reason: Message = Field(default="", description="why the run was left out")
+    reason: Message = Field(default="", description="why the run was left out; '' if it counts")
     cut: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="leading steps left out; null where no steady step is left"
+        default=None, description="number of leading steps that are left out; null where no steady step is left"
     )
     median_s: StepSeconds | None = Field(default=None, description="median step time of the slowest rank")
     mean_s: StepSeconds | None = Field(default=None, description="mean step time of the slowest rank")
@@ -191,32 +207,37 @@ class RunVerdict(Record):
         default=None,
         description="lower quartile of the slowest rank's step times; null with fewer than two steady steps",
     )
-    high_quartile_s: StepSeconds | None = None
-    peak_bytes: Bytes = Field(default=0, description="largest of all ranks; 0 if unknown")
-    wall_s: Annotated[float, Field(ge=0)] | None = Field(default=None, description="of the whole launch")
+    high_quartile_s: StepSeconds | None = Field(default=None, description="upper quartile of the same step times")
+    peak_bytes: Bytes = Field(default=0, description="peak memory of the rank that used most; 0 if unknown")
+    wall_s: Annotated[float, Field(ge=0)] | None = Field(default=None, description="seconds of the whole launch")
     ranks: list[RankTimes] = Field(default_factory=list)
 
 
 class Throughput(Record):
-    """Section of the verdict: did throughput change? ``decision`` is null where times may not decide."""
+    """Section of the verdict: did throughput change?"""
 
     status: Status
     reasons: list[Message]
-    decision: Decision | None = None
+    decision: Decision | None = Field(default=None, description="null if the times must not decide")
     by: Literal["pairs", "look0", "screen", "stored", "identity", "runs"] | None = Field(
         default=None,
-        description="look0: pairs of the first block, with the noise of the node class; runs: unpaired runs from "
-        "files; screen: head alone, in sessions of version 0.1.0, which decides nothing any more",
+        description="what decided. pairs: pairs of runs. look0: the pairs of the first block, with the noise of the "
+        "node class. stored: stored sessions, without pairs. identity: the proof that both arms run the same program. "
+        "runs: unpaired runs from files. screen: head alone, in sessions of version 0.1.0; it decides nothing any more",
     )
     estimate_pct: float | None = Field(
-        default=None, description="estimate for the median; positive means that head is slower"
+        default=None, description="change of the median step time; positive means that head is slower"
     )
-    low_pct: float | None = None
-    high_pct: float | None = None
-    bound_pct: float | None = Field(default=None, description="largest slowdown that a PASS does not exclude")
-    pairs: Annotated[int, Field(ge=0)] = Field(default=0, description="valid pairs that the decision used")
+    low_pct: float | None = Field(default=None, description="low end of the interval of estimate_pct")
+    high_pct: float | None = Field(default=None, description="high end of the interval of estimate_pct")
+    bound_pct: float | None = Field(
+        default=None, description="largest slowdown that a PASS does not exclude, by the median and the mean step time"
+    )
+    pairs: Annotated[int, Field(ge=0)] = Field(default=0, description="number of valid pairs that the decision used")
     void_pairs: Annotated[int, Field(ge=0)] = 0
-    unused_pairs: Annotated[int, Field(ge=0)] = 0
+    unused_pairs: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="number of later valid pairs, which the decision did not use"
+    )
     alpha: float | None = Field(default=None, description="two-sided error of one interval at one look")
     mde_pct: float | None = Field(
         default=None, description="smallest true slowdown that these pairs detect with probability 0.8"
@@ -228,7 +249,9 @@ class Throughput(Record):
     secondary: list[SecondaryTest] = Field(default_factory=list)
     slow_launches: list[SlowLaunch] = Field(default_factory=list)
     pass_withheld: bool = Field(
-        default=False, description="head does not pass although its interval would: it has more slow runs than base"
+        default=False,
+        description="whether head does not pass, although its interval would, because it has more slow launches than "
+        "base",
     )
     assumed_luck_pct: Annotated[float, Field(ge=0)] = Field(
         default=0.0,
@@ -236,7 +259,8 @@ class Throughput(Record):
     )
     decision_without_luck: Decision | None = Field(
         default=None,
-        description="what these pairs would decide without the assumed luck; None where it makes no difference",
+        description="what these undecided pairs would decide without the assumed luck; None if they would stay "
+        "undecided, or if no luck is assumed",
     )
     sessions: Annotated[int, Field(ge=0)] = Field(
         default=0, description="number of stored sessions, or of separate sessions of base files, in the comparison"
@@ -247,17 +271,23 @@ class Throughput(Record):
     class_noise: PairNoise | None = Field(
         default=None, description="noise of stored pairs that look 0 used; null without a look 0"
     )
-    base_warmup_steps: float | None = Field(default=None, description="median over runs; None where not measured")
-    head_warmup_steps: float | None = None
-    base_step_s: float | None = Field(default=None, description="median over runs of the run's median step time")
-    head_step_s: float | None = None
-    wall: Message = Field(default="", description="cause of the change: memory, communication, compute or host")
-    wall_kind: WallKind | None = Field(default=None, description="the part that explains most of the change")
+    base_warmup_steps: float | None = Field(
+        default=None, description="number of warm-up steps of base, as the median over runs; None if not measured"
+    )
+    head_warmup_steps: float | None = Field(default=None, description="the same for head")
+    base_step_s: float | None = Field(
+        default=None, description="step time of base: the median over runs of the run's median step time"
+    )
+    head_step_s: float | None = Field(default=None, description="the same for head")
+    wall: Message = Field(
+        default="", description="sentence on the part of the step that explains the change; '' if it is unknown"
+    )
+    wall_kind: WallKind | None = Field(default=None, description="the part of the step that explains the change")
     fallback: bool = Field(
         default=False, description="whether the times are of another dispatcher than the requested one"
     )
-    node: Text = ""
-    variant: Text = ""
+    node: Text = Field(default="", description="node class of the timed runs")
+    variant: Text = Field(default="", description="variant of the shape that was timed")
     expert_flops_share: Annotated[float, Field(ge=0, le=1)] | None = Field(
         default=None,
         description="share of the routed experts in the step's model FLOPs; null for models that a shape does not fix",
@@ -274,7 +304,7 @@ class StoredTest(Record):
 
     arm: Literal["base", "head"]
     summary: Literal["median", "mean"]
-    estimate_pct: float = Field(description="difference to the mean of the stored sessions")
+    estimate_pct: float = Field(description="difference from the mean of the stored sessions, in percent")
     low_pct: float
     high_pct: float
     p_value: Annotated[float, Field(ge=0, le=1)] = Field(
@@ -283,37 +313,43 @@ class StoredTest(Record):
 
 
 class StoredTimes(Record):
-    """Step times of this session against the last stored sessions of main. They decide nothing where pairs were run."""
+    """Step times of this session, compared with the last stored sessions of main. This comparison of a session with
+    pairs decides nothing."""
 
-    reason: Message = Field(default="", description="why no session can be compared; '' where there are tests")
-    sessions: Annotated[int, Field(ge=0)] = 0
+    reason: Message = Field(default="", description="why no session can be compared; '' if there are tests")
+    sessions: Annotated[int, Field(ge=0)] = Field(default=0, description="number of stored sessions")
     newest: Text = Field(default="", description="when the newest stored session was measured, UTC")
     age_days: Annotated[float, Field(ge=0)] | None = Field(
-        default=None, description="of the newest stored session when this session began; null if unknown"
+        default=None, description="age of the newest stored session when this session began; null if unknown"
     )
     runs: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="runs from which the level of each arm and of each stored session is computed"
+        default=0,
+        description="number of runs whose step times are averaged, for each arm and for each stored session",
     )
     alpha: float | None = Field(default=None, description="two-sided error of one prediction interval")
     tests: list[StoredTest] = Field(default_factory=list)
     base_drifted: bool = Field(
-        default=False, description="whether base is outside of its interval, and enough sessions are stored to warn"
+        default=False,
+        description="whether base's step time is outside of the range that the stored sessions predict, and enough "
+        "sessions are stored for a warning",
     )
 
 
 class StoredCollectives(Record):
-    """Head's collectives against the stored ledger of main. The comparison decides nothing."""
+    """Head's collectives, compared with the stored ledger of main. The comparison decides nothing."""
 
-    commit: Text = Field(description="of the stored ledger")
+    commit: Text = Field(description="commit of the stored ledger")
     age_days: Annotated[float, Field(ge=0)] | None = Field(
-        default=None, description="of the stored ledger when this session began; null if unknown"
+        default=None, description="age of the stored ledger when this session began; null if unknown"
     )
-    patterns: list[Text] = Field(default_factory=list, description="of the differences, [] if there are none")
-    reason: Message = Field(default="", description="why the ledgers cannot be compared; '' where they were")
+    patterns: list[Text] = Field(
+        default_factory=list, description="names of the patterns that differ; [] if nothing differs"
+    )
+    reason: Message = Field(default="", description="why the ledgers cannot be compared; '' if they were compared")
 
 
 class StoredComparison(Record):
-    """One workload of this session against the stored baseline of its node class and environment."""
+    """One workload of this session, compared with the stored baseline of its node class and environment."""
 
     times: StoredTimes | None = None
     collectives: StoredCollectives | None = None
@@ -327,11 +363,11 @@ class Validity(Record):
 
 
 class WorkloadVerdict(Record):
-    """Verdict on one workload's entry."""
+    """Verdict on one entry: one workload on one mesh."""
 
-    name: Text
-    sharding: Sharding | None
-    throughput: Throughput | None
+    name: Text = Field(description="name of the entry, such as 'mixtral-8x7b@1/ep'")
+    sharding: Sharding | None = Field(description="null if no collectives were compared")
+    throughput: Throughput | None = Field(description="null if the entry was not planned to be timed")
     validity: Validity
     stored: StoredComparison | None = Field(
         default=None, description="the stored baseline beside the verdict; null if nothing is stored"
@@ -358,20 +394,26 @@ def select_gravest_status(statuses: Iterable[Status]) -> Status:
 
 
 def compute_overall_status(workloads: Iterable[WorkloadVerdict]) -> Status:
-    """Return the overall status of a verdict. It is the first of these that some workload has: FAIL of sharding or
-    validity, INVALID, FAIL of throughput, REVIEW, INCONCLUSIVE, PASS.
+    """Return the overall status of a verdict. It is the first status in this list that a section of any workload has:
 
-    A verdict without any measurement is INVALID. A check that measured nothing therefore never passes. A workload that
-    the change does not concern counts by its validity, which is PASS only with a proof.
+    1. FAIL of sharding or validity
+    2. INVALID
+    3. FAIL of throughput
+    4. REVIEW
+    5. INCONCLUSIVE
+    6. PASS
+
+    A verdict with a workload that was not measured is INVALID, so a check that measured nothing never passes. A
+    workload that the change does not concern (``unconcerned``) need not be measured. Its validity counts, which is PASS
+    only with a proof.
     """
     entries = list(workloads)
     sharding = {entry.sharding.status for entry in entries if entry.sharding}
     validity = {entry.validity.status for entry in entries}
     throughput = {entry.throughput.status for entry in entries if entry.throughput}
     statuses = sharding | validity | throughput
-    has_unmeasured = any(
-        entry.sharding is None and entry.throughput is None and not entry.unconcerned for entry in entries
-    )
+    entries_to_measure = [entry for entry in entries if not entry.unconcerned]
+    has_unmeasured = any(entry.sharding is None and entry.throughput is None for entry in entries_to_measure)
     if "FAIL" in sharding | validity:
         return "FAIL"
     if not entries or has_unmeasured or "INVALID" in statuses:

@@ -1,9 +1,11 @@
 """Blocks of runs: two arms in the order ABBA or BAAB. A block has two pairs, in which a linear drift cancels.
 
-If a run fails or loses its nodes, its attempt at the block is void, and the block begins again. All state is computed
-from the runs so far, so a killed measurement can resume. This module neither launches nor judges runs.
+A block has four slots, numbered from 0, with one run in each. If a run fails or loses its nodes, the attempt at the
+block is void, and the block begins again. All state is computed from the runs so far, so a killed measurement can
+resume. This module neither launches nor judges runs.
 """
 
+import math
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,10 +23,12 @@ Fault = Literal["", "run", "nodes"]
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at a block: the number of its runs, and why the attempt does not count ('' if it counts)."""
+    """One attempt at a block."""
 
     runs: int
+    """Number of runs so far."""
     fault: Fault = ""
+    """Why the attempt does not count; '' if it counts."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +36,16 @@ class BlockState:
     """State of a block. If the block is open, ``attempt`` and ``slot`` are those of its next run."""
 
     status: Literal["open", "complete", "failed", "lost"]
+    """failed: runs failed in ``MAX_ATTEMPTS`` attempts. lost: nodes were lost too often."""
     attempt: int
     """Number of the attempt, from 1."""
     slot: int = 0
+    """Place of the run in the block, from 0."""
 
 
 def draw_order(seed: int, name: str, block: int) -> Order:
-    """Draw the order of a block. It is random, but always the same for the same arguments."""
+    """Draw the order of a block. It is random, but always the same for the same arguments. ``name`` is the name of the
+    measurement, such as the entry."""
     return random.Random(f"{seed}/{name}/{block}").choice(("ABBA", "BAAB"))
 
 
@@ -49,11 +56,16 @@ def pair_slots(order: Order) -> list[tuple[int, int]]:
 
 def block_count(pairs: int) -> int:
     """Return how many whole blocks hold at least ``pairs`` pairs."""
-    return -(-pairs // BLOCK_PAIRS)
+    return math.ceil(pairs / BLOCK_PAIRS)
 
 
 def block_state(attempts: Iterable[Attempt], max_lost: int, slots: int = BLOCK_SLOTS) -> BlockState:
-    """Return the state of a block after ``attempts``. The block is lost if nodes were lost ``max_lost`` times."""
+    """Return the state of a block after ``attempts``.
+
+    The first attempt without a fault decides: the block is complete if all ``slots`` have a run, else open. If all
+    attempts have faults, the block is open for a further attempt. It is failed after ``MAX_ATTEMPTS`` failed runs, and
+    lost after ``max_lost`` losses of nodes.
+    """
     attempt_number = run_faults = node_faults = 0
     for attempt_number, attempt in enumerate(attempts, start=1):
         if not attempt.fault:

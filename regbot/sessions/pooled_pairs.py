@@ -1,11 +1,13 @@
 """Pool of earlier sessions of the same code. A new session adds pairs to the pool instead of starting a new test.
 
 Without the pool, a check could be repeated until it passes by chance. A commit that changes only comments, docstrings
-or documentation uses the pool of the commit before it. Otherwise such commits could be pushed until a check passes by
-chance. The pool is in the cache folder of the repository, so that repositories with equal trees and names have pools of
-their own. It has one file per base tree, behaviour of head, configuration, node class, environment and version of
-regbot's own model. The file has the pairs, or the runs of head alone. Code that runs as the same user can delete or
-change the cache. Isolation is the engine's job; this module does not protect the cache.
+or documentation uses the pool of the commit before it. Otherwise authors could push more of these commits until a check
+passes by chance.
+
+The pool is in the cache folder of the repository, so that two repositories with equal trees do not share a pool. It has
+one file per base tree, behaviour of head, configuration, node class, environment and version of regbot's own model. The
+file has pairs, or runs of head alone if the gate is ``stored``. Code that runs as the same user can delete or change
+the cache. Isolation is the engine's job; this module does not protect the cache.
 """
 
 import hashlib
@@ -33,12 +35,14 @@ def pool_file(
     node_kind: Sequence[str],
     sparse: Sequence[str] = (),
 ) -> Path:
-    """Return the pool file for the code of both arms.
+    """Return the pool file for the code of both arms. Its name is a digest of everything that must be equal, so that
+    runs of two sessions can be judged together.
 
     ``traced`` are the static runs of the workload, from which the environment is known; a command has no static runs.
-    ``node_kind`` is the list of values that identify the kind of the nodes. ``sparse`` are the folders of a sparse
-    checkout.
+    ``node_kind`` has values that identify the kind of the nodes, such as the node class. ``sparse`` are the folders of
+    a sparse checkout.
     """
+    runs_with_environment = [run for run in traced if run.outcome == "ok" or run.refusal == "compiled"]
     key = {
         "workload": plan.entry,
         "terms": [plan.variant, plan.world_size, plan.steps, plan.cut, plan.dispatcher],
@@ -47,21 +51,16 @@ def pool_file(
         "overrides": [sorted(arm.overrides.items()) for arm in (header.base, header.head)],
         "node": list(node_kind),
         "head_only": header.throughput.gate == "stored",  # such a session has no pairs, and must not replace them
-        "environments": sorted(
-            {
-                environment_of(run).model_dump_json()
-                for run in traced
-                if run.outcome == "ok" or run.refusal == "compiled"
-            }
-        ),
+        "environments": sorted({environment_of(run).model_dump_json() for run in runs_with_environment}),
         "models": sorted({model_hash(run.adapter) or "" for run in traced}),
     }
-    return repository_cache / FOLDER / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()}.jsonl"
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+    return repository_cache / FOLDER / f"{digest}.jsonl"
 
 
 def load_pooled_runs(file: Path) -> list[Run]:
-    """Return the pooled runs of earlier sessions; [] if there are none. ``joined`` of each run is the digest of its
-    session.
+    """Return the pooled runs of earlier sessions; [] if there are none. The field ``joined`` of each run is set to the
+    digest of the session that it comes from.
 
     A file is ignored if it is unreadable, or if its step times contradict the clocks of its runs. Ignoring the file is
     safe, because anybody who can write the cache can also delete it.
@@ -81,8 +80,10 @@ def save_pool(file: Path, header: SessionHeader, runs: Sequence[Run]) -> None:
 
     Failed runs are not saved, because a failure on one day must not count against the trees forever.
     """
-    paired_ids = {id(run) for pair in pair_up(runs).valid for run in (pair.base, pair.head)}
-    pooled = [*select_whole_comparison(runs), *(run for run in runs if id(run) in paired_ids)]
+    valid_pairs = pair_up(runs).valid
+    paired_ids = {id(pair.base) for pair in valid_pairs} | {id(pair.head) for pair in valid_pairs}
+    paired_runs = [run for run in runs if id(run) in paired_ids]  # in session order
+    pooled = [*select_whole_comparison(runs), *paired_runs]
     if not pooled:
         return
     file.parent.mkdir(parents=True, exist_ok=True)

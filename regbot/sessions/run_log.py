@@ -45,14 +45,15 @@ class RunLog(Generic[C]):
     results: tuple[str, ...] = ()
     """Names of files beside the log that are computed from the log."""
     log_name: str = ""
-    """Name of the log in messages, such as "a session "."""
+    """Words before "of another check" in the message about a log that does not match, such as "a session "."""
     unwritable: tuple[str, str] = (
         "{place}: {error}",
         "{log} has every finished run: free disk space, then continue with --resume",
     )
     """Message and advice for a failed write. Fields: {place} (file or folder), {error} (reason), {log} (path)."""
     write_errors: tuple[int, ...] = FULL_DISK
-    """Error numbers that get the message ``unwritable``; () for all error numbers."""
+    """Error numbers of failed writes that get the message ``unwritable``. Other errors are raised unchanged. () stands
+    for all error numbers."""
 
     @property
     def folder(self) -> Path:
@@ -79,7 +80,7 @@ class RunLog(Generic[C]):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Turn a failed write into a RecordError with advice."""
+        """Turn a failed write in this context into a RecordError with advice (``unwritable``)."""
         try:
             yield
         except OSError as error:
@@ -100,7 +101,8 @@ class RunLog(Generic[C]):
         if not self.path.stat().st_size:
             return None
         content = self.read(self.path)
-        logged, expected = (header.model_dump(exclude=dict(self.may_differ)) for header in (content.header, planned))
+        excluded = dict(self.may_differ)
+        logged, expected = content.header.model_dump(exclude=excluded), planned.model_dump(exclude=excluded)
         for name in expected:
             if logged[name] != expected[name]:
                 raise RecordError(

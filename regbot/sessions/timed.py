@@ -1,4 +1,7 @@
-"""Timed part of a check. It runs one session after the other, each in its own seat, and saves each run as it ends."""
+"""Timed part of a check. It runs one session after the other and saves each run as it ends.
+
+Each session has a *seat*: the nodes that are reserved for it. If the seat is lost, the session goes on in another one.
+"""
 
 import math
 import shutil
@@ -52,7 +55,8 @@ class SessionRunner:
         *,
         fitness: Fitness | None = None,
     ) -> None:
-        """``keep`` saves a run. ``fitness`` checks nodes; if it is None, all nodes count as fit."""
+        """``keep`` saves a run. ``watch`` shows progress. ``fitness`` checks nodes; if it is None, all nodes count as
+        fit."""
         self._header, self._trees, self._engine, self._scratch = header, trees, engine, scratch
         self._save_run, self._watch, self._fitness = keep, watch, fitness
 
@@ -65,7 +69,7 @@ class SessionRunner:
         """
         runs = list(known)
         needs = needs_of(task, budget_s / 60 if math.isfinite(budget_s) else None)
-        problem = ""
+        problem = ""  # why the session could not go on in its last seat
         try:
             for _ in range(MAX_SEATS):
                 if next_slot(runs, self._header, plan) is None:
@@ -94,14 +98,15 @@ class SessionRunner:
     def _run_in_seat(
         self, seat: Seat, needs: Needs, plan: TimedPlan, task: Task, runs: list[Run], budget_s: float
     ) -> bool:
-        """Add runs in ``seat`` to ``runs``. Return True if the session has ended, and False if only the seat
-        has ended.
+        """Launch runs in ``seat`` and add them to ``runs``. Return True if the session has ended, and False if its
+        nodes were lost, so that it can go on in another seat.
         """
         first_run = len(runs)
         while (slot := next_slot(runs, self._header, plan, seat.node)) is not None:
-            if is_block_start(slot) and slot.attempt == 1 and not can_afford_block(runs, budget_s):
-                # A repeated block runs even beyond the budget: without it, the cause of the earlier failure would stay
-                # unknown.
+            # A repeated block runs even beyond the budget: without it, the cause of the earlier failure would stay
+            # unknown.
+            is_new_block = is_block_start(slot) and slot.attempt == 1
+            if is_new_block and not can_afford_block(runs, budget_s):
                 break
             arm = self._header.base if slot.arm == "base" else self._header.head
             self._say(runs, plan, f"{plan.entry} {_describe_slot(slot)}; {progress_summary(runs, self._header, plan)}")
@@ -121,10 +126,12 @@ class SessionRunner:
     def _record_end(self, task: Task, outcome: Outcome, reason: str, runs: list[Run]) -> None:
         """Add a run that says why the session ends. The session can be resumed if ``outcome`` is ``lost``, and cannot
         if it is ``refused``.
+
+        The run is put beside the last warm launches: it has block 0, and their draw and attempt.
         """
-        warm = [run for run in runs if run.position is not None and not run.position.block]
-        draw = warm[-1].position.draw if warm and warm[-1].position is not None else None
-        attempt = max((run.attempt for run in warm if run.position and run.position.draw == draw), default=1)
+        warm_runs = [run for run in runs if run.position is not None and not run.position.block]
+        draw = warm_runs[-1].position.draw if warm_runs and warm_runs[-1].position is not None else None
+        attempt = max((run.attempt for run in warm_runs if run.position and run.position.draw == draw), default=1)
         end_run = bare_run(task, self._header.head, outcome, reason, attempt, tier="timed")
         position = Position(block=0, slot=0, order="ABBA", draw=draw)
         self._add(end_run.model_copy(update={"position": position}), runs)
@@ -134,21 +141,23 @@ class SessionRunner:
         runs.append(run)
 
     def _run_slot(self, seat: Seat, plan: TimedPlan, task: Task, arm: Arm, slot: Slot, profile_reason: str) -> Run:
+        """Launch the run of ``slot`` and return its record. If there is no worktree, the run counts as crashed.
+        ``profile_reason``: why the steps are profiled; '' if they need not be."""
         tree = self._trees.worktree(arm, task)
         if isinstance(tree, str):
             failed = bare_run(task, arm, "crashed", tree, slot.attempt, "timed")
             return failed.model_copy(update={"position": slot.position, "sparse": task.workload.sparse})
         slowdown = plan.injected_pct if slot.arm == "head" else 0.0
         spec = RunSpec(slot.position, slot.attempt, slot.steps, plan.cut, slowdown, profile_reason)
-        stage = "head" if slot.position.order == "screen" else slot.position.block
+        block_name = "head" if slot.position.order == "screen" else str(slot.position.block)
         if slot.position.draw is not None:
-            stage = f"{slot.position.draw}-{stage}"
-        name = f"{folder_name(plan.entry)}.{stage}.{slot.position.slot}.{slot.attempt}.{arm.name}"
-        scratch = self._scratch.child(name)
+            block_name = f"{slot.position.draw}-{block_name}"
+        run_name = f"{folder_name(plan.entry)}.{block_name}.{slot.position.slot}.{slot.attempt}.{arm.name}"
+        scratch = self._scratch.child(run_name)
         environment = {**tree.environment, **self._fresh_caches(plan, task, arm, slot, tree)}
         checkout = Checkout(arm, tree.path, environment, tree.absent)
         run = time_run(task.at(arm.overrides), spec, checkout, seat, scratch)
-        # the run already contains the records of the folder; the log of the launch is kept
+        # The run already contains the records in this folder. The log of the launch, beside the folder, is kept.
         shutil.rmtree(scratch.folder / "record", ignore_errors=True)
         return with_checkout(run, tree)
 
@@ -157,9 +166,11 @@ class SessionRunner:
         return self._scratch.folder.resolve() / "caches" / folder_name(plan.entry)
 
     def _fresh_caches(self, plan: TimedPlan, task: Task, arm: Arm, slot: Slot, tree: Worktree) -> dict[str, str]:
-        """Return the environment variables of the compiler caches of the slot's draw; {} if the slot has no draw.
+        """Return environment variables that point to the fresh compiler caches of the slot's draw; {} if the session
+        draws no caches.
 
-        XDG_CACHE_HOME is left out if its folder may have files of the build, or of the user in a working tree.
+        XDG_CACHE_HOME is left out if the present cache folder may have files that the run needs: files of the build, or
+        files of the user in a working tree.
         """
         if slot.position.draw is None:
             return {}
@@ -175,21 +186,21 @@ class SessionRunner:
 
 
 def explain_profile(runs: Sequence[Run], arm: Arm) -> str:
-    """Return the reason to profile the steps of the next run of ``arm``, even if one could be counted; '' if there is
-    none.
+    """Return why the next run of ``arm`` must profile its steps, even if a step could be counted; '' if it need not.
 
     A counted and a profiled ledger cannot be compared. So if a run of either arm was profiled, all later runs are
     profiled.
     """
-    first = next((run for run in runs if run.profile is not None), None)
-    if first is None or first.profile is None:
+    first_profiled = next((run for run in runs if run.profile is not None), None)
+    if first_profiled is None or first_profiled.profile is None:
         return ""
-    if first.arm.name == arm.name:
-        return first.profile.reason
-    return f"the steps of {first.arm.name} are profiled: {first.profile.reason}"
+    if first_profiled.arm.name == arm.name:
+        return first_profiled.profile.reason
+    return f"the steps of {first_profiled.arm.name} are profiled: {first_profiled.profile.reason}"
 
 
 def _describe_slot(slot: Slot) -> str:
+    """Return a phrase for the progress line, such as ``block 2 ABBA, run 3 (head)``."""
     retry = " again" if slot.attempt > 1 else ""
     if slot.position.order == "screen":
         return f"head alone{retry}, {f'run {slot.position.slot}' if slot.position.slot else 'warm'}"

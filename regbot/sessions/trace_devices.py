@@ -11,13 +11,18 @@ from regbot.workloads.paper import Libraries
 
 
 class TraceDevices:
-    """Chooses one device for both arms of a workload. ``known`` has the runs of an earlier start of this check."""
+    """Chooses one device for both arms of a workload.
+
+    A workload begins on a paper GPU if its configuration wants that. If an arm fails there, the workload is *rejected*
+    and later traced as a CPU program, if it has one.
+    """
 
     def __init__(self, tasks: Iterable[Task], known: Sequence[Run], libraries: Libraries) -> None:
+        """``known`` has the runs of an earlier start of this check. ``libraries`` builds the paper GPU."""
         self._libraries = libraries
         self._rejected: dict[str, str] = {}  # workload name -> why the workload cannot be traced on a paper GPU
-        self._on_paper: set[str] = set()
-        self._without_cpu_program: set[str] = set()
+        self._on_paper: set[str] = set()  # names of the workloads that are traced on a paper GPU
+        self._without_cpu_program: set[str] = set()  # names of the workloads that can only run on a paper GPU
         traced_devices = {run.workload: run.ledger.device for run in known if run.ledger is not None}
         for task in tasks:
             if not task.wants_paper_gpu:
@@ -34,8 +39,8 @@ class TraceDevices:
         return task.workload_name in self._on_paper
 
     def library(self, task: Task, tree: Worktree) -> Path | None:
-        """Return the paper GPU library for ``task``; None if its workload was rejected before or is rejected in this
-        call.
+        """Return the library that implements the paper GPU, for the torch of ``task``. Return None if the workload is
+        rejected, which also happens here if the library cannot be built.
         """
         if task.workload_name in self._rejected:
             return None
@@ -54,10 +59,11 @@ class TraceDevices:
         return self._rejected.get(task.workload_name, "")
 
     def drop_rejected(self) -> set[str]:
-        """Switch rejected workloads to CPU programs from now on, if they have one. Return the names of
-        these workloads.
+        """Switch rejected workloads to CPU programs from now on, if they have one. Return the names of the workloads
+        that were switched.
         """
-        dropped = self._on_paper & self._rejected.keys() - self._without_cpu_program
+        rejected_with_cpu_program = self._rejected.keys() - self._without_cpu_program
+        dropped = self._on_paper & rejected_with_cpu_program
         self._on_paper -= dropped
         return dropped
 

@@ -23,12 +23,13 @@ REPEATED_OUTCOMES = ("crashed", "hung", "no_record")
 """Outcomes of head that must occur in two attempts before head is blamed."""
 
 Job = tuple[Arm, Task]
+"""One trace to make: a workload on one mesh (the task) at one arm."""
 Outcomes = dict[tuple[str, str, int], Outcome]
 """Outcome by arm, entry and attempt."""
 
 
 class TraceRunner:
-    """Traces jobs, and repeats failures that head has and base does not have."""
+    """Traces jobs. If head fails and base does not, head is traced again."""
 
     def __init__(
         self,
@@ -41,37 +42,37 @@ class TraceRunner:
         *,
         parallel: int,
     ) -> None:
+        """``keep`` saves a run, ``watch`` shows progress, and ``libraries`` builds the paper GPU. ``parallel`` is the
+        number of processes that trace at the same time."""
         self._trees, self._engine, self._scratch = trees, engine, scratch
         self._parallel, self._save_run, self._watch, self._libraries = parallel, keep, watch, libraries
         self._lock = threading.Lock()
-        self._hung: dict[tuple[str, str], str] = {}
-        self._done = self._total = 0
+        self._hung: dict[tuple[str, str], str] = {}  # (arm, workload name) -> entry that hung
+        self._done = self._total = 0  # numbers of jobs, for the progress
 
     def run(self, jobs: Sequence[Job], known: Sequence[Run] = ()) -> None:
         """Trace the jobs that are missing in ``known``. ``known`` has the static runs of an earlier start of this
         check.
+
+        There are three rounds: all missing jobs; workloads that failed on a paper GPU, again as CPU programs; and
+        failures of head, a second time.
         """
         outcomes: Outcomes = {(run.arm.name, run.workload, run.attempt): run.outcome for run in known}
         self._devices = TraceDevices([task for _, task in jobs], known, self._libraries)
         self._total = len(jobs)
-        self._trace_all([job for job in jobs if _outcome_key(job, 1) not in outcomes], 1, outcomes)
+        missing_jobs = [(arm, task) for arm, task in jobs if (arm.name, task.entry, 1) not in outcomes]
+        self._trace_all(missing_jobs, attempt=1, outcomes=outcomes)
         dropped = self._devices.drop_rejected()
-        cpu_jobs = [job for job in jobs if job[1].workload_name in dropped]
+        cpu_jobs = [(arm, task) for arm, task in jobs if task.workload_name in dropped]
         self._hung.clear()
-        self._trace_all(cpu_jobs, 1, outcomes)
-        repeats = [
-            (arm, task)
-            for arm, task in jobs
-            if arm.name == "head"
-            and outcomes["head", task.entry, 1] in REPEATED_OUTCOMES
-            and outcomes["base", task.entry, 1] == "ok"
-            and ("head", task.entry, 2) not in outcomes
-        ]
+        self._trace_all(cpu_jobs, attempt=1, outcomes=outcomes)
+        repeats = [(arm, task) for arm, task in jobs if arm.name == "head" and _must_repeat_head(task, outcomes)]
         self._total += len(repeats)
         self._hung.clear()
-        self._trace_all(repeats, 2, outcomes)
+        self._trace_all(repeats, attempt=2, outcomes=outcomes)
 
     def _trace_all(self, jobs: Sequence[Job], attempt: int, outcomes: Outcomes) -> None:
+        """Trace ``jobs`` in parallel and add their outcomes to ``outcomes``."""
         for arm, task in jobs:
             self._trees.worktree(arm, task)  # worktrees are made one after the other, because all use the same clone
         with _pool(self._parallel) as pool:
@@ -80,7 +81,8 @@ class TraceRunner:
         outcomes |= {(run.arm.name, run.workload, attempt): run.outcome for run in runs}
 
     def _batches(self, jobs: Sequence[Job]) -> list[list[Job]]:
-        """Group jobs by process. On a paper GPU, several jobs of one arm and workload share a process."""
+        """Return the batches of jobs. The jobs of a batch share a process. On a paper GPU, a batch has several jobs of
+        one arm and workload, because they share imports and cached shapes. Every other job is a batch of its own."""
         groups: dict[tuple[str, str], list[Job]] = {}
         batches: list[list[Job]] = []
         for arm, task in jobs:
@@ -90,8 +92,10 @@ class TraceRunner:
             else:
                 batches.append([(arm, task)])
         for group in groups.values():
-            parts = min(len(group), max(1, self._parallel // len(groups)))
-            batches += [group[part::parts] for part in range(parts)]
+            # The groups share the processes equally. A group is split into as many batches as it gets processes.
+            processes = max(1, self._parallel // len(groups))
+            batch_count = min(len(group), processes)
+            batches += [group[first::batch_count] for first in range(batch_count)]
         return batches
 
     def _trace_batch(self, batch: Sequence[Job], attempt: int) -> list[Run]:
@@ -107,8 +111,10 @@ class TraceRunner:
         """Trace a batch in one process on a paper GPU and save the runs; return [] if any of them failed."""
         arm, task = batch[0]
         tree = self._trees.worktree(arm, task)
-        library = self._devices.library(task, tree) if not isinstance(tree, str) else None
-        if isinstance(tree, str) or library is None:
+        if isinstance(tree, str):  # a string says why there is no worktree
+            return []
+        library = self._devices.library(task, tree)
+        if library is None:
             return []
         names = ", ".join(task.entry for _, task in batch)
         self._say(f"trace {names} at {arm.name} {arm.commit[:7]}")
@@ -128,7 +134,7 @@ class TraceRunner:
         """
         key = (arm.name, task.workload_name)
         tree = self._trees.worktree(arm, task)
-        if isinstance(tree, str):
+        if isinstance(tree, str):  # a string says why there is no worktree
             failed = bare_run(task, arm, "crashed", tree, attempt)
             return self._record(failed.model_copy(update={"sparse": task.workload.sparse}), task)
         if key in self._hung:
@@ -136,7 +142,8 @@ class TraceRunner:
             return self._record(bare_run(task, arm, "skipped", reason, attempt), task)
         if not self._devices.is_on_paper(task):
             self._say(f"trace {task.entry} at {arm.name} {arm.commit[:7]}")
-            return self._record(self._devices.with_device_warning(self._trace(arm, task, attempt, tree), task), task)
+            run = self._trace(arm, task, attempt, tree)
+            return self._record(self._devices.with_device_warning(run, task), task)
         library = self._devices.library(task, tree)
         if library is None and not task.has_cpu_program:
             reason = f"its program runs on a paper GPU only: {self._devices.rejection(task)}"
@@ -151,7 +158,8 @@ class TraceRunner:
         return self._record(run, task)
 
     def _record(self, run: Run, task: Task) -> Run:
-        """Save and return ``run``."""
+        """Save and return ``run``. If it hung, remember this, so that other traces of the same arm and workload are not
+        started."""
         with self._lock:
             if run.outcome == "hung":
                 self._hung[run.arm.name, task.workload_name] = task.entry
@@ -165,7 +173,8 @@ class TraceRunner:
         kind = "paper" if library is not None else str(attempt)
         scratch = self._scratch.child(f"{folder_name(task.entry)}.{arm.name}.{kind}")
         checkout = Checkout(arm, tree.path, tree.environment, tree.absent)
-        return with_checkout(trace(task.at(arm.overrides), checkout, self._engine, scratch, attempt, library), tree)
+        run = trace(task.at(arm.overrides), checkout, self._engine, scratch, attempt, library)
+        return with_checkout(run, tree)
 
     def _say(self, text: str) -> None:
         self._watch(Progress(self._done, self._total, text))
@@ -183,6 +192,7 @@ def _pool(size: int) -> Iterator[ThreadPoolExecutor]:
     pool.shutdown()
 
 
-def _outcome_key(job: Job, attempt: int) -> tuple[str, str, int]:
-    arm, task = job
-    return arm.name, task.entry, attempt
+def _must_repeat_head(task: Task, outcomes: Outcomes) -> bool:
+    """Whether head failed in the first attempt while base ran, and has not been repeated yet."""
+    head_failed = outcomes["head", task.entry, 1] in REPEATED_OUTCOMES
+    return head_failed and outcomes["base", task.entry, 1] == "ok" and ("head", task.entry, 2) not in outcomes

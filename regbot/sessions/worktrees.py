@@ -19,6 +19,7 @@ BUILD_OUTPUT_BYTES = 2**20
 MAX_CHANGED_FILES = 100
 """Maximum number of changed file names in a run. One changed file already invalidates the run."""
 MAX_SPARSE_FOLDERS = 200
+"""Maximum number of folders of a sparse checkout in a run."""
 MAX_MISSING_FILES = 100
 """Maximum number of missing files in a run. One missing file already invalidates the run."""
 
@@ -35,6 +36,7 @@ class Worktrees:
         self.repository_cache = repository_cache(cache, repo)
         self._builder = confined_builder(sandbox.for_builds) if sandbox is not None else None
         self._hosts = sandbox.submodule_hosts if sandbox is not None else None
+        # (arm, commit, workload name) -> worktree, or the reason why there is none
         self._by_key: dict[tuple[str, str, str], Worktree | str] = {}
         self._lock = threading.Lock()
 
@@ -46,9 +48,10 @@ class Worktrees:
                 self._say(f"check out {arm.name} {arm.commit[:7]}")
                 self._by_key[key] = self._check_out(arm, task)
             elif isinstance(tree := self._by_key[key], Worktree):
-                # If the worktree was removed, create it again. Otherwise set built=False, because its build was
-                # reported before.
-                self._by_key[key] = replace(tree, built=False) if tree.path.is_dir() else self._check_out(arm, task)
+                if tree.path.is_dir():
+                    self._by_key[key] = replace(tree, built=False)  # its build was reported before
+                else:  # somebody removed the worktree
+                    self._by_key[key] = self._check_out(arm, task)
             return self._by_key[key]
 
     def check_out(
@@ -73,9 +76,10 @@ class Worktrees:
 
 
 def confined_builder(sandbox: Sandbox) -> Builder:
-    """Return a builder that runs build commands in ``sandbox``.
+    """Return a function that runs one build command in ``sandbox``.
 
-    The commands can write only to the checkout and to the private folder of the build.
+    The command can write only to the checkout and to the private folder of the build. The function returns the exit
+    code, None if the command was stopped, and the end of its output.
     """
 
     def build(
@@ -110,10 +114,11 @@ def with_checkout(run: Run, tree: Worktree) -> Run:
 
 
 def with_absent_files(run: Run, tree: Worktree) -> Run:
-    """Return ``run`` with the folders of a sparse worktree. Of the modules that the run did not find, keep those that
-    the commit has and the worktree lacks, as paths of files.
+    """Return ``run`` with the folders of a sparse worktree, and with the files that it looked for and that only the
+    commit has.
 
-    The run reports the modules. So a run can hide that it lacked a file, and cannot invent a file.
+    The run itself reports all modules that it did not find. Modules without a file in the commit are dropped here. So a
+    run can hide that it lacked a file, but it cannot invent a file.
     """
     if not tree.sparse:
         return run
@@ -123,24 +128,29 @@ def with_absent_files(run: Run, tree: Worktree) -> Run:
 
 
 def list_missing(modules: Sequence[str], absent: Sequence[str]) -> list[str]:
-    """Return the files among ``absent`` that hold one of ``modules``. A module is a path without an ending, such as
-    ``libs/fast`` for ``libs/fast.py`` or ``libs/fast/__init__.py``."""
+    """Return those files that hold one of ``modules``.
+
+    ``absent`` has the files that the commit has and the sparse worktree lacks. A module is a path without an ending,
+    such as ``libs/fast`` for ``libs/fast.py`` or ``libs/fast/__init__.py``.
+    """
     wanted = set(modules)
-    files = [path for path in absent if wanted and not wanted.isdisjoint(_list_module_paths(path))]
+    files = [path for path in absent if any(module in wanted for module in _list_module_paths(path))]
     return [clip_label(path) for path in files[:MAX_MISSING_FILES]]
 
 
 def _list_module_paths(path: str) -> list[str]:
-    """Return the module that the file ``path`` may be, and the packages that contain it."""
+    """Return the module that the file ``path`` may be, and the packages that contain it, as paths without endings."""
     folder, slash, name = path.rpartition("/")
-    return [f"{folder}{slash}{name.partition('.')[0]}", *list_parents(path)[:-1]]
+    stem, _, _ = name.partition(".")
+    packages = list_parents(path)[:-1]  # without the last one, the root of the checkout
+    return [f"{folder}{slash}{stem}", *packages]
 
 
 def with_build_changes(run: Run, tree: Worktree) -> Run:
-    """Return ``run`` with the tracked files that its build changed, and a warning about them.
+    """Return ``run`` with the tracked files that its build changed, and a warning about these files.
 
     This warning comes before the other warnings. The code under test can write the other warnings, and a comment shows
-    only the first ones.
+    only the first few.
     """
     changed = [clip_label(name) for name in tree.changed[:MAX_CHANGED_FILES]]
     return run.model_copy(
@@ -149,9 +159,8 @@ def with_build_changes(run: Run, tree: Worktree) -> Run:
 
 
 def build_change_warnings(tree: Worktree) -> list[str]:
-    """Return a list with the warning that the code is not exactly the commit; [] if the build changed no
-    tracked file.
-    """
+    """Return a list with one warning if the build changed tracked files, so that the code is not exactly the commit;
+    else []."""
     if not tree.changed:
         return []
     names = ", ".join(clip(name, 200) for name in tree.changed[:5])

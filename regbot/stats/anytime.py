@@ -69,21 +69,20 @@ def anytime_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
     the two m whose evidence is 1 / alpha. With few pairs the evidence stays below 1 / alpha for any R; low and high are
     then -inf and inf. Raises ValueError for fewer than two pairs, or a log-ratio that is not finite.
     """
-    moments = interval(log_ratios, alpha)
-    pairs, width_in_sds = moments.pairs, _half_width(moments.pairs, alpha)
+    t_interval = interval(log_ratios, alpha)  # for its mean and standard deviation
+    estimate, sd, pairs = t_interval.estimate, t_interval.sd, t_interval.pairs
+    width_in_sds = _half_width(pairs, alpha)
     # With too few pairs the width is infinite, even if all pairs are equal. Multiplying would give inf * 0 = NaN.
-    half_width = width_in_sds * moments.sd if math.isfinite(width_in_sds) else math.inf
-    return Interval(
-        moments.estimate, moments.estimate - half_width, moments.estimate + half_width, moments.sd, pairs, alpha
-    )
+    half_width = width_in_sds * sd if math.isfinite(width_in_sds) else math.inf
+    return Interval(estimate, estimate - half_width, estimate + half_width, sd, pairs, alpha)
 
 
 def robust_anytime_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
-    """Return an interval without the largest and the smallest log-ratios if there are at least 8 pairs and one of them
-    is far off. Otherwise return ``anytime_interval``.
+    """Return the always-valid interval without slow launches.
 
-    With h pairs left, the half width is that of ``anytime_interval`` for h pairs, with sqrt(h) times the standard error
-    of the trimmed mean in place of the standard deviation.
+    If there are at least 8 pairs and one of them is far from the others, the largest and the smallest log-ratios are
+    left out. With h pairs left, the half width is that of ``anytime_interval`` for h pairs, with sqrt(h) times the
+    standard error of the trimmed mean in place of the standard deviation. Otherwise this is ``anytime_interval``.
     """
     pairs = len(log_ratios)
     trimmed = trimmed_pairs(pairs)
@@ -93,8 +92,8 @@ def robust_anytime_interval(log_ratios: Sequence[float], alpha: float) -> Interv
     error, kept_pairs = result.standard_error, pairs - 2 * trimmed
     width_in_sds = _half_width(kept_pairs, alpha)
     half_width = width_in_sds * math.sqrt(kept_pairs) * error if math.isfinite(width_in_sds) else math.inf
-    low, high = result.mean - half_width, result.mean + half_width
-    return Interval(result.mean, low, high, error * math.sqrt(pairs), pairs, alpha, trimmed)
+    low, high, sd = result.mean - half_width, result.mean + half_width, error * math.sqrt(pairs)
+    return Interval(result.mean, low, high, sd, pairs, alpha, trimmed)
 
 
 def decide_anytime(
@@ -103,11 +102,11 @@ def decide_anytime(
     thresholds: Thresholds,
     luck: SharedLuck | None = None,
 ) -> AnytimeTest:
-    """Judge all pairs.
+    """Judge all pairs by always-valid intervals, one for each summary.
 
-    The arguments have the same meaning as in ``paired.sequential_test``, and a pass is withheld in the same way. There
-    are no looks, so all pairs are used. An infinite interval is undecided. Raises ValueError for fewer than two pairs,
-    or summaries of unequal length.
+    The arguments have the same meaning as in ``paired.sequential_test``. There are no looks, so all pairs are used. An
+    infinite interval is undecided. If head has more slow launches than base, head passes only if the intervals of all
+    pairs, slow ones included, pass it too. Raises ValueError for fewer than two pairs, or summaries of unequal length.
     """
     if len({len(values) for values in log_ratios.values()}) != 1:
         raise ValueError("give at least one summary, and the same number of pairs for each summary")
@@ -118,7 +117,7 @@ def decide_anytime(
         log_ratios, lambda values: add_luck(robust_anytime_interval(values, alpha), luck), thresholds
     )
     decision = combine(tests.values(), thresholds)
-    (pairs,) = {bounds.pairs for _, bounds in tests.values()}
+    (pairs,) = {bounds.pairs for _, bounds in tests.values()}  # all summaries have equally many
     outliers = tuple(find_pair_outliers(log_ratios)) if trimmed_pairs(pairs) else ()
     if decision in PASSING and has_more_slow_launches(outliers, pairs):
         untrimmed = _test_summaries(
@@ -134,17 +133,21 @@ def _test_summaries(
     interval_of: Callable[[Sequence[float]], Interval],
     thresholds: Thresholds,
 ) -> dict[str, tuple[Decision, Interval]]:
+    """Return the decision and the interval of each summary. ``interval_of`` computes the interval of its log-ratios."""
     intervals = {name: interval_of(values) for name, values in log_ratios.items()}
     return {name: (decide(bounds, thresholds), bounds) for name, bounds in intervals.items()}
 
 
 def _half_width(pairs: int, alpha: float) -> float:
-    """Return half the interval's width, in standard deviations of a pair."""
-    c = PRIOR_PAIRS
-    # A value at distance d from the mean has R = pairs d^2 / V, where V = (pairs - 1) sd^2. The interval contains the
-    # values with (1 + R) <= max_ratio (1 + R share). At its ends both sides are equal, which gives R.
-    share = c / (pairs + c)
+    """Return half the width of the always-valid interval, in standard deviations of a pair; inf if there are too few
+    pairs.
+
+    The evidence of ``anytime_interval`` equals 1 / alpha at the ends of the interval. With ``share`` = c / (n + c),
+    this equation is (1 + R) / (1 + R share) = max_ratio, so R = (max_ratio - 1) / (1 - max_ratio share). R belongs to
+    the distance d from the mean with R = n d^2 / ((n - 1) sd^2), and d / sd is returned.
+    """
+    share = PRIOR_PAIRS / (pairs + PRIOR_PAIRS)
     max_ratio = (1 / (alpha * math.sqrt(share))) ** (2 / pairs)
-    if max_ratio * share >= 1:
+    if max_ratio * share >= 1:  # no R solves the equation
         return math.inf
     return math.sqrt((max_ratio - 1) / (1 - max_ratio * share) * (pairs - 1) / pairs)

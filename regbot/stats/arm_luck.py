@@ -5,9 +5,8 @@ All pairs that use the same caches share this luck, so their variance does not s
 separate caches for both arms. Their draws therefore scatter more than the pairs within a draw explain, and this excess
 is the luck. If no calibration has measured the luck, ``ASSUMED_LUCK`` takes its place.
 
-The luck is the standard deviation of one arm on the log scale. For the log-ratio of two arms it is sqrt(2) times as
-large.
-``benchmarks/arm_luck.py`` simulates the error rates.
+The size of the luck is given as the standard deviation of one arm on the log scale. For the log-ratio of two arms it is
+sqrt(2) times as large. ``benchmarks/arm_luck.py`` simulates the error rates.
 """
 
 import math
@@ -38,26 +37,32 @@ With 0.0035 they do not hold (``benchmarks/arm_luck.py``).
 """
 
 CHANCE = 0.03
-"""An estimate widens intervals only if, without any luck, fewer than this share of calibrations would show so much
-scatter between draws. Smaller luck is covered by the factors that widen the intervals of all looks."""
+"""Significance level of the F test for luck. If chance explains the scatter between draws at this level, the estimate
+does not widen intervals. A smaller luck is covered by the factors that widen the intervals of all looks."""
 
 SHARED_NOISE = 0.25
-"""Correlation of neighbouring placebo pairs above which an estimate widens intervals even if chance may explain it.
-Pairs are correlated by noise that lasts longer than one pair. Such noise is common to the pairs of a draw, just as luck
-is, so the estimate of luck includes it. Without this limit, calibrations of 20 pairs miss too much of a correlation of
-0.5 (``benchmarks/disturbed_sessions.py``)."""
+"""If neighbouring placebo pairs are correlated by more than this, an estimate widens intervals even if chance may
+explain it.
+
+Noise that lasts longer than one pair makes pairs correlated. The pairs of a draw have this noise in common, as they
+have their luck in common, so the estimate of luck includes it. Without this limit, calibrations of 20 pairs miss too
+much of a correlation of 0.5 (``benchmarks/disturbed_sessions.py``)."""
 
 
 @dataclass(frozen=True)
 class LuckEstimate:
-    """Luck of an arm, with its 95% interval. ``counted`` is the luck by which intervals must be widened; 0 if chance
-    explains the estimate, or if the luck is proven to be small."""
+    """Luck of an arm, as a standard deviation on the log scale."""
 
     sd: float
+    """The estimate."""
     low: float
     high: float
+    """Ends of the 95% interval of ``sd``."""
     counted: float
+    """Luck by which intervals must be widened. 0 if chance explains the estimate, or if the luck is proven to be
+    small."""
     draws: int
+    """Number of draws that the estimate is from."""
 
     @property
     def is_small(self) -> bool:
@@ -67,13 +72,14 @@ class LuckEstimate:
 
 @dataclass(frozen=True)
 class SharedLuck:
-    """Luck in the pairs of a session. ``draws`` has the draw of each pair, in session order."""
+    """Luck of the arms in the pairs of a session."""
 
     sd: float
     """Standard deviation of the luck of one arm."""
     df: int | None
     """Degrees of freedom of ``sd``: the number of draws that it was estimated from. None if ``sd`` is assumed."""
     draws: Sequence[Hashable]
+    """For each pair, in session order: which compiler caches it used. Pairs with equal values share their luck."""
 
     @property
     def is_assumed(self) -> bool:
@@ -86,9 +92,13 @@ class SharedLuck:
         return cls(ASSUMED_LUCK, None, draws)
 
     def sd_of_mean(self, pairs: int) -> float:
-        """Return the standard deviation that luck adds to the mean of the first ``pairs`` log-ratios."""
-        sizes = Counter(self.draws[:pairs]).values()
-        return math.sqrt(2 * sum(size**2 for size in sizes)) * self.sd / pairs
+        """Return the standard deviation that luck adds to the mean of the first ``pairs`` log-ratios.
+
+        A draw with k pairs adds k times its luck to the sum of the log-ratios. Its variance is 2 sd^2, because both
+        arms have luck.
+        """
+        pairs_by_draw = Counter(self.draws[:pairs])
+        return math.sqrt(2 * sum(count**2 for count in pairs_by_draw.values())) * self.sd / pairs
 
 
 def estimate_luck(draws: Sequence[Sequence[float]], neighbour_correlation: float = 0.0) -> LuckEstimate | None:
@@ -97,34 +107,44 @@ def estimate_luck(draws: Sequence[Sequence[float]], neighbour_correlation: float
     ``neighbour_correlation``: correlation of neighbouring pairs of a session, 0 if unknown.
 
     This is a one-way analysis of variance with the known mean 0. If there is no luck, the mean square between draws
-    divided by the mean square within draws has an F distribution. The interval follows from it. Pairs with a slow
-    launch are left out. Returns None if there are fewer than ``MIN_DRAWS`` draws of two or more pairs, or if there is
-    no noise within the draws.
+    divided by the mean square within draws has an F distribution. The interval follows from this distribution. Pairs
+    with a slow launch are left out. Returns None if there are fewer than ``MIN_DRAWS`` draws of two or more pairs, or
+    if there is no noise within the draws.
     """
-    values = [value for draw in draws for value in draw]
-    outliers = set(find_outliers(values)) if values else set()
-    kept: list[list[float]] = []
-    start = 0
-    for draw in draws:
-        kept.append([value for index, value in enumerate(draw, start) if index not in outliers])
-        start += len(draw)
-    kept = [draw for draw in kept if len(draw) > 1]
-    df_between, pairs = len(kept), sum(map(len, kept))
+    kept_draws = [draw for draw in _without_slow_launches(draws) if len(draw) > 1]
+    df_between, pairs = len(kept_draws), sum(map(len, kept_draws))
     df_within = pairs - df_between
-    means = [math.fsum(draw) / len(draw) for draw in kept]
-    squares = math.fsum((x - mean) ** 2 for draw, mean in zip(kept, means, strict=True) for x in draw)
-    if df_between < MIN_DRAWS or squares == 0:
+    means = [math.fsum(draw) / len(draw) for draw in kept_draws]
+    squares_within = math.fsum((x - mean) ** 2 for draw, mean in zip(kept_draws, means, strict=True) for x in draw)
+    if df_between < MIN_DRAWS or squares_within == 0:
         return None
-    within = squares / df_within
-    between = math.fsum(len(draw) * mean**2 for draw, mean in zip(kept, means, strict=True)) / df_between
+    mean_square_within = squares_within / df_within
+    squares_between = math.fsum(len(draw) * mean**2 for draw, mean in zip(kept_draws, means, strict=True))
+    mean_square_between = squares_between / df_between
 
-    def luck(quantile: float) -> float:
-        excess = between / quantile - within
+    def luck_at(f_quantile: float) -> float:
+        """Return the luck with which the observed ratio of the mean squares is the quantile ``f_quantile``.
+
+        Luck raises the mean square between draws by 2 sd^2 (two arms) times the mean number of pairs of a draw.
+        """
+        excess = mean_square_between / f_quantile - mean_square_within
         return math.sqrt(max(0.0, excess) * df_between / pairs / 2)
 
-    low, high = (luck(float(fdtri(df_between, df_within, p))) for p in (0.975, 0.025))
-    estimate = LuckEstimate(luck(1.0), low, high, 0.0, df_between)
-    is_chance = between <= within * float(fdtri(df_between, df_within, 1 - CHANCE))
+    low, high = (luck_at(float(fdtri(df_between, df_within, p))) for p in (0.975, 0.025))
+    estimate = LuckEstimate(luck_at(1.0), low, high, counted=0.0, draws=df_between)
+    is_chance = mean_square_between <= mean_square_within * float(fdtri(df_between, df_within, 1 - CHANCE))
     if neighbour_correlation > SHARED_NOISE:
         is_chance = False
     return estimate if is_chance or estimate.is_small else replace(estimate, counted=estimate.sd)
+
+
+def _without_slow_launches(draws: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Return the draws without the pairs that have a slow launch. All pairs together show which ones are far off."""
+    values = [value for draw in draws for value in draw]
+    outliers = set(find_outliers(values)) if values else set()  # indices in ``values``
+    kept_draws: list[list[float]] = []
+    start = 0
+    for draw in draws:
+        kept_draws.append([value for index, value in enumerate(draw, start) if index not in outliers])
+        start += len(draw)
+    return kept_draws

@@ -41,17 +41,19 @@ block.
 
 @dataclass(frozen=True)
 class RateEstimate:
-    """The rate ``count`` / ``total`` with its exact two-sided 95% interval."""
+    """The rate ``count`` / ``total``, such as false flags / placebo sessions."""
 
     count: int
     total: int
     low: float
     high: float
+    """Ends of the exact two-sided 95% interval of the rate, in [0, 1]."""
 
     @classmethod
     def from_counts(cls, count: int, total: int) -> "RateEstimate":
-        """Return the rate with its interval. Raises ValueError unless 0 <= ``count`` <= ``total``."""
-        return cls(count, total, *rate_bounds(count, total))
+        """Return the rate with its interval. Raises ValueError if ``count`` is negative or exceeds ``total``."""
+        low, high = rate_bounds(count, total)
+        return cls(count, total, low, high)
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,15 @@ class ResampledSessions:
     pairs: float
     """Mean number of pairs that a session uses."""
     sessions: int
+    """Number of simulated sessions."""
 
 
 def rate_bounds(count: int, total: int, level: float = 0.95) -> tuple[float, float]:
     """Return Clopper and Pearson's two-sided interval for the rate ``count`` / ``total``. Its coverage is at least
     ``level``.
 
-    Returns (0, 1) if ``total`` is 0. Raises ValueError unless 0 <= ``count`` <= ``total`` and 0 < ``level`` < 1.
+    Returns (0, 1) if ``total`` is 0. Raises ValueError for a ``count`` outside of [0, ``total``], or a ``level``
+    outside of (0, 1).
     """
     _check_rate(count, total, level)
     tail = (1 - level) / 2
@@ -93,7 +97,7 @@ def resample_sessions(
     sessions: int = RESAMPLED_SESSIONS,
     seed: int = RESAMPLING_SEED,
 ) -> ResampledSessions:
-    """Simulate sessions with a true ``effect`` from a pool of placebo pairs, and judge them.
+    """Simulate sessions with a true ``effect``, a log-ratio, from a pool of placebo pairs, and judge them.
 
     The result is available early but optimistic, because the pool contains only the days and the rare slow runs that
     happened to be measured. The result is also uncertain: from 20 pairs, the estimated coverage varies from 0.90 to
@@ -106,7 +110,7 @@ def resample_sessions(
 
     The pool is centred: its mean is subtracted, because otherwise the mean would be added to every effect. Base and
     head are the same commit, so the mean is chance, or a fault of the node or the tool. The simulated sessions cannot
-    show such a fault, but the interval of the placebo pairs shows it. Centring also removes part of the scatter, so
+    show a fault, but the interval of the placebo pairs shows it. Centring also removes part of the scatter. Therefore
     deviations are multiplied by sqrt(m / (m - 1)) for m blocks.
 
     Raises ValueError for fewer than two whole blocks, or summaries of unequal length.
@@ -114,29 +118,32 @@ def resample_sessions(
     lengths = {len(values) for values in placebo.values()}
     if len(lengths) != 1:
         raise ValueError("give at least one summary, and the same number of pairs for each summary")
-    blocks = lengths.pop() // BLOCK_PAIRS
-    if blocks < 2:
-        raise ValueError(f"resampling needs 2 whole blocks of {BLOCK_PAIRS} placebo pairs; there are {blocks}")
-    stretch = math.sqrt(blocks / (blocks - 1))
+    pool_blocks = lengths.pop() // BLOCK_PAIRS
+    if pool_blocks < 2:
+        raise ValueError(f"resampling needs 2 whole blocks of {BLOCK_PAIRS} placebo pairs; there are {pool_blocks}")
+    stretch = math.sqrt(pool_blocks / (pool_blocks - 1))
     pools = {}
     for name, values in placebo.items():
-        log_ratios = np.asarray(values[: blocks * BLOCK_PAIRS], dtype=float)
+        log_ratios = np.asarray(values[: pool_blocks * BLOCK_PAIRS], dtype=float)
         if not np.isfinite(log_ratios).all():
             raise ValueError("a log-ratio is not finite")
-        pools[name] = (effect + stretch * (log_ratios - log_ratios.mean())).reshape(blocks, BLOCK_PAIRS)
-    block_draws = np.random.default_rng(seed).integers(0, blocks, (sessions, LOOKS[-1] // BLOCK_PAIRS))
+        shifted = effect + stretch * (log_ratios - log_ratios.mean())
+        pools[name] = shifted.reshape(pool_blocks, BLOCK_PAIRS)
+    session_blocks = LOOKS[-1] // BLOCK_PAIRS
+    # [sessions, session_blocks]: which blocks of the pool make each simulated session
+    drawn_blocks = np.random.default_rng(seed).integers(0, pool_blocks, (sessions, session_blocks))
     counts: dict[Decision, int] = {"regressed": 0, "improved": 0, "no_change": 0, "undecided": 0}
-    covered = pairs = 0
-    for blocks_of_session in block_draws:
-        ratios = {name: pool[blocks_of_session].ravel().tolist() for name, pool in pools.items()}
-        outcome = sequential_test(ratios, primary_tests, thresholds)
+    covered_sessions = used_pairs = 0
+    for blocks_of_session in drawn_blocks:
+        session = {name: pool[blocks_of_session].ravel().tolist() for name, pool in pools.items()}
+        outcome = sequential_test(session, primary_tests, thresholds)
         if outcome is None:
             raise AssertionError("a session with all pairs has at least one look")
         counts[outcome.decision] += 1
-        covered += all(bounds.low <= effect <= bounds.high for _, bounds in outcome.tests.values())
-        pairs += outcome.pairs
+        covered_sessions += all(bounds.low <= effect <= bounds.high for _, bounds in outcome.tests.values())
+        used_pairs += outcome.pairs
     decisions = {decision: count / sessions for decision, count in counts.items()}
-    return ResampledSessions(decisions, covered / sessions, pairs / sessions, sessions)
+    return ResampledSessions(decisions, covered_sessions / sessions, used_pairs / sessions, sessions)
 
 
 def estimate_pair_sd(placebo: Sequence[float]) -> tuple[float, float, float]:
@@ -153,8 +160,8 @@ def estimate_pair_sd(placebo: Sequence[float]) -> tuple[float, float, float]:
         raise ValueError("a log-ratio is not finite")
     squares = 0.0 if min(placebo) == max(placebo) else math.fsum((x - mean) ** 2 for x in placebo)
     # The chi-square quantile with f degrees of freedom is 2 gammaincinv(f / 2, p).
-    largest, smallest = (2 * float(gammaincinv((pairs - 1) / 2, p)) for p in (0.975, 0.025))
-    return math.sqrt(squares / (pairs - 1)), math.sqrt(squares / largest), math.sqrt(squares / smallest)
+    high_quantile, low_quantile = (2 * float(gammaincinv((pairs - 1) / 2, p)) for p in (0.975, 0.025))
+    return math.sqrt(squares / (pairs - 1)), math.sqrt(squares / high_quantile), math.sqrt(squares / low_quantile)
 
 
 def contradiction(
@@ -163,12 +170,15 @@ def contradiction(
     correlations: Mapping[str, CorrelationEstimate | None] | None = None,
     luck: LuckEstimate | None = None,
 ) -> str:
-    """Return why the gate must not decide on this node class, or '' if its promised error rates are not disproved.
+    """Return why the gate must not decide on this node class; '' if it may decide.
 
-    ``false_flags`` is the rate of false flags among placebo sessions. ``covered`` is the rate of covered effects among
-    sessions with a known true effect (placebos, and sessions with an injected slowdown). ``correlations`` has the
-    correlations of placebo pairs, by the name of the pairs. ``luck`` is the luck of an arm. The 95% intervals decide,
-    not the estimates: one false flag among ten placebos does not prove a rate above 5%.
+    The gate may decide until a calibration proves that it breaks its promises. A proof needs a whole 95% interval
+    beyond the promised value: one false flag among ten placebos does not prove a rate above 5%.
+
+    ``false_flags`` is the rate of false flags among placebo sessions. ``covered`` is the rate of sessions whose
+    interval contains the true effect, among sessions with a known effect (placebos, and sessions with an injected
+    slowdown). ``correlations`` has the correlations of placebo pairs, by a phrase that names the pairs. ``luck`` is the
+    luck of an arm.
     """
     if luck is not None and luck.low > MAX_LUCK:
         return (

@@ -26,48 +26,54 @@ MIN_NEIGHBOURS = 8
 
 @dataclass(frozen=True)
 class CorrelationEstimate:
-    """Correlation of two log-ratios, in [-1, 1], with its 95% interval. ``count`` is the number of products, one for
-    each two correlated pairs."""
+    """Correlation of the log-ratios of two pairs, such as neighbouring pairs, in [-1, 1]."""
 
     value: float
     low: float
     high: float
+    """Ends of the 95% interval of ``value``."""
     count: int
+    """Number of products x y that the estimate is from; x and y are the log-ratios of two pairs."""
 
 
 def lag_correlation(sessions: Sequence[Sequence[float]]) -> CorrelationEstimate | None:
     """Return the correlation of neighbouring pairs of a session. ``sessions`` has the log-ratios of each placebo
     session in order. None if there are fewer than ``MIN_NEIGHBOURS`` products, or if all log-ratios are 0.
     """
-    return _correlate([list(pairwise(range(len(session)))) for session in sessions], sessions)
+    indices_by_session = [list(pairwise(range(len(session)))) for session in sessions]
+    return _correlate(indices_by_session, sessions)
 
 
 def block_correlation(sessions: Sequence[Sequence[float]]) -> CorrelationEstimate | None:
-    """Return the correlation of the two pairs of a block; None as for ``lag_correlation``."""
-    blocks = [[(first, first + 1) for first in range(0, len(session) - 1, 2)] for session in sessions]
-    return _correlate(blocks, sessions)
+    """Return the correlation of the two pairs of a block. The argument and the reasons for None are those of
+    ``lag_correlation``."""
+    indices_by_session = [[(first, first + 1) for first in range(0, len(session) - 1, 2)] for session in sessions]
+    return _correlate(indices_by_session, sessions)
 
 
 def _correlate(
-    neighbours: Sequence[Sequence[tuple[int, int]]], sessions: Sequence[Sequence[float]]
+    indices_by_session: Sequence[Sequence[tuple[int, int]]], sessions: Sequence[Sequence[float]]
 ) -> CorrelationEstimate | None:
-    """Correlate the log-ratios at the pairs of indices in ``neighbours``, one list for each session.
+    """Return the correlation of log-ratios. ``indices_by_session`` has, for each session, the indices of every two
+    log-ratios to correlate.
 
     The estimate for n products x y of values with mean 0 is sum(x y) / (sum(x^2 + y^2) / 2). The interval is Fisher's:
     atanh of the estimate is roughly normal with the standard deviation 1 / sqrt(n - 1).
     """
     values = [value for session in sessions for value in session]
-    outliers = set(find_outliers(values)) if values else set()
-    products: list[tuple[float, float]] = []
-    start = 0
-    for session, indices in zip(sessions, neighbours, strict=True):
-        products += [(session[i], session[j]) for i, j in indices if not {start + i, start + j} & outliers]
+    outliers = set(find_outliers(values)) if values else set()  # indices in ``values``
+    factors: list[tuple[float, float]] = []  # x and y of each product
+    start = 0  # index in ``values`` of the session's first log-ratio
+    for session, indices in zip(sessions, indices_by_session, strict=True):
+        factors += [
+            (session[i], session[j]) for i, j in indices if start + i not in outliers and start + j not in outliers
+        ]
         start += len(session)
-    squares = math.fsum(x * x + y * y for x, y in products) / 2
-    count = len(products)
+    squares = math.fsum(x * x + y * y for x, y in factors) / 2
+    count = len(factors)
     if count < MIN_NEIGHBOURS or squares == 0:
         return None
-    value = math.fsum(x * y for x, y in products) / squares
+    value = math.fsum(x * y for x, y in factors) / squares
     half_width = float(ndtri(0.975)) / math.sqrt(count - 1)
-    centre = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, value)))
+    centre = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, value)))  # atanh of 1 and -1 is infinite
     return CorrelationEstimate(value, math.tanh(centre - half_width), math.tanh(centre + half_width), count)

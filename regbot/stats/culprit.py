@@ -84,6 +84,7 @@ class CulpritModel:
     noise_prior: Floats
     """[noises] Possible standard deviations of a run, and their prior probabilities."""
     noise_on_record: bool = True
+    """Whether the noise of a run is known from earlier pairs or from the user."""
 
     @cached_property
     def no_culprit(self) -> float:
@@ -92,8 +93,9 @@ class CulpritModel:
 
     @cached_property
     def all_differ(self) -> bool:
-        """Whether any two hypotheses differ at some point, so that measurements can distinguish them."""
-        return len(_label_rows(self.affected)[1]) == len(self.affected)
+        """Whether every two hypotheses differ at some point, so that measurements can distinguish all of them."""
+        _, first_of_label = _label_rows(self.affected)
+        return len(first_of_label) == len(self.affected)
 
     @cached_property
     def contains(self) -> NDArray[np.float32]:
@@ -112,12 +114,13 @@ class Posterior:
     noise: float
     """Standard deviation of a run's log time: root mean square over the posterior."""
     effect: float
-    """Mean of the effect as a log-ratio, given that there is a culprit."""
     effect_sd: float
+    """Mean and standard deviation of the effect as a log-ratio, given that there is a culprit."""
 
 
 def affected_on_line(points: int) -> Bools:
-    """Return ``affected`` for a linear range of points. Under hypothesis k, point k + 1 is the culprit."""
+    """Return ``CulpritModel.affected`` for a linear range of points. Under hypothesis k, point k + 1 is the culprit, so
+    it and all later points are affected."""
     return np.triu(np.ones((points - 1, points), dtype=bool), 1)
 
 
@@ -134,32 +137,36 @@ def culprit_model(
     """Return the model with priors for all unknowns.
 
     ``weights`` are the relative prior probabilities of the hypotheses and need not sum to 1. ``no_culprit`` is the
-    prior probability that there is no culprit. ``smallest`` and ``largest`` are the limits of the effect, as log-
-    ratios. ``noise`` is the standard deviation of one run, None if it is unknown. It was estimated from ``pairs``
-    pairs; 0 pairs mean that the user stated it, and it then counts as an estimate from ``STATED_NOISE_PAIRS``. Raises
-    ValueError if ``smallest`` or ``noise`` is not positive.
+    prior probability that there is no culprit. ``smallest`` and ``largest`` are the limits of the effect, as
+    log-ratios. Raises ValueError if ``smallest`` or ``noise`` is not positive.
+
+    ``noise`` is the standard deviation of one run, None if it is unknown. ``pairs`` is the number of pairs that it was
+    estimated from. 0 pairs mean that the user stated the noise; it then counts as an estimate from
+    ``STATED_NOISE_PAIRS`` pairs.
     """
     if not 0 < smallest < math.inf:
         raise ValueError(f"the smallest effect is {smallest}; it must be positive")
     if noise is not None and not 0 < noise < math.inf:
         raise ValueError(f"the noise is {noise}; it must be positive")
     largest = max(largest, 2 * smallest)
-    count = 1 + math.ceil(math.log(largest / smallest) / math.log(EFFECT_SPACING))
-    effects = np.geomspace(smallest, largest, count)
-    widths = effects * (effects[1] / effects[0] - 1) / 2
+    effect_count = 1 + math.ceil(math.log(largest / smallest) / math.log(EFFECT_SPACING))
+    effects = np.geomspace(smallest, largest, effect_count)
+    spacing = effects[1] / effects[0]
+    widths = effects * (spacing - 1) / 2
     if noise is None:
         noises = np.geomspace(*NOISE_RANGE, 25)
         noise_prior = np.ones(25)
     else:
         pairs = pairs or STATED_NOISE_PAIRS
-        log_ratios = NOISE_DEVIATIONS / math.sqrt(2 * pairs)  # the root is the sd of the logarithm of an estimated sd
+        # log(true sd / estimated sd). The logarithm of an estimated sd has the standard error 1 / sqrt(2 pairs).
+        log_ratios = NOISE_DEVIATIONS / math.sqrt(2 * pairs)
         noises = noise * np.exp(log_ratios)
         # The likelihood of the estimate, which is chi-square distributed around the true variance.
         noise_prior = np.exp(-pairs * (log_ratios + np.expm1(-2 * log_ratios) / 2))
-    shares = np.asarray(weights, dtype=float)
+    hypothesis_weights = np.asarray(weights, dtype=float)
     return CulpritModel(
         affected=affected,
-        prior=shares / shares.sum() * (1 - no_culprit),
+        prior=hypothesis_weights / hypothesis_weights.sum() * (1 - no_culprit),
         effects=effects,
         widths=widths,
         noises=noises,
@@ -169,39 +176,44 @@ def culprit_model(
 
 
 def posterior(model: CulpritModel, samples: Sequence[Sample]) -> Posterior:
-    """Return the posterior after ``samples``."""
+    """Return the posterior after ``samples``. If a culprit has the probability 0, the effect is that of the prior."""
     beliefs = group_posterior(model, samples)
     group_mass = beliefs.posterior.sum(axis=(1, 2))
-    if (total := float(group_mass.sum())) > 0:
-        spread = beliefs.posterior.sum(axis=2) / total
-        effect = float((spread * beliefs.effect_mean).sum())
-        square = float((spread * (beliefs.effect_mean**2 + beliefs.effect_var)).sum())
+    if (culprit_mass := float(group_mass.sum())) > 0:
+        component_weights = beliefs.posterior.sum(axis=2) / culprit_mass  # [groups, effects], sum 1
+        effect = float((component_weights * beliefs.effect_mean).sum())
+        mean_square = float((component_weights * (beliefs.effect_mean**2 + beliefs.effect_var)).sum())
     else:
-        effect, square = float(model.effects.mean()), float((model.effects**2).mean())
+        effect, mean_square = float(model.effects.mean()), float((model.effects**2).mean())
     return Posterior(
         culprit=split_groups(model, beliefs.labels, group_mass, beliefs.prior),
         no_culprit=beliefs.no_culprit,
         noise=beliefs.noise,
         effect=effect,
-        effect_sd=math.sqrt(max(0.0, square - effect**2)),
+        effect_sd=math.sqrt(max(0.0, mean_square - effect**2)),
     )
 
 
 def is_noise_known(model: CulpritModel, samples: Sequence[Sample]) -> bool:
-    """Return whether the posterior can be trusted: the noise is on record, or enough runs are repeats."""
+    """Return whether the noise is known well enough to trust the posterior: it is on record, or at least
+    ``MIN_REPEATS`` runs repeat a point in the same stratum."""
     if model.noise_on_record:
         return True
-    return len(samples) - len({(sample.stratum, sample.point) for sample in samples}) >= MIN_REPEATS
+    distinct_runs = {(sample.stratum, sample.point) for sample in samples}
+    return len(samples) - len(distinct_runs) >= MIN_REPEATS
 
 
 def hypothesis_sets(model: CulpritModel, available: Bools) -> NDArray[np.intp]:
-    """Return the number of the set that each hypothesis belongs to. Shape: [hypotheses].
+    """Sort the hypotheses into sets that the available points can distinguish. Return the set number of each
+    hypothesis.
 
-    Hypotheses that no available point can distinguish belong to the same set.
+    Two hypotheses belong to the same set if they affect the same available points. ``available``: [points] whether the
+    point can be measured.
     """
     if model.all_differ and bool(available.all()):
         return np.arange(len(model.affected))
-    return _label_rows(model.affected[:, available])[0]
+    set_numbers, _ = _label_rows(model.affected[:, available])
+    return set_numbers
 
 
 class GroupPosterior(NamedTuple):
@@ -221,23 +233,31 @@ class GroupPosterior(NamedTuple):
     """Standard deviation of a run's log time: root mean square over the posterior."""
     effect_mean: Floats
     effect_var: Floats
-    """[groups, effects] Mean and variance of the effect's Gaussians, at the noise ``noise``."""
+    """[groups, effects] Posterior mean and variance of each Gaussian of the effect, at the noise ``noise``."""
     strata: "Strata"
+    """Sums over the runs of each stratum and point."""
 
 
 class Strata(NamedTuple):
-    """Sums over the runs. The more probable it is that a run is an outlier, the less the run counts."""
+    """Sums over the runs of each stratum and point. The weight of a run is near 1, and smaller the more probably the
+    run is an outlier."""
 
     names: list[str]
+    """Names of the strata."""
     points: NDArray[np.intp]
     """Numbers of the measured points."""
     counts: Floats
+    """[strata, measured points] Sums of weights."""
     sums: Floats
-    """[strata, measured points] Sums of weights and of weighted values."""
+    """[strata, measured points] Sums of weighted values, minus the common mean of all runs."""
 
 
 def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPosterior:
-    """Return the posterior after ``samples``. Hypotheses that the samples do not distinguish form one group."""
+    """Return the posterior after ``samples``. Hypotheses that the samples do not distinguish form one group.
+
+    The computation has four steps: find the plausible sets of outliers; compute the joint posterior of set, group,
+    effect and noise on a grid; sum over the sets; compute the moments of the effect at the mean noise.
+    """
     table = _tabulate_runs(samples)
     labels, first = _label_rows(model.affected[:, table.points])
     hits = model.contains[first][:, table.points].astype(float)  # [groups, measured points]: 1 if affected
@@ -250,51 +270,55 @@ def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPost
     outliers = plausible_sets(table, terms)
     fit = inner_products(table, hits, outliers)
     variances = model.noises**2
-    scale = log_noise_prior - table.freedom * np.log(model.noises) - fit.residual[:, None] / (2 * variances)
-    scale += fit.log_prior[:, None]  # [sets, noises]
+    # [sets, noises] Logarithm of prior times likelihood if no run is affected, up to a constant.
+    log_unaffected = log_noise_prior - table.freedom * np.log(model.noises) - fit.residual[:, None] / (2 * variances)
+    log_unaffected += fit.log_prior[:, None]
     # Axes: sets of outliers, groups, effects, noises. With A and B, the inner products over the variance of a run, a
     # Gaussian of the effect's prior (mean m, sd w) has the likelihood
     # exp((B m + B^2 w^2 / 2 - A m^2 / 2) / (1 + A w^2)) / sqrt(1 + A w^2).
     effects, widths = model.effects[:, None], model.widths[:, None]
-    weight, slope = (product[:, :, None, None] / variances for product in (fit.affected, fit.slope))
-    variance_ratio = 1 + weight * widths**2  # variance of the effect: prior / posterior
-    exponent = slope * effects + slope**2 * widths**2 / 2 - weight * effects**2 / 2
-    group_posteriors = (
-        scale[:, None, None, :]
+    a = fit.affected[:, :, None, None] / variances
+    b = fit.slope[:, :, None, None] / variances
+    variance_ratio = 1 + a * widths**2  # variance of the effect: prior / posterior
+    exponent = b * effects + b**2 * widths**2 / 2 - a * effects**2 / 2
+    joint = (
+        log_unaffected[:, None, None, :]
         + log_group_prior[:-1, None, None]
         + exponent / variance_ratio
         - np.log(variance_ratio) / 2
     )
-    group_posteriors += _log_positive((effects + widths**2 * slope) / (widths * np.sqrt(variance_ratio)))
-    group_posteriors -= math.log(len(model.effects))
-    no_culprit = scale + log_group_prior[-1]
-    top = max(float(group_posteriors.max(initial=-math.inf)), float(no_culprit.max()))
-    group_posteriors, no_culprit = np.exp(group_posteriors - top), np.exp(no_culprit - top)
-    total = float(group_posteriors.sum() + no_culprit.sum())
-    group_posteriors, no_culprit = group_posteriors / total, no_culprit / total
-    noise = math.sqrt(float((group_posteriors.sum(axis=(0, 1, 2)) + no_culprit.sum(axis=0)) @ variances))
+    joint += _log_positive((effects + widths**2 * b) / (widths * np.sqrt(variance_ratio)))
+    joint -= math.log(len(model.effects))
+    no_culprit = log_unaffected + log_group_prior[-1]  # [sets, noises]
+    # From logarithms to probabilities. Subtract the largest logarithm first, so that exp does not overflow.
+    top = max(float(joint.max(initial=-math.inf)), float(no_culprit.max()))
+    joint, no_culprit = np.exp(joint - top), np.exp(no_culprit - top)
+    total = float(joint.sum() + no_culprit.sum())
+    joint, no_culprit = joint / total, no_culprit / total
+    noise = math.sqrt(float((joint.sum(axis=(0, 1, 2)) + no_culprit.sum(axis=0)) @ variances))
+    # Moments of the effect at this noise, for each set; then the mean over the sets by their posterior shares.
     variance_ratio = 1 + fit.affected[:, :, None] / noise**2 * model.widths**2
     mean = (model.effects + model.widths**2 * fit.slope[:, :, None] / noise**2) / variance_ratio
     var = model.widths**2 / variance_ratio  # [sets, groups, effects]
-    by_effect = group_posteriors.sum(axis=3)
+    by_set = joint.sum(axis=3)  # [sets, groups, effects]
     with np.errstate(invalid="ignore", divide="ignore"):
-        shares = by_effect / by_effect.sum(axis=0)
-    shares[:, by_effect.sum(axis=0) == 0] = 1 / len(outliers)
-    effect_mean = (shares * mean).sum(axis=0)
-    effect_var = (shares * (var + mean**2)).sum(axis=0) - effect_mean**2
-    weights = (group_posteriors.sum(axis=(1, 2, 3)) + no_culprit.sum(axis=1)) @ outlier_weights(outliers)
-    sums = table.sum_strata(weights[None, :])
-    strata = Strata(table.strata, table.points, sums.counts[0], sums.sums[0])
+        set_shares = by_set / by_set.sum(axis=0)
+    set_shares[:, by_set.sum(axis=0) == 0] = 1 / len(outliers)
+    effect_mean = (set_shares * mean).sum(axis=0)
+    effect_var = (set_shares * (var + mean**2)).sum(axis=0) - effect_mean**2
+    set_posterior = joint.sum(axis=(1, 2, 3)) + no_culprit.sum(axis=1)
+    run_weights = set_posterior @ outlier_weights(outliers)
+    sums = table.sum_strata(run_weights[None, :])
     return GroupPosterior(
-        labels,
-        first,
-        prior,
-        group_posteriors.sum(axis=0),
-        float(no_culprit.sum()),
-        noise,
-        effect_mean,
-        np.maximum(effect_var, 0.0),
-        strata,
+        labels=labels,
+        first=first,
+        prior=prior,
+        posterior=joint.sum(axis=0),
+        no_culprit=float(no_culprit.sum()),
+        noise=noise,
+        effect_mean=effect_mean,
+        effect_var=np.maximum(effect_var, 0.0),
+        strata=Strata(table.strata, table.points, sums.counts[0], sums.sums[0]),
     )
 
 
@@ -305,12 +329,13 @@ def _log_positive(mean: Floats) -> Floats:
     could be named as the culprit.
     """
     log_probability = np.zeros(mean.shape)
-    near = mean < 6
-    log_probability[near] = log_ndtr(mean[near])
+    is_below_zero_possible = mean < 6  # for a larger mean, the log probability is 0 within 1e-9
+    log_probability[is_below_zero_possible] = log_ndtr(mean[is_below_zero_possible])
     return log_probability
 
 
 def _tabulate_runs(samples: Sequence[Sample]) -> RunTable:
+    """Return the runs as arrays, in the order of ``samples``."""
     strata = sorted({sample.stratum for sample in samples})
     rows = {name: row for row, name in enumerate(strata)}
     run_points = np.array([sample.point for sample in samples], dtype=np.intp)
@@ -322,20 +347,29 @@ def _tabulate_runs(samples: Sequence[Sample]) -> RunTable:
 
 
 def _label_rows(rows: Bools) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return a label for each row, and the index of the first row of each label. Equal rows have equal labels."""
+    """Return a label for each row, and the index of the first row of each label. Equal rows have equal labels.
+
+    The columns are taken in chunks. The code of a row is one integer: its label by the earlier chunks, followed by the
+    bits of the row in this chunk. Rows with equal codes get the same label.
+    """
     labels = np.zeros(len(rows), dtype=np.int64)
     first = np.zeros(1, dtype=np.intp)
-    for start in range(0, rows.shape[1], 40):  # 40 bits of the row and the label so far fit into one integer
-        chunk = rows[:, start : start + 40]
-        codes = (labels << 40) | (chunk @ (1 << np.arange(chunk.shape[1], dtype=np.int64)))
+    chunk_bits = 40  # leaves 23 bits of a signed 64-bit integer for the label
+    for start in range(0, rows.shape[1], chunk_bits):
+        chunk = rows[:, start : start + chunk_bits]
+        bit_values = 1 << np.arange(chunk.shape[1], dtype=np.int64)
+        codes = (labels << chunk_bits) | (chunk @ bit_values)
         _, first, labels = np.unique(codes, return_index=True, return_inverse=True)
     return labels, first
 
 
 def split_groups(model: CulpritModel, labels: NDArray[np.intp], group_mass: Floats, prior_mass: Floats) -> Floats:
-    """Return [hypotheses] probabilities. The probability of each group is divided in proportion to the prior of its
-    hypotheses.
+    """Return the probability of each hypothesis: the probability of its group, divided among the group's hypotheses in
+    proportion to their prior.
+
+    ``labels``: [hypotheses] group of each hypothesis. ``group_mass`` and ``prior_mass``: [groups] posterior and prior
+    probability.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
-        share = np.where(prior_mass > 0, group_mass / prior_mass, 0.0)
-    return model.prior * share[labels]
+        ratio = np.where(prior_mass > 0, group_mass / prior_mass, 0.0)
+    return model.prior * ratio[labels]

@@ -36,16 +36,16 @@ would spoil the night.
 """
 
 SLACK = 0.5
-"""k: the part of a night's slowdown above this value counts as evidence for a creep. Unit: standard errors of a night.
-k is half of the creep that is detected soonest, as in a likelihood ratio test.
+"""The parameter k of a CUSUM, in standard errors of a night. Only the part of a night's slowdown above k counts as
+evidence for a creep. As in a likelihood ratio test, a creep of 2 k is detected soonest.
 """
 
 MIN_SLACK = 0.0025
 """Lower bound of k, log scale. Even on a quiet node, a quarter of a percent is not treated as a creep."""
 
 LIMIT = 8.0
-"""h: the sum that raises an alarm, in standard errors of a night. At most one in 100 spans of 200 quiet nights has a
-false alarm, or one in 50 if the calibrated sd is 30% too small.
+"""The parameter h of a CUSUM: the sum that raises an alarm, in standard errors of a night. At most one in 100 spans of
+200 quiet nights has a false alarm, or one in 50 if the calibrated sd is 30% too small.
 """
 
 MAX_EXCESS = LIMIT / 2
@@ -96,14 +96,16 @@ class Creep:
     """Result of the CUSUM after the last night."""
 
     value: float
-    """The CUSUM, log scale: the sum over nights of the excess over the slack, for nights of ``NIGHT_PAIRS`` pairs."""
+    """The CUSUM: the sum over nights of the excess over the slack. It is summed in standard errors of a night and
+    converted to a log-ratio with the standard error of a night of ``NIGHT_PAIRS`` pairs."""
     limit: float
-    """Value at which the alarm is raised, on the same scale as ``value``. The limit changes with the estimated noise of
-    the nights.
+    """Value at which the alarm is raised, converted like ``value``. The limit changes with the estimated noise of the
+    nights.
     """
     alarm: bool
     """Whether the sum is at or above the limit now. The alarm lasts until the sum falls below the limit."""
     nights: int
+    """Number of all nights."""
     since: int | None
     """Index of the night at which the current rise begins; None if the sum is 0."""
     estimate: float | None
@@ -117,11 +119,14 @@ class Creep:
 
 
 class CusumState(NamedTuple):
-    """The CUSUM after one night. ``total`` and ``limit`` are in standard errors of a night."""
+    """The CUSUM after one night."""
 
     total: float
+    """The sum, in standard errors of a night."""
     limit: float
+    """Sum at which the alarm is raised, in the same unit."""
     since: int | None
+    """Index of the night at which the current rise begins; None if the sum is 0."""
     pair_sd: float
     """Estimate of the sd of a pair from the calibration and the nights so far, log scale."""
     correlation: float
@@ -132,7 +137,8 @@ class CusumState(NamedTuple):
         return self.total >= self.limit
 
     def night_error(self, pairs: int) -> float:
-        """Return the standard error of a night with ``pairs`` pairs, inflated by the correlation, log scale."""
+        """Return the standard error of a night with ``pairs`` pairs, log scale. It is inflated because neighbouring
+        nights are correlated."""
         return self.pair_sd * _inflation(self.correlation) / math.sqrt(pairs)
 
 
@@ -145,7 +151,7 @@ def cusum(nights: Sequence[Night], pair_sd: float, series: int = 1) -> Creep:
     not positive and finite, a night without pairs, a mean that is not finite, or fewer than one series.
     """
     _check_nights(nights)
-    last = CusumState(0.0, _alarm_limit(series), None, pair_sd, PRIOR_CORRELATION)
+    last = _initial_state(pair_sd, series)
     for state in cusum_states(nights, pair_sd, series):
         last = state
     night_error = last.night_error(NIGHT_PAIRS)
@@ -166,39 +172,44 @@ def cusum_states(nights: Iterable[Night], pair_sd: float, series: int = 1) -> It
     if not 0 < pair_sd < math.inf:
         raise ValueError(f"the sd of a pair is {pair_sd}; it must be positive and finite")
     noise = _NightNoise(pair_sd)
-    state = CusumState(0.0, _alarm_limit(series), None, pair_sd, PRIOR_CORRELATION)
+    state = _initial_state(pair_sd, series)
     for index, (mean, pairs) in enumerate(nights):
         noise.add(mean, pairs)
         state = state._replace(pair_sd=noise.pair_sd, correlation=noise.correlation)
         error = state.night_error(pairs)
-        excess = (mean - max(SLACK * error, MIN_SLACK)) / error
-        total = max(state.total + max(-MAX_NIGHT_STEP, min(excess, MAX_NIGHT_STEP)), 0.0)
+        slack = max(SLACK * error, MIN_SLACK)
+        night_step = (mean - slack) / error  # in standard errors of a night
+        clipped_step = max(-MAX_NIGHT_STEP, min(night_step, MAX_NIGHT_STEP))
+        total = max(state.total + clipped_step, 0.0)
         rise_start = index if state.since is None else state.since
         since = rise_start if total > 0 else None
         state = state._replace(total=min(total, state.limit + MAX_EXCESS), since=since)
         yield state
 
 
+def _initial_state(pair_sd: float, series: int) -> CusumState:
+    """Return the CUSUM before the first night."""
+    return CusumState(total=0.0, limit=_alarm_limit(series), since=None, pair_sd=pair_sd, correlation=PRIOR_CORRELATION)
+
+
 def budget_interval(nights: Sequence[Night]) -> Interval | None:
     """Return head's current slowdown against the anchor: the 95% t interval of the last ``BUDGET_NIGHTS`` nights.
 
-    The samples are nights, weighted by their numbers of pairs. If the samples were pairs, the interval would leave out
-    effects that all pairs of a night share. ``sd`` is the sd of a pair, estimated from the nights. Returns None for
-    fewer than two nights. During a creep the interval lags behind by half of the ``BUDGET_NIGHTS``. Raises ValueError
-    for a night without pairs, or a mean that is not finite.
+    The samples are nights, weighted by their numbers of pairs. If the samples were pairs, the interval would be too
+    narrow, because all pairs of a night share the effects of that night. ``Interval.sd`` is the sd of a pair, estimated
+    from the nights. Returns None for fewer than two nights. During a creep the interval lags behind by half of the
+    ``BUDGET_NIGHTS``. Raises ValueError for a night without pairs, or a mean that is not finite.
     """
     _check_nights(nights)
     latest = nights[-BUDGET_NIGHTS:]
     if len(latest) < 2:
         return None
-    pairs = sum(count for _, count in latest)
+    pairs = sum(night_pairs for _, night_pairs in latest)
     mean = _mean(latest)
-    all_equal = len({value for value, _ in latest}) == 1
-    sd = (
-        0.0
-        if all_equal
-        else math.sqrt(math.fsum(weight * (value - mean) ** 2 for value, weight in latest) / (len(latest) - 1))
-    )
+    # The mean of equal nights can have a rounding error, and their sd would then not be 0.
+    all_equal = len({night_mean for night_mean, _ in latest}) == 1
+    squares = math.fsum(night_pairs * (night_mean - mean) ** 2 for night_mean, night_pairs in latest)
+    sd = 0.0 if all_equal else math.sqrt(squares / (len(latest) - 1))
     half_width = float(stdtrit(len(latest) - 1, 1 - BUDGET_ALPHA / 2)) * sd / math.sqrt(pairs)
     return Interval(mean, mean - half_width, mean + half_width, sd, pairs, BUDGET_ALPHA)
 
@@ -227,47 +238,53 @@ class _NightNoise:
     """
 
     def __init__(self, pair_sd: float) -> None:
-        self.calibrated = pair_sd
+        self.calibrated_sd = pair_sd
         self.latest: deque[Night] = deque(maxlen=SCALE_LAG)
-        self.neighbour_squares, self.neighbours = 0.0, 0
-        self.distant_squares, self.distant = 0.0, 0
+        # Sum and number of the scaled squared differences of neighbouring nights (D1).
+        self.neighbour_squares, self.neighbour_count = 0.0, 0
+        # The same for nights that are ``SCALE_LAG`` nights apart (Dk).
+        self.distant_squares, self.distant_count = 0.0, 0
 
     @property
     def pair_sd(self) -> float:
-        return self.calibrated * math.sqrt(self._scaled_variance)
+        """Estimate of the sd of a pair, log scale."""
+        return self.calibrated_sd * math.sqrt(self._scaled_variance)
 
     @property
     def correlation(self) -> float:
-        if not self.distant:
+        """Estimate of the correlation of neighbouring nights, shrunk towards ``PRIOR_CORRELATION``."""
+        if not self.distant_count:
             return PRIOR_CORRELATION
-        observed = 1 - self.neighbour_squares / self.neighbours / self._scaled_variance
-        weight = self.distant + PRIOR_CORRELATION_NIGHTS
-        shrunk = (self.distant * observed + PRIOR_CORRELATION_NIGHTS * PRIOR_CORRELATION) / weight
+        observed = 1 - self.neighbour_squares / self.neighbour_count / self._scaled_variance
+        weight = self.distant_count + PRIOR_CORRELATION_NIGHTS
+        shrunk = (self.distant_count * observed + PRIOR_CORRELATION_NIGHTS * PRIOR_CORRELATION) / weight
         return max(0.0, min(shrunk, MAX_CORRELATION))
 
     @property
     def _scaled_variance(self) -> float:
-        """Half of Dk, divided by the calibrated variance."""
-        return (SCALE_NIGHTS + self.distant_squares) / (SCALE_NIGHTS + self.distant)
+        """Half of Dk, divided by the calibrated variance. The calibrated sd counts as ``SCALE_NIGHTS`` differences."""
+        return (SCALE_NIGHTS + self.distant_squares) / (SCALE_NIGHTS + self.distant_count)
 
     def add(self, mean: float, pairs: int) -> None:
+        """Add the differences between a new night and earlier nights. Differences are clipped, so that one outlier
+        night changes the estimate little."""
         limit = MAX_NIGHT_DIFFERENCE**2 * self._scaled_variance
         if self.latest:
             self.neighbour_squares += min(self._scaled_square(self.latest[-1], mean, pairs), limit)
-            self.neighbours += 1
+            self.neighbour_count += 1
         if len(self.latest) == SCALE_LAG:
             self.distant_squares += min(self._scaled_square(self.latest[0], mean, pairs), limit)
-            self.distant += 1
+            self.distant_count += 1
         self.latest.append((mean, pairs))
 
     def _scaled_square(self, earlier: Night, mean: float, pairs: int) -> float:
         """Return the squared difference of two nights, divided by its expectation for the calibrated sd."""
         earlier_mean, earlier_pairs = earlier
-        return ((mean - earlier_mean) / self.calibrated) ** 2 / (1 / pairs + 1 / earlier_pairs)
+        return ((mean - earlier_mean) / self.calibrated_sd) ** 2 / (1 / pairs + 1 / earlier_pairs)
 
 
 def _inflation(correlation: float) -> float:
-    """Return the factor by which correlated nights scatter more in a long sum than independent ones."""
+    """Return the factor by which the sd of a sum of many nights is larger than for independent nights."""
     return math.sqrt((1 + correlation) / (1 - correlation))
 
 
@@ -277,8 +294,10 @@ def _mean(nights: Sequence[Night]) -> float:
 
 
 def _alarm_limit(series: int) -> float:
-    """Return the CUSUM limit for this many series. At this slack, raising the limit by 1 divides the false alarm rate
-    by e.
+    """Return the CUSUM limit for this many series, in standard errors of a night.
+
+    With the slack ``SLACK``, raising the limit by 1 divides the false alarm rate of a series by e. So log(``series``)
+    is added, which divides the rate by the number of series.
     """
     if series < 1:
         raise ValueError(f"series is {series}; it must be at least 1")

@@ -1,10 +1,10 @@
 """Change points in the stored history of a workload. They annotate a trend and never decide a verdict.
 
-The samples are levels of sessions, one number each, oldest first, on the log scale. Outliers are replaced before the
-search (Hampel's filter over seven sessions): if the old level returns after one session, that session was only a bad
-night. Then PELT (Killick 2012) finds change points. Its penalty per change is ``PENALTY`` times log(n) times the
-variance. The variance is estimated from differences of neighbouring sessions, because a change of level affects only
-one difference.
+A session is one number: its step time on the log scale, as a mean over runs. The numbers are oldest first. Outliers are
+replaced before the search (Hampel's filter over seven sessions): if the old step time returns after one session, that
+session was only a bad night. Then PELT (Killick 2012) finds change points. Its penalty per change is ``PENALTY`` times
+log(n) times the variance. The variance is estimated from differences of neighbouring sessions, because a change of
+level affects only one difference.
 
 The search assumes independent sessions. If the level wanders (one node for a month, then another), the search reports
 changes that no commit made. The search is also late: with the usual scatter of 1%, it detects a step of 2% within five
@@ -17,6 +17,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from regbot.stats.slow_launches import SD_PER_MAD
 
 Array = NDArray[np.float64]
 
@@ -69,16 +71,18 @@ def change_points(levels: ArrayLike) -> list[int]:
     points = without_outliers(samples)
     noise = max(_scatter(points), _MIN_SCATTER)
     search = KernelCPD(kernel="linear", min_size=MIN_SEGMENT).fit(points[:, None])
-    ends: list[int] = search.predict(pen=PENALTY * math.log(len(points)) * noise**2)
-    return [int(end) for end in ends[:-1]]
+    segment_ends: list[int] = search.predict(pen=PENALTY * math.log(len(points)) * noise**2)
+    return [int(end) for end in segment_ends[:-1]]  # a segment ends where the next one begins
 
 
 def without_outliers(levels: Array) -> Array:
     """Return ``levels`` with outliers replaced by the median of their neighbourhood."""
     padded = np.pad(levels, HAMPEL_WINDOW, mode="reflect")
-    usual = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * HAMPEL_WINDOW + 1), axis=1)
-    distance = np.abs(levels - usual)
-    return np.where(distance > HAMPEL_SDS * 1.4826 * np.median(distance), usual, levels)
+    neighbourhoods = np.lib.stride_tricks.sliding_window_view(padded, 2 * HAMPEL_WINDOW + 1)
+    medians = np.median(neighbourhoods, axis=1)
+    distance = np.abs(levels - medians)
+    robust_sd = SD_PER_MAD * np.median(distance)
+    return np.where(distance > HAMPEL_SDS * robust_sd, medians, levels)
 
 
 def bucket_starts(total: int, max_buckets: int) -> Sequence[int]:
@@ -90,7 +94,11 @@ def bucket_starts(total: int, max_buckets: int) -> Sequence[int]:
 
 
 def _scatter(points: Array) -> float:
-    """Return a robust standard deviation of the levels around their segments, from differences of neighbours."""
-    steps = np.diff(points)
-    robust_sd = 1.4826 * float(np.median(np.abs(steps - np.median(steps))))
-    return robust_sd / math.sqrt(2) * (1 + SMALL_SAMPLE_FACTOR / len(points))
+    """Return a robust standard deviation of the sessions of one level.
+
+    It is estimated from differences of neighbouring sessions, because a change of level affects only one of them. The
+    variance of a difference is twice that of a session.
+    """
+    differences = np.diff(points)
+    sd_of_difference = SD_PER_MAD * float(np.median(np.abs(differences - np.median(differences))))
+    return sd_of_difference / math.sqrt(2) * (1 + SMALL_SAMPLE_FACTOR / len(points))

@@ -23,25 +23,32 @@ estimated from few steps.
 
 
 def known_noise_difference(base: Sequence[float], head: Sequence[float], pair_sd: float, alpha: float) -> Difference:
-    """Return the normal interval of mean(head) - mean(base) on the log scale. Each run has the sd ``pair_sd`` /
-    sqrt(2).
+    """Return the normal interval of mean(head) - mean(base) on the log scale. Each run is assumed to have the sd
+    ``pair_sd`` / sqrt(2).
 
-    ``base`` and ``head`` have one summary value per run. Raises ValueError for an arm without a run.
+    ``base`` and ``head`` have one value per run: the logarithm of its median or mean step time. Raises ValueError for
+    an arm without a run.
     """
     if not base or not head:
         raise ValueError("each arm needs at least one run")
     estimate = math.fsum(head) / len(head) - math.fsum(base) / len(base)
     half_width = float(ndtri(1 - alpha / 2)) * pair_sd * math.sqrt((1 / len(base) + 1 / len(head)) / 2)
-    return Difference(estimate, estimate - half_width, estimate + half_width, pair_sd, math.inf, alpha)
+    return Difference(estimate, estimate - half_width, estimate + half_width, pair_sd, df=math.inf, alpha=alpha)
 
 
 def observed_pair_sd(base: Sequence[float], head: Sequence[float]) -> float | None:
-    """Return the sd of a pair of these runs, estimated from the scatter within the arms; None for one run per arm."""
+    """Return the sd of a base run minus a head run, estimated from the scatter among the runs of each arm. None for one
+    run per arm."""
     degrees_of_freedom = len(base) + len(head) - 2
     if degrees_of_freedom < 1:
         return None
-    squares = sum(math.fsum((x - math.fsum(arm) / len(arm)) ** 2 for x in arm) for arm in (base, head))
+    squares = _sum_squared_deviations(base) + _sum_squared_deviations(head)
     return math.sqrt(2 * squares / degrees_of_freedom)
+
+
+def _sum_squared_deviations(values: Sequence[float]) -> float:
+    mean = math.fsum(values) / len(values)
+    return math.fsum((value - mean) ** 2 for value in values)
 
 
 def run_standard_error(step_s: Sequence[float]) -> float:
@@ -60,6 +67,6 @@ def run_standard_error(step_s: Sequence[float]) -> float:
     squares = math.fsum(value * value for value in deviations)
     if squares == 0:
         return 0.0
-    rho = math.fsum(a * b for a, b in zip(deviations[1:], deviations[:-1], strict=True)) / squares
-    rho = min(max(rho, 0.0), MAX_RHO)
+    products = math.fsum(later * earlier for later, earlier in zip(deviations[1:], deviations[:-1], strict=True))
+    rho = min(max(products / squares, 0.0), MAX_RHO)
     return math.sqrt(squares / (n - 1) / n * (1 + rho) / (1 - rho))

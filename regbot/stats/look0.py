@@ -1,10 +1,10 @@
 """Look 0: may a session pass after its first block, because the noise of its node class is known?
 
-Two pairs have one degree of freedom, so their own variance decides nothing. Stored pairs of the same node class have
-many. Look 0 takes the larger of both standard deviations, with the degrees of freedom of the stored pairs. It passes a
-change or leaves the decision to more pairs; it never fails a change. Stored sessions give the noise only: the effect
-comes from pairs of base and head on one node. A base that differs from the stored sessions, or a node that has drifted
-since, therefore changes nothing.
+The variance of two pairs has one degree of freedom, which is too few for an interval. The variance of stored pairs of
+the same node class has many. Look 0 takes the larger of both standard deviations, with the degrees of freedom of the
+stored pairs. It passes a change or leaves the decision to more pairs; it never fails a change. Stored sessions give the
+noise only: the effect comes from pairs of base and head on one node. Look 0 therefore stays right if base differs from
+the stored sessions, or if the node has drifted since.
 
 Look 0 assumes that a session is as noisy as the stored ones. It does not pass if the variance of the session's own
 pairs is above the quantile ``NOISE_LEVEL`` of the variances that the class noise predicts. The level is low because one
@@ -26,8 +26,8 @@ LOOK0_PAIRS = 2
 """Pairs of the first block, in which a linear drift cancels."""
 
 NOISE_LEVEL = 0.8
-"""Probability with which the own variance of a session that is as noisy as its class stays below the limit of one
-summary."""
+"""If a session is as noisy as its node class, the variance of its own pairs is below the limit of one summary
+(``max_own_variance``) with this probability."""
 
 MIN_NOISE_DF = 8
 """Minimum degrees of freedom of the stored noise. With fewer, the 95% interval of the sd reaches to more than twice the
@@ -35,11 +35,12 @@ estimate."""
 
 
 def pool_noise(groups: Sequence[Mapping[str, Sequence[float]]]) -> PairNoise | None:
-    """Return the noise of a pair from the log-ratios of stored pairs. Returns None below ``MIN_NOISE_DF``.
+    """Return the noise of a pair from the log-ratios of stored pairs. Returns None for fewer than ``MIN_NOISE_DF``
+    degrees of freedom.
 
-    A group has the log-ratios of pairs with the same true effect, by summary, with equal numbers for all summaries. The
-    deviations from the mean of each group are pooled. All pairs that compare one commit with itself are one group, even
-    if they are from several sessions, so that the noise includes what differs from session to session.
+    ``groups`` has the log-ratios by summary, for each group of pairs with the same true effect. The deviations from the
+    mean of each group are pooled. All pairs that compare a commit with itself are one group, even if they are from
+    several sessions. The noise then includes what differs from session to session.
     """
     groups = [group for group in groups if group.get("median")]
     df = sum(len(group["median"]) - 1 for group in groups)
@@ -57,10 +58,15 @@ def look0(
 ) -> SequentialTest:
     """Judge the ``LOOK0_PAIRS`` pairs of a first block. The decision is ``within_bound`` or ``undecided``.
 
-    It is ``within_bound`` if, for every summary, the interval contains 0, its upper end is below delta, and the own
-    variance of the pairs is within the limit. Outside of 0 the pairs go on, so that a slowdown below delta and an
-    improvement are decided by more pairs. Each interval has the alpha of a look, ``LOOK_ALPHA`` / ``primary_tests``,
-    and is widened by ``luck``. Raises ValueError for another number of pairs.
+    It is ``within_bound`` if three conditions hold for every summary:
+
+    - The interval contains 0. Otherwise the session goes on, so that more pairs decide whether the change is a small
+      slowdown or an improvement.
+    - The upper end of the interval is below delta.
+    - The variance of the session's own pairs is at most ``max_own_variance``.
+
+    Each interval has the alpha of a look, ``LOOK_ALPHA`` / ``primary_tests``, and is widened by ``luck``. Raises
+    ValueError for another number of pairs.
     """
     if {len(values) for values in log_ratios.values()} != {LOOK0_PAIRS}:
         raise ValueError(f"look 0 needs {LOOK0_PAIRS} pairs of each summary")
@@ -68,26 +74,32 @@ def look0(
     class_sds = {"median": noise.median_sd, "mean": noise.mean_sd}
     tests: dict[str, tuple[Decision, Interval]] = {}
     for name, values in log_ratios.items():
-        own = interval(values, alpha)
-        sd = max(own.sd, class_sds[name])
+        own_interval = interval(values, alpha)  # with the variance of the two pairs themselves
+        estimate, sd = own_interval.estimate, max(own_interval.sd, class_sds[name])
         half_width = float(stdtrit(noise.df, 1 - alpha / 2)) * sd / math.sqrt(LOOK0_PAIRS)
         bounds = add_luck(
-            Interval(own.estimate, own.estimate - half_width, own.estimate + half_width, sd, own.pairs, alpha), luck
+            Interval(estimate, estimate - half_width, estimate + half_width, sd, own_interval.pairs, alpha), luck
         )
-        is_quiet = own.sd**2 <= max_own_variance(class_sds[name], noise.df)
+        is_quiet = own_interval.sd**2 <= max_own_variance(class_sds[name], noise.df)
         is_inside = bounds.low <= 0 <= bounds.high < thresholds.delta
         tests[name] = ("within_bound" if is_quiet and is_inside else "undecided", bounds)
     has_passed = all(decision == "within_bound" for decision, _ in tests.values())
-    return SequentialTest("within_bound" if has_passed else "undecided", LOOK0_PAIRS, 0, alpha, tests, 0)
+    decision: Decision = "within_bound" if has_passed else "undecided"
+    return SequentialTest(decision, pairs=LOOK0_PAIRS, look=0, alpha=alpha, tests=tests, unused=0)
 
 
 def max_own_variance(class_sd: float, df: int) -> float:
-    """Return the largest variance of the pairs of a first block with which look 0 may pass: the quantile of F with 1
-    and ``df`` degrees of freedom at ``NOISE_LEVEL``, times the variance of the class."""
+    """Return the largest variance of the session's own pairs with which look 0 may pass.
+
+    It is the variance of the node class, ``class_sd``^2 with ``df`` degrees of freedom, times the quantile of F with 1
+    and ``df`` degrees of freedom at ``NOISE_LEVEL``.
+    """
     return float(fdtri(LOOK0_PAIRS - 1, df, NOISE_LEVEL)) * class_sd**2
 
 
 def _pooled_sd(groups: Sequence[Mapping[str, Sequence[float]]], name: str, df: int) -> float:
+    """Return the standard deviation of a pair by the summary ``name``, from deviations within the groups. ``df`` is its
+    number of degrees of freedom."""
     squares = 0.0
     for group in groups:
         values = group[name]

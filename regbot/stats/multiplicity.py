@@ -48,23 +48,29 @@ def analyse_secondary_metrics(log_ratios: Mapping[str, Sequence[float]]) -> list
     from scipy.stats import false_discovery_control
 
     tests = {name: _t_test(values) for name, values in log_ratios.items()}
-    adjusted = false_discovery_control([p for _, p in tests.values()], method="by")
-    return [
-        SecondaryMetric(name, estimate, p, float(p_adjusted), bool(p_adjusted <= SECONDARY_Q))
-        for (name, (estimate, p)), p_adjusted in zip(tests.items(), adjusted, strict=True)
-    ]
+    adjusted_p_values = false_discovery_control([p for _, p in tests.values()], method="by")
+    results = []
+    for name, p_adjusted in zip(tests, adjusted_p_values, strict=True):
+        estimate, p = tests[name]
+        is_significant = bool(p_adjusted <= SECONDARY_Q)
+        results.append(SecondaryMetric(name, estimate, p, float(p_adjusted), is_significant))
+    return results
 
 
 def _t_test(log_ratios: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and the two-sided p-value of Student's t test against 0."""
+    """Return the mean and the two-sided p-value of Student's t test against 0.
+
+    The p-value is 1 for fewer than two pairs. If all log-ratios are equal, it is 1 if they are 0, else 0.
+    """
     pairs = len(log_ratios)
     if pairs < 2:
         estimate = log_ratios[0] if pairs else 0.0
         if not math.isfinite(estimate):
             raise ValueError("a log-ratio is not finite")
         return estimate, 1.0
-    moments = interval(log_ratios, SECONDARY_Q)
-    if moments.sd == 0:
-        return moments.estimate, float(log_ratios[0] == 0)
-    t = moments.estimate / (moments.sd / math.sqrt(pairs))
-    return moments.estimate, min(1.0, 2 * float(stdtr(pairs - 1, -abs(t))))
+    t_interval = interval(log_ratios, SECONDARY_Q)  # for its mean and standard deviation
+    mean, sd = t_interval.estimate, t_interval.sd
+    if sd == 0:
+        return mean, 1.0 if log_ratios[0] == 0 else 0.0
+    t = mean / (sd / math.sqrt(pairs))
+    return mean, min(1.0, 2 * float(stdtr(pairs - 1, -abs(t))))

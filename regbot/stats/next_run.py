@@ -26,22 +26,21 @@ NEGLIGIBLE = 1e-5
 """Groups of hypotheses with a smaller probability are ignored in the choice of the next run."""
 
 SPLIT_QUANTILES = (0.1, 0.25, 0.4, 0.6, 0.75, 0.9)
+"""Candidate points split the posterior of all hypotheses in half or at these quantiles."""
 SPLIT_GROUPS = 5
-"""Candidate points split all hypotheses in half or at the quantiles ``SPLIT_QUANTILES`` of the posterior, or split one
-of the ``SPLIT_GROUPS`` likeliest groups in half.
-"""
+"""Candidate points also split each of this many likeliest groups of hypotheses in half."""
 
 BETWEEN_SHARES = (0.5, 0.25, 0.75)
 """Shares of the prior probability at which points between the ends are run, most important first."""
 
 NEAR_SHARE = 1 / 8
-"""A point stands in for a share if its prior probability differs from the share by at most this value, half of the
-distance between two shares. In a range with few points, the nearest point between the ends stands in even if it is
-farther away.
+"""A point is near one of ``BETWEEN_SHARES`` if the prior probability that it is affected differs from the share by at
+most this value, half of the distance between two shares. In a range with few points, the nearest point between the ends
+counts as near even if it is farther away.
 """
 LOWEST_CHANCE = 0.15
-"""A point stands in for a share only if its chance to give a value is at least this. After three failures around a
-point, its chance is an eighth.
+"""A point may be run for one of ``BETWEEN_SHARES`` only if its chance to give a value is at least this. After three
+failures around a point, its chance is an eighth.
 """
 
 IMAGINED_OUTCOMES = 6
@@ -50,6 +49,7 @@ show.
 """
 
 _NODES, _NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
+"""Nodes and weights of Gauss-Hermite quadrature, for means over a standard normal distribution."""
 
 
 def choose_next_run(
@@ -64,6 +64,8 @@ def choose_next_run(
 ) -> int:
     """Return the point to run next in ``stratum``: the one with the most expected information per cost.
 
+    The first two runs of a stratum are the two ends. If the noise is not known, the ends are repeated until it is.
+
     ``chances``: [points] the chance that a run of the point gives a value; 0 if the point cannot be measured.
     ``pending``: runs that have not ended; their values are ignored. ``costs``: [points] cost of a run, in any unit;
     None means equal costs. Raises ValueError if no point can be measured.
@@ -76,17 +78,18 @@ def choose_next_run(
     if opening := _opening_points(model, chances, begun_points, ended_runs):
         return opening[0]
     if not is_noise_known(model, [*samples, *pending]):
-        return min((int(points[-1]), int(points[0])), key=begun_points.count)
+        good_end, bad_end = int(points[0]), int(points[-1])
+        return min((bad_end, good_end), key=begun_points.count)  # the end with fewer runs
     beliefs = group_posterior(model, samples)
     candidates = _candidate_points(model, beliefs, chances)
-    gains = np.zeros(len(candidates))
-    for imagined in imagine_outcomes(model, samples, pending, seed):
-        later_beliefs = group_posterior(model, [*samples, *imagined]) if imagined else beliefs
-        gains += _information_gain(model, later_beliefs, stratum, candidates)
-    gains *= chances[candidates]
+    summed_gains = np.zeros(len(candidates))
+    for outcome in imagine_outcomes(model, samples, pending, seed):
+        later_beliefs = group_posterior(model, [*samples, *outcome]) if outcome else beliefs
+        summed_gains += _information_gain(model, later_beliefs, stratum, candidates)
+    worth = summed_gains * chances[candidates]
     if costs is not None:
-        gains = gains / costs[candidates]
-    return int(candidates[int(np.argmax(gains))])
+        worth = worth / costs[candidates]
+    return int(candidates[int(np.argmax(worth))])
 
 
 def _opening_points(
@@ -94,14 +97,16 @@ def _opening_points(
 ) -> list[int]:
     """Return points for the first runs of a stratum, best first: the good end, the bad end, then points in between.
 
-    Returns [] if two or more runs of the stratum have ended.
+    ``begun_points`` has the point of every run of the stratum that has begun; these points are left out. If nothing is
+    left, the result is the end with fewer runs. Returns [] if two or more runs of the stratum have ended.
     """
     if ended_runs >= 2:
         return []
     points = np.flatnonzero(chances)
     ends = [int(points[0]), int(points[-1])]
     order = [*dict.fromkeys((*ends, *_points_between(model, chances).values()))]
-    return [point for point in order if point not in begun_points] or [min(ends, key=begun_points.count)]
+    new_points = [point for point in order if point not in begun_points]
+    return new_points or [min(ends, key=begun_points.count)]
 
 
 def runs_before_none(
@@ -111,7 +116,7 @@ def runs_before_none(
     chances: Floats | Bools,
     pending: Sequence[Sample] = (),
 ) -> list[int]:
-    """Return the points to run in ``stratum`` before a search may answer "none".
+    """Return the points to run in ``stratum`` before a search may answer "none", that is, no culprit.
 
     A slowdown that a later commit removed does not show at the ends. So points between the ends must be run, at a
     quarter, a half and three quarters of the prior probability. A run says something about its point only if its
@@ -121,19 +126,20 @@ def runs_before_none(
     points = np.flatnonzero(chances)
     if not points.size:
         return []
-    good = int(points[0])
-    strata_with_good = {sample.stratum for sample in samples if sample.point == good}
-    done = {sample.point for sample in samples if sample.stratum in strata_with_good}
-    done |= {sample.point for sample in pending}
-    between = [point for point in dict.fromkeys(_points_between(model, chances).values()) if point not in done]
-    level_runs = (*samples, *pending)
-    if between and not any(sample.stratum == stratum and sample.point == good for sample in level_runs):
-        return [good, *between]
-    return between
+    good_end = int(points[0])
+    strata_with_good_end = {sample.stratum for sample in samples if sample.point == good_end}
+    measured = {sample.point for sample in samples if sample.stratum in strata_with_good_end}
+    measured_or_pending = measured | {sample.point for sample in pending}
+    points_between = dict.fromkeys(_points_between(model, chances).values())
+    missing = [point for point in points_between if point not in measured_or_pending]
+    has_good_end = any(sample.stratum == stratum and sample.point == good_end for sample in (*samples, *pending))
+    if missing and not has_good_end:
+        return [good_end, *missing]
+    return missing
 
 
 def unmeasured_shares(model: CulpritModel, chances: Floats | Bools) -> list[float]:
-    """Return the shares of the prior probability near which no point can be measured.
+    """Return those of ``BETWEEN_SHARES`` near which no point can be measured.
 
     Returns [] if there is no point between the ends. ``chances``: as in ``choose_next_run``.
     """
@@ -146,51 +152,62 @@ def unmeasured_shares(model: CulpritModel, chances: Floats | Bools) -> list[floa
 def _points_between(model: CulpritModel, chances: Floats | Bools) -> dict[float, int]:
     """Return, for each of ``BETWEEN_SHARES``, a point between the ends near this share of the prior probability.
 
-    A share is left out if no point near it can be measured. A point with a small chance is replaced by another near
-    point with a larger chance.
+    For example, the point for the share 0.5 contains the culprit with a prior probability of about one half. A share is
+    left out if no point near it can be measured. A point with a small chance is replaced by another near point with a
+    larger chance.
     """
-    reach = (model.prior.astype(np.float32) @ model.contains)[1:-1]  # without the ends
-    if not reach.size:
+    inner_chances = np.asarray(chances[1:-1], dtype=float)  # without the two ends
+    # [inner points] Prior probability that the point contains the culprit, given that there is one.
+    affected_share = (model.prior.astype(np.float32) @ model.contains)[1:-1]
+    if not affected_share.size:
         return {}
-    reach = reach / model.prior.sum()
+    affected_share = affected_share / model.prior.sum()
     points = {}
     for share in BETWEEN_SHARES:
-        distance = np.abs(reach - share)
+        distance = np.abs(affected_share - share)
         is_near = distance <= max(NEAR_SHARE, distance.min()) + 1e-6
-        usable = is_near & (np.asarray(chances[1:-1], dtype=float) >= LOWEST_CHANCE)
-        if usable.any():
-            points[share] = 1 + int(np.argmax(usable * chances[1:-1] * (1 - distance)))
+        is_usable = is_near & (inner_chances >= LOWEST_CHANCE)
+        if is_usable.any():
+            points[share] = 1 + int(np.argmax(is_usable * inner_chances * (1 - distance)))
     return points
 
 
 def split_worth(part: Floats, total: float) -> Floats:
-    """Return the worth of a split of the probability ``total`` into ``part`` and the rest, which is largest for halves.
+    """Return how much a split of the probability ``total`` into ``part`` and the rest is worth. A split into halves is
+    worth most.
 
-    It is proportional to the probability that the culprit and another draw from the same distribution are on different
-    sides.
+    The worth is proportional to the probability that the culprit and another draw from the same distribution are on
+    different sides of the split.
     """
-    worth: Floats = part * (total - part)
+    rest = total - part
+    worth: Floats = part * rest
     return worth
 
 
 def _candidate_points(model: CulpritModel, beliefs: GroupPosterior, chances: Floats | Bools) -> NDArray[np.intp]:
-    """Return points that may be informative: measured points, and points that split the hypotheses."""
+    """Return points that may be informative: the ends, measured points, and points that split the hypotheses.
+
+    The posterior of all hypotheses is split in half and at ``SPLIT_QUANTILES``. Each of the likeliest groups is split
+    in half.
+    """
     available_points = np.flatnonzero(chances)
+    available_chances = chances[available_points]
     group_mass = beliefs.posterior.sum(axis=(1, 2))
-    all_groups = split_groups(model, beliefs.labels, group_mass, beliefs.prior)
+    all_hypotheses = split_groups(model, beliefs.labels, group_mass, beliefs.prior)
     likeliest_groups = [int(group) for group in np.argsort(-group_mass)[:SPLIT_GROUPS]]
-    rows = [all_groups, *(np.where(beliefs.labels == group, model.prior, 0.0) for group in likeliest_groups)]
-    reach = (np.array(rows, dtype=np.float32) @ model.contains)[:, available_points]  # [1 + groups, points]
-    chosen = {
-        int(available_points[0]),
-        int(available_points[-1]),
-        *np.intersect1d(beliefs.strata.points, available_points).tolist(),
-    }
-    for number, row in enumerate(reach):
-        total = float(rows[number].sum())
-        chosen.add(int(available_points[int(np.argmax(chances[available_points] * split_worth(row, total)))]))
-        for share in SPLIT_QUANTILES if number == 0 else ():
-            chosen.add(int(available_points[int(np.argmin(np.abs(row - share * total)))]))
+    of_groups = [np.where(beliefs.labels == group, model.prior, 0.0) for group in likeliest_groups]
+    distributions = [all_hypotheses, *of_groups]  # probabilities of the hypotheses, not normalised
+    # [distributions, points] Probability of the hypotheses that affect the point.
+    affected_mass = (np.array(distributions, dtype=np.float32) @ model.contains)[:, available_points]
+    positions = {0, len(available_points) - 1}  # the two ends, as indices of ``available_points``
+    for distribution, mass in zip(distributions, affected_mass, strict=True):
+        worth = available_chances * split_worth(mass, float(distribution.sum()))
+        positions.add(int(np.argmax(worth)))
+    total = float(all_hypotheses.sum())
+    for quantile in SPLIT_QUANTILES:
+        positions.add(int(np.argmin(np.abs(affected_mass[0] - quantile * total))))
+    measured_points = np.intersect1d(beliefs.strata.points, available_points).tolist()
+    chosen = {*measured_points, *(int(available_points[position]) for position in positions)}
     return np.array(sorted(chosen), dtype=np.intp)
 
 
@@ -198,43 +215,46 @@ def _information_gain(model: CulpritModel, beliefs: GroupPosterior, stratum: str
     """Return [points] the mutual information, in nats, between the hypothesis and the value of a run at each of
     ``points``.
 
-    The value of a run under a group of hypotheses is approximated by two Gaussians: one for the case that the point is
-    affected, one for the case that it is not.
+    The value of a run is a mixture of Gaussians. Each group of hypotheses has two: one for the case that the point is
+    not affected, one for the case that it is. "No culprit" has one. Groups of negligible probability are left out.
     """
     group_mass = beliefs.posterior.sum(axis=(1, 2))
     group_ids = np.flatnonzero(group_mass > NEGLIGIBLE)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        # distribution of the effect in each group
-        spread = beliefs.posterior[group_ids].sum(axis=2) / group_mass[group_ids, None]
     if not group_ids.size:
         return np.zeros(len(points))
+    # Mean and variance of the effect in each group, over the Gaussians of the effect's posterior.
+    component_weights = beliefs.posterior[group_ids].sum(axis=2) / group_mass[group_ids, None]
+    mean, var = beliefs.effect_mean[group_ids], beliefs.effect_var[group_ids]
+    group_effect = (component_weights * mean).sum(axis=1)
+    mean_square = (component_weights * (mean**2 + var)).sum(axis=1)
+    group_effect_var = np.maximum(mean_square - group_effect**2, 0.0)
+    # The mixture: first all groups with the point not affected, then all groups with it affected, then no culprit.
     hits = model.contains[beliefs.first[group_ids]][:, beliefs.strata.points].astype(float)
     level, share, level_var = _stratum_level(beliefs, hits, stratum)
-    mean, var = beliefs.effect_mean[group_ids], beliefs.effect_var[group_ids]
-    means, variances = [], []
-    # The level already includes the part ``share`` of the effect, because some runs in the level are affected.
-    for shift in (-share, 1 - share):
-        centre = (spread * mean).sum(axis=1)
-        square = (spread * (mean**2 + var)).sum(axis=1)
-        means.append(level + shift * centre)
-        variances.append(beliefs.noise**2 + level_var + shift**2 * np.maximum(square - centre**2, 0.0))
-    all_means = np.concatenate([*means, [level]])
-    all_vars = np.concatenate([*variances, [beliefs.noise**2 + level_var]])
-    fractions = np.array([_affected_share(model, beliefs, int(point), group_ids) for point in points])
+    run_var = beliefs.noise**2 + level_var  # without the uncertainty of the effect
+    # The level already includes the part ``share`` of the effect, because some runs in the level are affected. A run
+    # therefore differs from the level by this multiple of the effect:
+    if_unaffected, if_affected = -share, 1 - share
+    means = np.concatenate([level + if_unaffected * group_effect, level + if_affected * group_effect, [level]])
+    variances = np.concatenate(
+        [run_var + if_unaffected**2 * group_effect_var, run_var + if_affected**2 * group_effect_var, [run_var]]
+    )
+    affected_shares = np.array([_affected_share(model, beliefs, int(point), group_ids) for point in points])
     weights = np.concatenate(
         [
-            group_mass[group_ids] * (1 - fractions),
-            group_mass[group_ids] * fractions,
+            group_mass[group_ids] * (1 - affected_shares),
+            group_mass[group_ids] * affected_shares,
             np.full((len(points), 1), beliefs.no_culprit),
         ],
         axis=1,
-    )
-    values = (all_means[:, None] + np.sqrt(all_vars)[:, None] * _NODES).reshape(-1)
-    log_density = -((values - all_means[:, None]) ** 2) / (2 * all_vars[:, None]) - np.log(all_vars)[:, None] / 2
+    )  # [points, Gaussians]
+    # Mutual information: the mean, over the Gaussians, of log(density of the Gaussian / density of the mixture).
+    values = (means[:, None] + np.sqrt(variances)[:, None] * _NODES).reshape(-1)
+    log_density = -((values - means[:, None]) ** 2) / (2 * variances[:, None]) - np.log(variances)[:, None] / 2
     # Mean log density of each Gaussian under itself. It leaves out the same constant as ``log_density``.
-    own_log_density = -np.log(all_vars) / 2 - 0.5
-    mixture = np.maximum(weights @ np.exp(log_density), 1e-300)
-    mixture_log_density = np.log(mixture).reshape(len(points), len(all_means), -1)
+    own_log_density = -np.log(variances) / 2 - 0.5
+    mixture_density = np.maximum(weights @ np.exp(log_density), 1e-300)
+    mixture_log_density = np.log(mixture_density).reshape(len(points), len(means), -1)
     expected_log_density = mixture_log_density @ (_NODE_WEIGHTS / _NODE_WEIGHTS.sum())
     gain: Floats = (weights * (own_log_density - expected_log_density)).sum(axis=1) / weights.sum(axis=1)
     return np.maximum(gain, 0.0)
@@ -242,18 +262,23 @@ def _information_gain(model: CulpritModel, beliefs: GroupPosterior, stratum: str
 
 def _stratum_level(beliefs: GroupPosterior, hits: Floats, stratum: str) -> tuple[float, Floats, float]:
     """Return the mean value of a stratum, the share of affected runs in that mean for each group, and the variance of
-    the mean.
+    the mean. Nothing is known about the level of a stratum without runs, so its variance is very large.
+
+    ``hits``: [groups, measured points] 1 if the group affects the point.
     """
     strata = beliefs.strata
-    row = strata.names.index(stratum) if stratum in strata.names else None
-    runs = float(strata.counts[row].sum()) if row is not None else 0.0
-    level = float(strata.sums[row].sum()) / runs if row is not None else 0.0
-    share = hits @ strata.counts[row] / runs if row is not None else np.zeros(len(hits))
-    return level, share, beliefs.noise**2 / runs if runs else 1e6 * beliefs.noise**2
+    if stratum not in strata.names:
+        return 0.0, np.zeros(len(hits)), 1e6 * beliefs.noise**2
+    row = strata.names.index(stratum)
+    run_weight = float(strata.counts[row].sum())
+    level = float(strata.sums[row].sum()) / run_weight
+    affected_share = hits @ strata.counts[row] / run_weight
+    return level, affected_share, beliefs.noise**2 / run_weight
 
 
 def _affected_share(model: CulpritModel, beliefs: GroupPosterior, point: int, group_ids: NDArray[np.intp]) -> Floats:
-    """Return [groups] the share of each group's prior mass that belongs to hypotheses that affect ``point``."""
+    """Return, for each group of ``group_ids``, the share of its prior probability that belongs to hypotheses which
+    affect ``point``."""
     affected_mass = np.bincount(
         beliefs.labels, weights=model.prior * model.affected[:, point], minlength=len(beliefs.prior)
     )
@@ -265,32 +290,39 @@ def _affected_share(model: CulpritModel, beliefs: GroupPosterior, point: int, gr
 def imagine_outcomes(
     model: CulpritModel, samples: Sequence[Sample], pending: Sequence[Sample], seed: int
 ) -> list[list[Sample]]:
-    """Return outcomes of the pending runs, drawn from the posterior. Returns one empty outcome if no run is pending."""
+    """Return ``IMAGINED_OUTCOMES`` outcomes of the pending runs, drawn from the posterior. An outcome has one sample
+    for each pending run. Returns one empty outcome if no run is pending.
+
+    For each outcome a hypothesis is drawn first, then the effect, then the values of the runs.
+    """
     if not pending:
         return [[]]
     beliefs = group_posterior(model, samples)
-    probabilities = np.append(
-        split_groups(model, beliefs.labels, beliefs.posterior.sum(axis=(1, 2)), beliefs.prior), beliefs.no_culprit
-    )
-    middle = math.fsum(sample.value for sample in samples) / len(samples) if samples else 0.0
+    group_mass = beliefs.posterior.sum(axis=(1, 2))
+    culprit_probabilities = split_groups(model, beliefs.labels, group_mass, beliefs.prior)
+    probabilities = np.append(culprit_probabilities, beliefs.no_culprit)
+    cumulative = np.cumsum(probabilities) / probabilities.sum()
+    no_culprit = len(model.prior)  # index of "no culprit" in ``probabilities``, after all hypotheses
+    # ``group_posterior`` subtracts the mean of all values.
+    mean_value = math.fsum(sample.value for sample in samples) / len(samples) if samples else 0.0
     rng = np.random.default_rng([seed, len(samples), len(pending)])
     summary = posterior(model, samples)
     hits = model.contains[:, beliefs.strata.points].astype(float)
     outcomes = []
+    # The quantiles of the posterior are evenly spaced, with one random offset.
     for quantile in (np.arange(IMAGINED_OUTCOMES) + rng.random()) / IMAGINED_OUTCOMES:
-        truth = min(
-            int(np.searchsorted(np.cumsum(probabilities) / probabilities.sum(), quantile)), len(probabilities) - 1
-        )
-        effect = max(0.0, rng.normal(summary.effect, summary.effect_sd)) if truth < len(model.prior) else 0.0
+        hypothesis = min(int(np.searchsorted(cumulative, quantile)), no_culprit)
+        effect = max(0.0, rng.normal(summary.effect, summary.effect_sd)) if hypothesis != no_culprit else 0.0
         outcome = []
         level_errors: dict[str, float] = {}  # error of each stratum's level, shared by all runs of the stratum
         for run in pending:
-            affected_points = hits[truth : truth + 1] if effect else np.zeros((1, len(beliefs.strata.points)))
+            has_effect = effect > 0
+            affected_points = hits[hypothesis : hypothesis + 1] if has_effect else np.zeros((1, hits.shape[1]))
             level, share, var = _stratum_level(beliefs, affected_points, run.stratum)
-            slowdown = effect * (bool(effect) and bool(model.affected[truth, run.point]))
+            slowdown = effect if has_effect and model.affected[hypothesis, run.point] else 0.0
             level_error = level_errors.setdefault(run.stratum, rng.normal(0, math.sqrt(var)))
             value = level - effect * float(share[0]) + level_error + slowdown + rng.normal(0, beliefs.noise)
-            outcome.append(Sample(run.point, middle + value, run.stratum))
+            outcome.append(Sample(run.point, mean_value + value, run.stratum))
         outcomes.append(outcome)
     return outcomes
 

@@ -25,12 +25,12 @@ OUTLIER_SCALE = 10.0
 """Standard deviation of an outlier, divided by that of another run."""
 
 MIN_SET_SHARE = 0.02
-"""Sets of outliers with a smaller share of the evidence are left out. If a set takes a run as an outlier that fits as
-well as the others, its share is about 0.003, and it hardly changes the posterior.
+"""Sets of outliers with a smaller share of the evidence are left out. For example, a set with one outlier that fits as
+well as the other runs has a share of about 0.003, and hardly changes the posterior.
 """
 
 MOST_SETS = 8
-"""Maximum number of sets in the posterior, and of sets that are tried with one more outlier."""
+"""Maximum number of sets in the posterior, and of sets that each step of the search extends by one more outlier."""
 
 MOST_OUTLIERS = 8
 """Maximum number of outliers in a set."""
@@ -50,32 +50,40 @@ class RunTable:
 
     @cached_property
     def can_be_outlier(self) -> Bools:
-        """[runs] False for the only run of a stratum, which has no information in either case."""
-        shared: Bools = np.bincount(self.stratum_rows, minlength=len(self.strata))[self.stratum_rows] > 1
-        return shared
+        """[runs] False for the only run of a stratum. It is compared with no other run, so it shows nothing, whether it
+        is an outlier or not."""
+        runs_of_stratum = np.bincount(self.stratum_rows, minlength=len(self.strata))
+        has_other_runs: Bools = runs_of_stratum[self.stratum_rows] > 1
+        return has_other_runs
 
     @property
     def freedom(self) -> int:
-        """Number of runs minus number of strata."""
+        """Degrees of freedom of the values: number of runs minus number of strata, because each stratum has a level of
+        its own."""
         return len(self.values) - len(self.strata)
 
     def sum_strata(self, weights: Floats) -> "StratumSums":
-        """Return the sums of the runs. ``weights``: [sets, runs]."""
-        shape = len(self.strata), len(self.points)
+        """Return the weighted sums over the runs, for several weightings. ``weights``: [sets, runs]."""
+        strata, points = len(self.strata), len(self.points)
         runs = np.arange(len(self.values))
-        cells, rows = np.zeros((len(runs), math.prod(shape))), np.zeros((len(runs), len(self.strata)))
-        cells[runs, self.stratum_rows * shape[1] + self.point_columns] = 1
-        rows[runs, self.stratum_rows] = 1
-        counts, sums = ((part @ cells).reshape(len(weights), *shape) for part in (weights, weights * self.values))
-        return StratumSums(counts, sums, (weights * self.values**2) @ rows)
+        # Indicator matrices: in which cell (stratum and point) and in which stratum each run is.
+        in_cell, in_stratum = np.zeros((len(runs), strata * points)), np.zeros((len(runs), strata))
+        in_cell[runs, self.stratum_rows * points + self.point_columns] = 1
+        in_stratum[runs, self.stratum_rows] = 1
+        return StratumSums(
+            counts=(weights @ in_cell).reshape(len(weights), strata, points),
+            sums=((weights * self.values) @ in_cell).reshape(len(weights), strata, points),
+            squares=(weights * self.values**2) @ in_stratum,
+        )
 
 
 class StratumSums(NamedTuple):
-    """Sufficient statistics of the runs: sums of weights and of weighted values."""
+    """Sufficient statistics of the runs, for several sets of outliers."""
 
     counts: Floats
+    """[sets, strata, points] Sums of weights."""
     sums: Floats
-    """[sets, strata, points]"""
+    """[sets, strata, points] Sums of weighted values."""
     squares: Floats
     """[sets, strata] Sums of weighted squares."""
 
@@ -102,7 +110,7 @@ class InnerProducts(NamedTuple):
 
 
 def outlier_weights(outliers: Bools) -> Floats:
-    """Return the weights of runs: 1, or that of an outlier."""
+    """Return [sets, runs] the weight of each run: 1, or 1 / ``OUTLIER_SCALE``^2 for an outlier."""
     return np.where(outliers, OUTLIER_SCALE**-2, 1.0)
 
 
@@ -112,18 +120,19 @@ def inner_products(table: RunTable, hits: Floats, outliers: Bools) -> InnerProdu
     ``hits``: [groups, measured points] 1 where the group affects the point. ``outliers``: [sets, runs].
     """
     stratum_sums = table.sum_strata(outlier_weights(outliers))
-    runs, totals = stratum_sums.counts.sum(axis=2), stratum_sums.sums.sum(axis=2)  # [sets, strata]
-    affected = stratum_sums.counts @ hits.T  # [sets, strata, groups]: weight of the runs at affected points
-    with_values = stratum_sums.sums @ hits.T
-    a_a = (affected - affected**2 / runs[:, :, None]).sum(axis=1)
-    a_y = (with_values - affected * (totals / runs)[:, :, None]).sum(axis=1)
-    y_y = (stratum_sums.squares - totals**2 / runs).sum(axis=1)
+    weights, totals = stratum_sums.counts.sum(axis=2), stratum_sums.sums.sum(axis=2)  # [sets, strata]
+    affected_weights = stratum_sums.counts @ hits.T  # [sets, strata, groups] over the runs at affected points
+    affected_totals = stratum_sums.sums @ hits.T
+    # Subtracting the mean of each stratum turns sum(x y) into sum(x y) - sum(x) sum(y) / sum(weights).
+    a_a = (affected_weights - affected_weights**2 / weights[:, :, None]).sum(axis=1)
+    a_y = (affected_totals - affected_weights * (totals / weights)[:, :, None]).sum(axis=1)
+    y_y = (stratum_sums.squares - totals**2 / weights).sum(axis=1)
     # ``log_odds`` is for one outlier in place of a usual run: the ratio of both probabilities, and the factor 1 /
     # OUTLIER_SCALE of an outlier's density. The second term of ``log_prior`` is the integral over the level of each
     # stratum, which is larger if the runs of the stratum have less weight.
     log_odds = math.log(OUTLIER_SHARE / (1 - OUTLIER_SHARE) / OUTLIER_SCALE)
-    log_prior = outliers.sum(axis=1) * log_odds - np.log(runs).sum(axis=1) / 2
-    return InnerProducts(np.maximum(a_a, 0.0), a_y, np.maximum(y_y, 0.0), log_prior)
+    log_prior = outliers.sum(axis=1) * log_odds - np.log(weights).sum(axis=1) / 2
+    return InnerProducts(affected=np.maximum(a_a, 0.0), slope=a_y, residual=np.maximum(y_y, 0.0), log_prior=log_prior)
 
 
 class EvidenceTerms(NamedTuple):
@@ -135,36 +144,39 @@ class EvidenceTerms(NamedTuple):
     """[groups + 1] Logarithm of the prior probability of each group. The last value is for no culprit."""
     noises: Floats
     log_noise_prior: Floats
-    """[noises]"""
+    """[noises] Possible standard deviations of a run, and the logarithms of their prior probabilities."""
     smallest: float
     largest: float
-    """Limits of the effect."""
+    """Limits of the effect, as log-ratios."""
 
 
 def plausible_sets(table: RunTable, terms: EvidenceTerms) -> Bools:
-    """Return [sets, runs] the sets of outliers with a noticeable share of the evidence, the empty set included.
+    """Return [sets, runs] the sets of outliers with a share of the evidence of at least ``MIN_SET_SHARE``, and the
+    empty set.
 
-    Starting from the empty set, each set with a noticeable share is tried with one more outlier.
+    The search starts from the empty set. Each step extends the best sets of the step before by one more outlier.
     """
-    tried = np.zeros((1, len(table.values)), dtype=bool)
+    tried = np.zeros((1, len(table.values)), dtype=bool)  # the empty set
     evidence = approximate_evidence(table, terms, tried)
-    newest = tried
+    sets_to_extend = tried
     for _ in range(MOST_OUTLIERS):
-        larger = _add_one_outlier(newest, table.can_be_outlier)
+        larger = _add_one_outlier(sets_to_extend, table.can_be_outlier)
         if not len(larger):
             break
         larger_evidence = approximate_evidence(table, terms, larger)
         tried, evidence = np.concatenate([tried, larger]), np.concatenate([evidence, larger_evidence])
-        least = _log_sum(evidence) + math.log(MIN_SET_SHARE)
-        newest = larger[np.argsort(-larger_evidence, kind="stable")[:MOST_SETS]]
-        newest = newest[: int((larger_evidence >= least).sum())]
-    order = np.argsort(-evidence[1:], kind="stable")[: MOST_SETS - 1] + 1
-    kept = order[evidence[order] >= _log_sum(evidence) + math.log(MIN_SET_SHARE)]
+        min_evidence = _log_sum(evidence) + math.log(MIN_SET_SHARE)
+        best_first = np.argsort(-larger_evidence, kind="stable")
+        plausible_count = int((larger_evidence >= min_evidence).sum())
+        sets_to_extend = larger[best_first[: min(MOST_SETS, plausible_count)]]
+    # Keep the empty set, which is row 0, and the best of the others.
+    best_others = np.argsort(-evidence[1:], kind="stable")[: MOST_SETS - 1] + 1
+    kept = best_others[evidence[best_others] >= _log_sum(evidence) + math.log(MIN_SET_SHARE)]
     return tried[[0, *kept]]
 
 
 def _add_one_outlier(sets: Bools, can_be_outlier: Bools) -> Bools:
-    """Return every set with every further run as an outlier, each result once."""
+    """Return all sets that have one outlier more than one of ``sets``, without duplicates."""
     rows, runs = np.nonzero(~sets & can_be_outlier)
     larger = sets[rows]
     larger[np.arange(len(rows)), runs] = True
@@ -175,11 +187,12 @@ def _add_one_outlier(sets: Bools, can_be_outlier: Bools) -> Bools:
 def approximate_evidence(table: RunTable, terms: EvidenceTerms, outliers: Bools) -> Floats:
     """Return [sets] the logarithm of the approximate evidence of each set, up to a constant.
 
-    The effect is integrated by Laplace's method, under a prior that is flat on the log scale.
+    The effect is integrated by Laplace's method, under a prior that is flat on the log scale: the likelihood at the
+    best effect is multiplied by the width of the likelihood's peak, as a share of the prior's width.
     """
     fit = inner_products(table, terms.hits, outliers)
     variances = terms.noises**2
-    scale = (
+    log_unaffected = (
         terms.log_noise_prior
         - table.freedom * np.log(terms.noises)
         - fit.residual[:, None] / (2 * variances)
@@ -187,15 +200,20 @@ def approximate_evidence(table: RunTable, terms: EvidenceTerms, outliers: Bools)
     )  # [sets, noises]
     affected, slope = fit.affected[:, :, None], fit.slope[:, :, None]
     with np.errstate(divide="ignore", invalid="ignore"):
-        best = np.clip(np.where(affected > 0, slope / affected, terms.smallest), terms.smallest, terms.largest)
-        width = np.log(2 * math.pi * variances / affected) / 2 - np.log(best * math.log(terms.largest / terms.smallest))
-    gain = (slope * best - affected * best**2 / 2) / variances + np.minimum(width, 0.0)  # [sets, groups, noises]
-    by_group = scale[:, None, :] + terms.log_group_prior[:-1, None] + gain
-    with_none = np.concatenate([by_group, (scale + terms.log_group_prior[-1])[:, None, :]], axis=1)
-    return _log_sum_rows(with_none.reshape(len(outliers), -1))
+        unclipped = np.where(affected > 0, slope / affected, terms.smallest)
+        best_effect = np.clip(unclipped, terms.smallest, terms.largest)
+        log_peak_width = np.log(2 * math.pi * variances / affected) / 2
+        log_width_share = log_peak_width - np.log(best_effect * math.log(terms.largest / terms.smallest))
+    log_likelihood_ratio = (slope * best_effect - affected * best_effect**2 / 2) / variances
+    gain = log_likelihood_ratio + np.minimum(log_width_share, 0.0)  # [sets, groups, noises]
+    by_group = log_unaffected[:, None, :] + terms.log_group_prior[:-1, None] + gain
+    no_culprit = log_unaffected + terms.log_group_prior[-1]
+    with_no_culprit = np.concatenate([by_group, no_culprit[:, None, :]], axis=1)
+    return _log_sum_rows(with_no_culprit.reshape(len(outliers), -1))
 
 
 def _log_sum_rows(logs: Floats) -> Floats:
+    """Return log(sum(exp(row))) for each row, without overflow."""
     top = logs.max(axis=1, keepdims=True)
     result: Floats = top[:, 0] + np.log(np.exp(logs - top).sum(axis=1))
     return result

@@ -44,14 +44,15 @@ LOOK_ALPHA = 0.0204
 """
 
 WIDENINGS = {4: 1.3, 8: 1.2, 12: 1.05}
-"""Factor of the half width of a t interval at each look. If neighbouring pairs are correlated by 0.2, the t interval is
-too narrow by a factor of 1.23 at every look. The last look has a smaller factor, because no further pairs could make
-up for the loss of power. Together the three factors keep the error of a session below 3.5%
-(``benchmarks/error_rates.py``).
+"""By which factor each look multiplies the half width of its t interval, by the number of pairs at the look.
+
+If neighbouring pairs are correlated by 0.2, the t interval is too narrow by a factor of 1.23 at every look. The last
+look has a smaller factor, because no further pairs could make up for the loss of power. Together the three factors keep
+the error of a session below 3.5% (``benchmarks/error_rates.py``).
 """
 
 POWER = 0.8
-"""Probability with which the pairs prove an effect of the size ``mde``."""
+"""Probability with which the pairs prove a slowdown of the size ``mde``, the minimum detectable effect."""
 
 PASSING: tuple[Decision, ...] = ("no_change", "improved")
 """Decisions by which head passes."""
@@ -62,12 +63,12 @@ MAX_PAIRS = 1000
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Positive limits on the log scale. An interval within +-``delta`` proves no change; an interval above ``eps``
-    proves a regression.
-    """
+    """Positive limits of log-ratios."""
 
     delta: float
+    """An interval within +-``delta`` proves that the step time has not changed."""
     eps: float
+    """An interval above ``eps`` proves a regression, an interval below -``eps`` an improvement."""
 
     def __post_init__(self) -> None:
         for name, value in (("delta", self.delta), ("eps", self.eps)):
@@ -76,7 +77,10 @@ class Thresholds:
 
     @classmethod
     def from_percent(cls, threshold_pct: float, indifference_pct: float) -> "Thresholds":
-        """Convert percentages of the ratio: 2 means 1.02 times the step time, or 1 / 1.02 times for a speed-up."""
+        """Return the limits on the log scale. ``threshold_pct`` becomes delta, ``indifference_pct`` becomes eps.
+
+        For example, 2 percent means 1.02 times the step time for a slowdown, and 1 / 1.02 times for a speed-up.
+        """
         return cls(delta=math.log1p(threshold_pct / 100), eps=math.log1p(indifference_pct / 100))
 
 
@@ -92,36 +96,34 @@ class Bounds(Protocol):
 
 @dataclass(frozen=True)
 class Interval:
-    """Two-sided confidence interval of the mean log-ratio at level 1 - ``alpha``.
-
-    ``sd`` is the standard deviation of one pair's log-ratio, estimated or known. An estimated sd of 0 means that all
-    pairs agree to the last bit; the interval is then a point. That is correct for numbers without noise, such as counts
-    or a simulator's output. For measured times it is a sign of copied files.
-
-    ``trimmed`` is the number of pairs that are left out at each end, because some launches are far slower than the
-    others. ``sd`` is then the standard error times sqrt(pairs), so that the slow launches do not count in it.
-
-    ``luck_sd`` is the standard deviation that the luck of the arms adds to the estimate (``arm_luck``). The interval is
-    widened by it. ``sd`` does not include it.
-    """
+    """Two-sided confidence interval of the mean log-ratio at level 1 - ``alpha``."""
 
     estimate: float
     low: float
     high: float
     sd: float
+    """Standard deviation of one pair's log-ratio, estimated or known. If slow launches were left out, it is the
+    standard error times sqrt(pairs), so that they do not count in it.
+
+    An estimated sd of 0 means that all pairs agree to the last bit; the interval is then a point. That is correct for
+    numbers without noise, such as counts or a simulator's output. For measured times it is a sign of copied files.
+    """
     pairs: int
     alpha: float
     trimmed: int = 0
+    """Number of pairs that are left out at each end, because some launches are far slower than the others."""
     luck_sd: float = 0.0
+    """Standard deviation that the luck of the arms adds to the estimate (``arm_luck``). The interval is widened by it.
+    ``sd`` does not include it."""
 
 
 @dataclass(frozen=True)
 class SequentialTest:
-    """Result of the looks so far. ``tests`` has the decision and the interval of each summary at the last look."""
+    """Result of the looks so far."""
 
     decision: Decision
     pairs: int
-    """Pairs used at the last look."""
+    """Number of pairs that the last look used."""
     look: int
     """Number of the last look, from 1. It is 0 for look 0, and for a single look with a known sd at fewer pairs than
     the first look needs.
@@ -129,6 +131,7 @@ class SequentialTest:
     alpha: float
     """Alpha of one interval at one look, after division by the number of primary tests of the check."""
     tests: dict[str, tuple[Decision, Interval]]
+    """Decision and interval by summary ("median" and "mean" step time), at the last look."""
     unused: int
     """Pairs measured after the last look."""
     outliers: tuple[PairOutlier, ...] = ()
@@ -144,7 +147,8 @@ class SequentialTest:
 
 
 def interval(log_ratios: Sequence[float], alpha: float, known_sd: float | None = None) -> Interval:
-    """Return the interval of the mean. It is Student's t with the variance of the pairs, or normal if the sd is known.
+    """Return the interval of the mean: Student's t interval with the variance of the pairs, or a normal interval if the
+    sd of a pair is known.
 
     Raises ValueError for fewer than two pairs (fewer than one if the sd is known), or a log-ratio that is not finite.
     """
@@ -160,20 +164,26 @@ def interval(log_ratios: Sequence[float], alpha: float, known_sd: float | None =
         # The mean of equal values can have a rounding error, and their sd would then not be 0.
         all_equal = min(log_ratios) == max(log_ratios)
         sd = 0.0 if all_equal else math.sqrt(math.fsum((x - estimate) ** 2 for x in log_ratios) / (pairs - 1))
-    half_width = _quantile(1 - alpha / 2, None if known_sd is not None else pairs - 1) * sd / math.sqrt(pairs)
+    degrees_of_freedom = None if known_sd is not None else pairs - 1
+    half_width = _quantile(1 - alpha / 2, degrees_of_freedom) * sd / math.sqrt(pairs)
     return Interval(estimate, estimate - half_width, estimate + half_width, sd, pairs, alpha)
 
 
 def widening(pairs: int) -> float:
-    """Return the factor of ``WIDENINGS`` for ``pairs`` pairs: that of the last look with at most so many pairs."""
-    return WIDENINGS[max((look for look in LOOKS if look <= pairs), default=LOOKS[0])]
+    """Return the factor of ``WIDENINGS`` for ``pairs`` pairs.
+
+    It is the factor of the last look that needs at most this many pairs. For example, 10 pairs have the factor of the
+    look at 8 pairs. Fewer pairs than the first look needs have the factor of the first look.
+    """
+    look_pairs = max((look for look in LOOKS if look <= pairs), default=LOOKS[0])
+    return WIDENINGS[look_pairs]
 
 
 def look_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
-    """Return the interval of one look: the trimmed t interval if there are at least 8 pairs and one of them is far off,
-    else Student's t.
+    """Return the interval of one look. If there are at least 8 pairs and one of them is far from the others, it is the
+    trimmed t interval, else Student's t interval.
 
-    The half width of the interval is multiplied by ``widening``. ``sd`` is that of the pairs, without this factor.
+    The half width of the interval is multiplied by ``widening``. ``Interval.sd`` does not contain this factor.
     """
     pairs = len(log_ratios)
     trimmed = trimmed_pairs(pairs)
@@ -190,19 +200,21 @@ def look_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
 def add_luck(interval: Interval, luck: SharedLuck | None) -> Interval:
     """Return ``interval``, widened by the luck of the arms.
 
-    The luck has the half width of a t interval with its degrees of freedom, or of a normal interval if it is assumed.
-    Both half widths are added as squares.
+    The new half width is the root of the sum of two squares: the half width of ``interval``, and that of an interval of
+    the luck alone. The interval of the luck is a t interval if the luck was measured, and normal if it is assumed.
     """
     if luck is None or luck.sd == 0:
         return interval
     luck_sd = luck.sd_of_mean(interval.pairs)
-    half_width = math.hypot(interval.high - interval.estimate, _quantile(1 - interval.alpha / 2, luck.df) * luck_sd)
+    luck_half_width = _quantile(1 - interval.alpha / 2, luck.df) * luck_sd
+    half_width = math.hypot(interval.high - interval.estimate, luck_half_width)
     low, high = interval.estimate - half_width, interval.estimate + half_width
     return replace(interval, low=low, high=high, luck_sd=luck_sd)
 
 
 def decide(interval: Bounds, thresholds: Thresholds) -> Decision:
-    """Return what one interval proves. An interval that lies above eps is a regression, even if it lies below delta."""
+    """Return what one interval proves. An interval between eps and delta proves a regression, although it would also
+    prove that the change is small."""
     if interval.low > thresholds.eps:
         return "regressed"
     if interval.high < -thresholds.eps:
@@ -213,10 +225,12 @@ def decide(interval: Bounds, thresholds: Thresholds) -> Decision:
 
 
 def combine(tests: Collection[tuple[Decision, Bounds]], thresholds: Thresholds) -> Decision:
-    """Return one decision from the summaries of one workload. One regression suffices; "no_change" needs all summaries.
+    """Return one decision from the tests of one workload's summaries. ``tests`` has each decision with its interval.
 
-    One improvement suffices if the intervals of all summaries exclude a slowdown of delta or more. A faster median is
-    no improvement while the mean, which includes stalls, may still be slower.
+    - One regression makes the workload "regressed".
+    - One improvement makes it "improved" if the intervals of all summaries exclude a slowdown of delta or more. A
+      faster median is no improvement while the mean, which includes stalls, may still be slower.
+    - The workload is "no_change" only if all summaries are.
     """
     decisions = {decision for decision, _ in tests}
     if "regressed" in decisions:
@@ -239,13 +253,13 @@ def sequential_test(
     fewer pairs than the first look needs, all of them are judged in one look. With ``known_sd`` the intervals are
     normal, otherwise ``look_interval`` computes them. Both are widened by ``luck``.
 
-    If head has more slow launches than base, they may be head's fault. "no_change" and "improved" then become
-    "undecided", unless the intervals of all pairs, slow ones included, give such a decision too. With ``known_sd``,
-    slow launches are not looked for; the caller has to do that.
+    If head has more slow launches than base, they may be head's fault, and trimmed intervals hide them. "no_change" and
+    "improved" then hold only if the intervals of all pairs, slow ones included, also pass head. Otherwise they become
+    "undecided". With ``known_sd``, slow launches are not looked for; the caller has to do that.
 
-    ``log_ratios`` has one entry per summary: the log-ratios of the valid pairs in session order. All entries have the
-    same length. ``primary_tests`` is the number of primary tests of the whole check, not of this workload. The alpha of
-    each look is divided by it, so that a check of many workloads has the same error rate as a check of one.
+    ``log_ratios`` has the log-ratios of the valid pairs by summary, in session order, equally many for each summary.
+    ``primary_tests`` is the number of primary tests of the whole check, not of this workload. The alpha of each look is
+    divided by it, so that a check of many workloads has the same error rate as a check of one.
     """
     lengths = {len(values) for values in log_ratios.values()}
     if len(lengths) != 1:
@@ -255,17 +269,16 @@ def sequential_test(
     (available,) = lengths
     alpha = LOOK_ALPHA / primary_tests
     is_below_first_look = known_sd is not None and 0 < available < LOOKS[0]
+    numbered_looks = [(0, available)] if is_below_first_look else list(enumerate(LOOKS, start=1))
     result = None
-    for look, pairs in [(0, available)] if is_below_first_look else enumerate(LOOKS, start=1):
+    for look, pairs in numbered_looks:
         if pairs > available:
             break
         used = {name: values[:pairs] for name, values in log_ratios.items()}
-        intervals = {
-            name: add_luck(
-                look_interval(values, alpha) if known_sd is None else interval(values, alpha, known_sd), luck
-            )
-            for name, values in used.items()
-        }
+        intervals: dict[str, Interval] = {}
+        for name, values in used.items():
+            without_luck = look_interval(values, alpha) if known_sd is None else interval(values, alpha, known_sd)
+            intervals[name] = add_luck(without_luck, luck)
         tests = {name: (decide(bounds, thresholds), bounds) for name, bounds in intervals.items()}
         decision = combine(tests.values(), thresholds)
         outliers = tuple(find_pair_outliers(used)) if known_sd is None and trimmed_pairs(pairs) else ()
@@ -287,39 +300,46 @@ def mde(
 ) -> float:
     """Return the minimum detectable effect: the slowdown that ``pairs`` pairs prove to exceed ``eps`` with power 0.8.
 
-    The effect is eps + c sd / sqrt(pairs). If the sd is estimated from the pairs, c is the noncentrality at which the
-    noncentral t distribution exceeds the interval's quantile with probability 0.8. The distribution has pairs - 1 - 2 *
-    ``trimmed`` degrees of freedom, where ``trimmed`` pairs are left out at each end. If the sd is ``known``, c is the
-    sum of two normal quantiles. ``sd`` is the standard deviation of one pair. An interval with an estimated sd is wider
-    by ``widening``. The ``DRAW_PAIRS`` pairs of one draw of compiler caches have a random offset in common, and
-    ``luck`` is the standard deviation of this offset. Its effect is computed like that of a known sd, from the number
-    of draws. The effects of ``sd`` and ``luck`` are combined as the root of the sum of their squares. The result is
-    infinite for one pair with an estimated sd, unless the sd is 0.
+    ``sd`` is the standard deviation of one pair, and ``known`` says whether it is known or estimated from the pairs.
+    ``trimmed`` pairs are left out at each end. ``luck`` is the standard deviation of the random offset that the
+    ``DRAW_PAIRS`` pairs of one draw of compiler caches have in common.
+
+    Without luck, the effect is eps + c sd / sqrt(pairs). If the sd is known, c is the sum of two normal quantiles. If
+    it is estimated, c is the noncentrality at which the noncentral t distribution exceeds ``widening`` times the
+    interval's quantile with probability 0.8. This distribution has pairs - 1 - 2 ``trimmed`` degrees of freedom. The
+    effect of luck is computed like that of a known sd, from the number of draws. Both effects are combined as the root
+    of the sum of their squares.
+
+    The result is infinite for one pair with an estimated sd. An sd of 0 has no effect, whatever the number of pairs.
     """
-    known_reach = _quantile(1 - alpha / 2, None) + _quantile(POWER, None)
-    luck_effect = known_reach * luck / math.sqrt(max(1, pairs / DRAW_PAIRS))
+    known_sd_reach = _quantile(1 - alpha / 2, None) + _quantile(POWER, None)
+    luck_effect = known_sd_reach * luck / math.sqrt(max(1, pairs / DRAW_PAIRS))
     if sd == 0:
         return eps + luck_effect
-    if pairs < (1 if known else 2):
+    min_pairs = 1 if known else 2
+    if pairs < min_pairs:
         return math.inf
-    reach = known_reach if known else _reach(alpha, pairs - 2 * trimmed - 1, widening(pairs))
+    reach = known_sd_reach if known else _reach(alpha, pairs - 2 * trimmed - 1, widening(pairs))
     return eps + math.hypot(reach * sd / math.sqrt(pairs), luck_effect)
 
 
 def session_mde(intervals: Collection[Interval], pairs: int, eps: float, known: bool = False) -> float:
-    """Return the ``mde`` of a session of ``pairs`` pairs that is as noisy as the session of ``intervals``.
+    """Return the ``mde`` of an imagined session of ``pairs`` pairs that is as noisy as a measured session.
 
-    The noisiest summary counts. If the session of ``intervals`` had slow launches, the other session is assumed to have
-    them too.
+    ``intervals`` are the intervals of the measured session, and the noisiest of them counts. If the measured session
+    had slow launches, the imagined session is assumed to have them too.
     """
     trimmed = trimmed_pairs(pairs) if any(bounds.trimmed for bounds in intervals) else 0
     noisiest = max(intervals, key=lambda bounds: bounds.sd)
-    return mde(noisiest.sd, pairs, noisiest.alpha, eps, known, trimmed, luck=luck_of_draw(noisiest))
+    return mde(noisiest.sd, pairs, noisiest.alpha, eps, known=known, trimmed=trimmed, luck=luck_of_draw(noisiest))
 
 
 def luck_of_draw(bounds: Interval) -> float:
-    """Return the standard deviation of the offset that the pairs of one draw have in common, from the luck in
-    ``bounds``."""
+    """Return the standard deviation of the offset that the pairs of one draw of compiler caches have in common.
+
+    ``bounds.luck_sd`` is the standard deviation that luck adds to the mean over all draws of the session. The standard
+    deviation of one draw is larger by the root of the number of draws.
+    """
     return bounds.luck_sd * math.sqrt(max(1, bounds.pairs / DRAW_PAIRS))
 
 
@@ -344,7 +364,7 @@ def pairs_needed(sd: float, alpha: float, thresholds: Thresholds, known: bool = 
 def _decide_untrimmed(
     log_ratios: Mapping[str, Sequence[float]], alpha: float, thresholds: Thresholds, luck: SharedLuck | None
 ) -> Decision:
-    """Return the decision of Student's t intervals, in which slow launches count."""
+    """Return the decision of Student's t intervals over all pairs, those with slow launches included."""
     intervals = [add_luck(interval(values, alpha), luck) for values in log_ratios.values()]
     return combine([(decide(bounds, thresholds), bounds) for bounds in intervals], thresholds)
 
@@ -357,6 +377,6 @@ def _quantile(probability: float, df: float | None) -> float:
 
 @lru_cache(maxsize=4096)
 def _reach(alpha: float, df: float, factor: float) -> float:
-    """Return the effect, in standard errors, that the interval with ``df`` degrees of freedom proves with power 0.8.
-    The half width of the interval is multiplied by ``factor``."""
+    """Return the effect, in standard errors, that a t interval with ``df`` degrees of freedom proves with power 0.8.
+    ``factor`` is the factor by which the half width of the interval is multiplied (``widening``)."""
     return float(nctdtrinc(df, 1 - POWER, factor * _quantile(1 - alpha / 2, df)))

@@ -1,15 +1,15 @@
 """Prediction interval of one more session from stored sessions, and the gate that decides by it.
 
 All runs of a session share a node and a day. The effects of node and day do not cancel here as they do in a pair. So
-each session is reduced to one number, its level. The level of head's session is compared with the prediction interval
-for one more session, which is computed from the scatter of the stored levels. Welch's test of three head runs against
-120 stored runs would mistake the shared effects for an effect of the code: it calls 8 to 22% of harmless changes
-slower, although its nominal error is 2.5%.
+each session is reduced to one number, its *level*: the mean of its runs' step times on the log scale. The level of
+head's session is compared with the prediction interval for one more session, which is computed from the scatter of the
+stored levels. Welch's test of three head runs against 120 stored runs would mistake the shared effects for an effect of
+the code: it calls 8 to 22% of harmless changes slower, although its nominal error is 2.5%.
 
 The interval assumes that stored levels are roughly normal and that head's session has the same distribution: the same
-node class and environment, the same number of runs, and no node that is new to the class. The caller chooses such
-sessions. The comparison is with main as it was stored, not with base: it cannot detect that head undoes a gain that
-main made since.
+node class and environment, the same number of runs, and no node that is new to the class. The caller chooses the stored
+sessions accordingly. The comparison is with main as it was stored, not with base. It therefore cannot detect that head
+undoes a gain that main made since.
 
 All values are on the log scale; positive means slower. ``benchmarks/gate.py`` measures what the gate costs and misses.
 """
@@ -49,8 +49,10 @@ class PredictionInterval:
     """Two-sided interval of head's effect against the mean of the stored sessions, at level 1 - ``alpha``."""
 
     estimate: float
+    """Level of head's session minus the mean level of the stored sessions: a log-ratio, positive if head is slower."""
     low: float
     high: float
+    """Ends of the interval, as log-ratios."""
     sd: float
     """Standard deviation of a session's level, not of a pair."""
     sessions: int
@@ -59,7 +61,8 @@ class PredictionInterval:
 
     @property
     def p_value(self) -> float:
-        """Two-sided probability, in [0, 1], that one more session without an effect lies as far from the stored mean.
+        """Two-sided probability, in [0, 1], that one more session lies at least this far from the stored mean by
+        chance.
 
         It is below ``alpha`` exactly if the interval does not contain 0.
         """
@@ -70,12 +73,13 @@ class PredictionInterval:
 
 
 def session_level(run_values: Sequence[float], runs: int = SESSION_RUNS) -> float:
-    """Return the level of a session: the mean of one summary over its first ``runs`` runs, log scale.
+    """Return the level of a session: the mean over its first ``runs`` runs, log scale. ``run_values`` has the median or
+    the mean step time of each run, log scale.
 
     Stored sessions have more runs than head's session. Only as many runs are used as head's session has, because a mean
     over more runs scatters less and the interval would be too narrow. The first runs are used, so that warm-up or drift
     of a node over a session affects all levels equally. Raises ValueError for a value that is not finite, or for fewer
-    than ``runs`` runs, because their mean would scatter more.
+    than ``runs`` runs, because a mean over fewer runs would scatter more.
     """
     if len(run_values) < runs:
         raise ValueError(f"a session's level needs {runs} runs; there are {len(run_values)}")
@@ -88,9 +92,9 @@ def session_level(run_values: Sequence[float], runs: int = SESSION_RUNS) -> floa
 def prediction_interval(stored: Sequence[float], head: float, alpha: float = SESSION_ALPHA) -> PredictionInterval:
     """Return the interval of head - mean(stored): the difference +- t(1 - alpha/2, n - 1) s sqrt(1 + 1/n).
 
-    s is the standard deviation of the n stored levels. In the root, 1 stands for the variance of head's session, and
-    1/n for the variance of the stored mean. Raises ValueError for fewer than two sessions, or a level that is not
-    finite.
+    ``stored`` has the levels of n stored sessions, ``head`` is the level of head's session, and s is the standard
+    deviation of the stored levels. In the root, 1 stands for the variance of head's session, and 1/n for the variance
+    of the stored mean. Raises ValueError for fewer than two sessions, or a level that is not finite.
     """
     sessions = len(stored)
     if sessions < 2:
@@ -115,11 +119,14 @@ def stored_gate(
 ) -> tuple[Decision, dict[str, tuple[Decision, PredictionInterval]]]:
     """Decide by stored sessions and without pairs, for users who cannot run pairs. This gate can fail a change.
 
-    Each interval has alpha ``SESSION_ALPHA`` / ``primary_tests`` and is judged like an interval of pairs.
-    ``primary_tests`` is the number of primary tests of the whole check. If the result is undecided, but every interval
-    contains 0 and no upper end exceeds ``bound``, the decision is ``within_bound``. With fewer than ``MIN_SESSIONS``
-    sessions everything is undecided; with fewer than two sessions there are no tests. Raises ValueError if
-    ``primary_tests`` is less than the number of summaries.
+    Return the decision of the workload, and the decision and interval of each summary. ``stored`` has the levels of the
+    stored sessions by summary, ``head`` the level of head's session. ``primary_tests`` is the number of primary tests
+    of the whole check.
+
+    Each interval has alpha ``SESSION_ALPHA`` / ``primary_tests`` and is judged like an interval of pairs. If the
+    workload is then undecided, but every interval contains 0 and no upper end exceeds ``bound``, the decision is
+    ``within_bound``. With fewer than ``MIN_SESSIONS`` sessions everything is undecided; with fewer than two sessions
+    there are no tests. Raises ValueError if ``primary_tests`` is less than the number of summaries.
     """
     if primary_tests < len(head):
         raise ValueError(f"primary_tests is {primary_tests}, but there are {len(head)} summaries")
@@ -128,9 +135,8 @@ def stored_gate(
         return "undecided", {name: ("undecided", prediction) for name, prediction in predictions.items()}
     tests = {name: (decide(prediction, thresholds), prediction) for name, prediction in predictions.items()}
     decision = combine(tests.values(), thresholds)
-    if decision == "undecided" and all(
-        prediction.low <= 0 <= prediction.high <= bound for prediction in predictions.values()
-    ):
+    are_within_bound = all(prediction.low <= 0 <= prediction.high <= bound for prediction in predictions.values())
+    if decision == "undecided" and are_within_bound:
         decision = "within_bound"
     return decision, tests
 
@@ -138,6 +144,7 @@ def stored_gate(
 def _compute_predictions(
     stored: Mapping[str, Sequence[float]], head: Mapping[str, float], alpha: float
 ) -> dict[str, PredictionInterval]:
+    """Return the interval of each summary, {} for fewer than two stored sessions."""
     if not head or stored.keys() != head.keys():
         raise ValueError("give at least one summary, and the same summaries for stored sessions and head")
     if _count_sessions(stored) < 2:
@@ -146,6 +153,7 @@ def _compute_predictions(
 
 
 def _count_sessions(stored: Mapping[str, Sequence[float]]) -> int:
+    """Return the number of stored sessions, which must be the same for all summaries."""
     lengths = {len(values) for values in stored.values()}
     if len(lengths) != 1:
         raise ValueError("give at least one summary, and the same number of stored sessions for each summary")

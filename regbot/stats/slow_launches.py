@@ -1,8 +1,8 @@
 """Sessions in which single launches are far slower than all others, for example after a fault of the node.
 
-One such launch makes the variance of the pairs so large that Student's interval decides nothing. From 8 pairs on, the
-trimmed t interval (Yuen 1974) is used instead: it leaves out the largest and the smallest log-ratios, as many at each
-end, and takes the variance from the Winsorised log-ratios. Fewer pairs are too few for that.
+One slow launch makes the variance of the pairs so large that Student's interval decides nothing. From 8 pairs on, the
+trimmed t interval (Yuen 1974) is used instead. It leaves out equally many of the largest and of the smallest
+log-ratios, and takes the variance from the Winsorised log-ratios. Fewer than 8 pairs are too few for that.
 
 A trimmed interval describes the usual launches. If head has more slow launches than base, head may cause them, and the
 usual launches do not show whether it does. A pass is then withheld (``has_more_slow_launches``).
@@ -19,8 +19,9 @@ from statistics import median
 from typing import Literal
 
 MAX_DEVIATION = 8.0
-"""Largest distance of a usual pair from the median of the pairs, in units of ``SD_PER_MAD`` x MAD. With twelve normal
-pairs, 1 to 2% of sessions have a pair beyond it."""
+"""A pair has a slow launch if its log-ratio is farther than this from the median of the pairs. The unit is a robust
+standard deviation: ``SD_PER_MAD`` times the median absolute deviation (MAD). With twelve normal pairs, 1 to 2% of
+sessions have such a pair by chance."""
 
 SD_PER_MAD = 1.4826
 """Standard deviation of normal values, divided by their median absolute deviation."""
@@ -32,8 +33,9 @@ MIN_TRIMMED = 8
 """Minimum number of pairs for a trimmed interval."""
 
 WITHHOLDING_PAIRS = 12
-"""A pass is withheld if head has more than one slow launch per this many pairs, and at least one more than base per
-this many pairs. If one launch in 20 is slow by chance, a pass is withheld in at most 6% of sessions."""
+"""A pass is withheld if head has more than one slow launch per 12 pairs, and at least one more than base per 12 pairs.
+For example, with 12 pairs this takes two slow launches of head and at most one of base. If one launch in 20 is slow by
+chance, a pass is withheld in at most 6% of sessions."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class PairOutlier:
     arm: Literal["base", "head"]
     """Arm of the slow launch."""
     excess: float
-    """Distance of the pair's log-ratio from the median of all pairs. It is how much slower the launch is."""
+    """Distance of the pair's log-ratio from the median of all pairs. It shows how much slower the launch is."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +60,13 @@ class TrimmedMean:
 
 
 def find_pair_outliers(log_ratios: Mapping[str, Sequence[float]]) -> list[PairOutlier]:
-    """Return the pairs with a slow launch by any summary, in order. ``log_ratios`` has the pairs' values by summary."""
-    slow: dict[int, PairOutlier] = {}
+    """Return the pairs with a slow launch, in order. ``log_ratios`` has the log-ratios of all pairs by summary. One
+    summary, the median or the mean step time, is enough to show a slow launch."""
+    outliers: dict[int, PairOutlier] = {}
     for values in log_ratios.values():
         for pair, deviation in find_outliers(values).items():
-            slow.setdefault(pair, PairOutlier(pair, "head" if deviation > 0 else "base", abs(deviation)))
-    return [slow[pair] for pair in sorted(slow)]
+            outliers.setdefault(pair, PairOutlier(pair, "head" if deviation > 0 else "base", abs(deviation)))
+    return [outliers[pair] for pair in sorted(outliers)]
 
 
 def trimmed_pairs(pairs: int) -> int:
@@ -77,15 +80,19 @@ def has_more_slow_launches(outliers: Sequence[PairOutlier], pairs: int) -> bool:
     The condition is that of ``WITHHOLDING_PAIRS``. At 8 pairs, a single slow launch of head is enough, if base has
     none. Four more pairs then show whether head has more slow launches.
     """
-    head = sum(outlier.arm == "head" for outlier in outliers)
-    base = len(outliers) - head
-    return WITHHOLDING_PAIRS * head > pairs and WITHHOLDING_PAIRS * (head - base) >= pairs
+    head_launches = sum(outlier.arm == "head" for outlier in outliers)
+    base_launches = len(outliers) - head_launches
+    has_many = WITHHOLDING_PAIRS * head_launches > pairs
+    has_more_than_base = WITHHOLDING_PAIRS * (head_launches - base_launches) >= pairs
+    return has_many and has_more_than_base
 
 
 def find_outliers(log_ratios: Sequence[float]) -> dict[int, float]:
-    """Return the distance from the median, by index, of each value that is farther away than ``MAX_DEVIATION``.
+    """Return the values that are far from the median (``MAX_DEVIATION``): their signed distance from the median, by
+    index.
 
-    If more than half of the values are equal, there is no scale to compare with and no value is returned.
+    If more than half of the values are equal, the median absolute deviation is 0. There is then no scale to compare
+    with, and no value is returned.
     """
     centre = median(log_ratios)
     deviations = [value - centre for value in log_ratios]
@@ -96,9 +103,9 @@ def find_outliers(log_ratios: Sequence[float]) -> dict[int, float]:
 def trimmed_mean(log_ratios: Sequence[float], trimmed: int) -> TrimmedMean:
     """Return the mean without the ``trimmed`` smallest and largest values.
 
-    With n values of which h are left, the standard error is s sqrt((n - 1) / (h (h - 1))). s is the standard deviation
-    of the Winsorised values: each value that is left out is replaced by the nearest value that is left. Raises
-    ValueError if fewer than two values are left.
+    With n values of which h are kept, the standard error is s sqrt((n - 1) / (h (h - 1))). s is the standard deviation
+    of the Winsorised values: each value that is left out is replaced by the nearest value that is kept. Raises
+    ValueError if fewer than two values are kept.
     """
     n, left = len(log_ratios), len(log_ratios) - 2 * trimmed
     if left < 2:

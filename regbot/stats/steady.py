@@ -1,11 +1,12 @@
 """Steady state of a run: the step from which its step times have a constant level, if there is one.
 
-A training process begins slowly: compilation, graph capture, the allocator, expert routing that settles. The steps
-after the last change of level are steady, if they are at least half of the log. Two searches look for the last change
-of level, and the later result counts. The *change point* search (PELT, Killick 2012) finds several changes. The *tail*
-search compares the mean before a step with the mean after it, and finds smaller changes. A run may also have a *drift*:
-a straight line explains the steps as well as any single change, so there is no last change. All searches account for
-autocorrelation: if neighbouring steps were treated as independent, most runs would seem to change all the time.
+A training process begins slowly: compilation, graph capture, the allocator, expert routing that settles. A *level* is
+the mean log step time over a part of the run without a change. The steps after the last change of level are steady, if
+they are at least half of the log. Two searches look for the last change of level, and the later result counts. The
+*change point* search (PELT, Killick 2012) finds several changes. The *tail* search compares the mean before a step with
+the mean after it, and finds smaller changes. A run may also have a *drift*: a straight line explains the steps as well
+as any single change, so there is no last change. All searches account for autocorrelation: if neighbouring steps were
+treated as independent, most runs would seem to change all the time.
 
 Changes below 1% are ignored on purpose, because they occur in both arms of a pair. A single slow step is not a change.
 It is replaced during the search and stays in the run. A run that never settles is a valid outcome and not an error,
@@ -23,6 +24,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from regbot.stats.slow_launches import SD_PER_MAD
 from regbot.stats.unpaired import fisher
 
 Array = NDArray[np.float64]
@@ -32,10 +34,11 @@ MIN_CUT = 10
 """Number of leading steps that are always left out of a long log; most warm-ups of real jobs end within them."""
 
 SHORT_LOG_STEPS = 40
-"""A log with fewer steps is short. A fifth of a short log is left out. The rest is only tested for a rise or fall and
-not searched for changes.
+"""A log with fewer steps is short. Its first steps are left out (``SHORT_LOG_CUT_DIVISOR``). The other steps are only
+tested for a rise or fall and not searched for changes.
 """
 SHORT_LOG_CUT_DIVISOR = 5
+"""The first fifth of a short log is left out."""
 
 MIN_KEPT_STEPS = 6
 """Minimum number of kept steps. With five steps, even a rise at every step would not be significant at ``SHORT_ALPHA``.
@@ -49,19 +52,20 @@ PENALTY = 4.0
 
 WARM_UP_Z, TAIL_Z = 2.0, 3.0
 """Thresholds of the tail search, for the difference of the means before and after the best step, in standard errors.
-``WARM_UP_Z`` is for a fall in the first quarter and ``TAIL_Z`` for any other change. The first is lower, because such a
-fall looks like a warm-up, and a wrong cut there costs few steps.
+``WARM_UP_Z`` is for a fall in the first quarter and ``TAIL_Z`` for any other change. ``WARM_UP_Z`` is lower, because a
+fall in the first quarter looks like a warm-up, and a wrong cut there costs few steps.
 """
 
 MIN_DRIFT, DRIFT_Z = 1.5 * TOLERANCE, 2.1
-"""Minimum rise of a fitted line over the steps on the log scale, and in standard errors. If the level changes by one
-step, the fitted line rises by up to 1.5 times that step, so a smaller rise may be a change within the tolerance.
+"""A fitted line is a drift only if it rises or falls by more than ``MIN_DRIFT``, log scale, and by more than
+``DRIFT_Z`` standard errors. If the level changes once by some amount, the fitted line rises by up to 1.5 times this
+amount. So a smaller rise may come from a change within the tolerance.
 """
 
 RISING_SHARE, FALLING_SHARE = 0.75, 1.0
-"""A line is a drift, not a warm-up, if its z is at least this share of the z of the best single change of level. If the
-level changes after a quarter of the log, the line has a share of 0.75. The share for falling lines is higher, because
-step times fall during a warm-up.
+"""A line is a drift, not a single change of level, if its z is at least this share of the z of the best single change.
+If the level changes after a quarter of the log, the line has a share of 0.75. The share for falling lines is higher,
+because step times fall during a warm-up.
 """
 
 MIN_SEGMENT = 5
@@ -71,8 +75,9 @@ MIN_TAIL_STEPS, MIN_TAIL_SHARE = 10, 0.1
 """Minimum length of the tail, in steps and as a share of the log, because the end of a log may be one slow moment."""
 
 HAMPEL_WINDOW, HAMPEL_SDS = 10, 4.0
-"""Hampel's filter (1974) for the search: the number of neighbours on each side, and a distance in robust standard
-deviations. If a step is further than this from the median of its neighbourhood, the median replaces it.
+"""Hampel's filter (1974) for the search. The neighbourhood of a step has ``HAMPEL_WINDOW`` steps on each side. If a
+step is more than ``HAMPEL_SDS`` robust standard deviations from the median of its neighbourhood, the median replaces
+it.
 """
 
 USUAL_RHO, RHO_WEIGHT = 0.4, 20
@@ -81,8 +86,8 @@ estimate from 40 steps has an error of +-0.15.
 """
 
 STEP_FIT_STEPS = 20
-"""Correction for the best single change of level, which also fits noise: residuals of n steps show only n / (n +
-``STEP_FIT_STEPS``) of the noise.
+"""Correction of the estimated noise. The noise is estimated from residuals around the best single change of level.
+This change also fits noise, so the residuals of n steps show only n / (n + ``STEP_FIT_STEPS``) of the noise.
 """
 
 MAX_POINTS = 2000
@@ -115,14 +120,14 @@ MIN_BETWEEN_SHARE = 0.8
 split of a single group explains 0.64 if the group is normal, and 0.75 if it is uniform.
 """
 MIN_GROUP_SHARE, MIN_GROUP_GAP, MIN_GROUPED_STEPS = 0.1, math.log(1.02), 20
-"""Further conditions for reporting two groups: the smaller group's share of the steps, the log-scale gap between the
-means, and the number of steps.
+"""Further conditions for reporting two groups. Each group has at least ``MIN_GROUP_SHARE`` of the steps. The means of
+the groups differ by more than ``MIN_GROUP_GAP``, log scale. There are at least ``MIN_GROUPED_STEPS`` steps.
 """
 
 MAX_UNSETTLED_SHARE = 0.5
 """An arm gets a warning if at least this share of its runs is not steady."""
 FISHER_ALPHA = 0.01
-"""Level of the test whether the arms differ in the share of steady runs."""
+"""Significance level of the test whether the arms differ in the share of steady runs."""
 
 
 @dataclass(frozen=True)
@@ -194,24 +199,21 @@ def unsettled_warnings(base: Sequence[bool], head: Sequence[bool]) -> tuple[str,
     not steady. Another warning is given if the two arms differ by Fisher's exact test at 1%, because one of them may be
     less stable. Single runs are never left out.
     """
-    unsteady_counts = {name: sum(not steady for steady in runs) for name, runs in (("base", base), ("head", head))}
+    base_unsteady, head_unsteady = base.count(False), head.count(False)
     warnings = []
-    for name, runs in (("base", base), ("head", head)):
-        if runs and unsteady_counts[name] >= MAX_UNSETTLED_SHARE * len(runs):
-            warnings.append(f"{unsteady_counts[name]} of {len(runs)} {name} runs have no steady state")
-    if (
-        any(unsteady_counts.values())
-        and fisher(unsteady_counts["base"], len(base), unsteady_counts["head"], len(head)) < FISHER_ALPHA
-    ):
-        counts = f"base {unsteady_counts['base']} of {len(base)}, head {unsteady_counts['head']} of {len(head)}"
+    for name, unsteady, runs in (("base", base_unsteady, len(base)), ("head", head_unsteady, len(head))):
+        if runs and unsteady >= MAX_UNSETTLED_SHARE * runs:
+            warnings.append(f"{unsteady} of {runs} {name} runs have no steady state")
+    has_unsteady_runs = base_unsteady + head_unsteady > 0
+    if has_unsteady_runs and fisher(base_unsteady, len(base), head_unsteady, len(head)) < FISHER_ALPHA:
+        counts = f"base {base_unsteady} of {len(base)}, head {head_unsteady} of {len(head)}"
         warnings.append(f"the arms differ in how many runs have no steady state: {counts}")
     return tuple(warnings)
 
 
 def _log_times(step_s: ArrayLike) -> Array:
-    """Return log step times minus their median. They are rounded so that the unit of time has no effect on the last
-    digit.
-    """
+    """Return log step times minus their median. They are rounded, because their last digits depend on the unit of
+    time."""
     seconds = np.asarray(step_s, dtype=np.float64)
     if seconds.ndim != 1:
         raise ValueError(f"step times must be a list of seconds, not an array of {seconds.ndim} dimensions")
@@ -238,8 +240,9 @@ def _judge_process(logs: Array) -> ProcessState:
     if steps - min_cut < MIN_KEPT_STEPS:
         cut = min(min_cut, max(steps - 1, 0))
         return _not_steady(cut, _describe_too_few_steps(steps, min_cut), "none")
-    if is_artefact[min_cut:].mean() >= MAX_ARTEFACT_SHARE:
-        share = f"{is_artefact[min_cut:].sum()} of {steps - min_cut} steps took less than a quarter of the usual time"
+    late_artefacts = is_artefact[min_cut:]
+    if late_artefacts.mean() >= MAX_ARTEFACT_SHARE:
+        share = f"{late_artefacts.sum()} of {steps - min_cut} steps took less than a quarter of the usual time"
         return _not_steady(min_cut, f"{share}: the clock measured the dispatch, not the device", "none")
     return _judge_short_log(logs, min_cut) if steps < SHORT_LOG_STEPS else _judge_long_log(logs, min_cut)
 
@@ -256,10 +259,12 @@ def _judge_short_log(logs: Array, min_cut: int) -> ProcessState:
     because one slow step in fifteen would dominate any other statistic.
     """
     kept_steps = logs[min_cut:]
-    earlier, later = np.triu_indices(len(kept_steps), 1)
+    earlier, later = np.triu_indices(len(kept_steps), 1)  # indices of every two steps
     differences = kept_steps[later] - kept_steps[earlier]
-    rise = float(np.median(differences / (later - earlier))) * (len(kept_steps) - 1)
-    if mann_kendall(kept_steps, np.sign(differences)) < SHORT_ALPHA and abs(rise) > TOLERANCE:
+    slope = float(np.median(differences / (later - earlier)))
+    rise = slope * (len(kept_steps) - 1)
+    has_trend = mann_kendall(kept_steps, np.sign(differences)) < SHORT_ALPHA
+    if has_trend and abs(rise) > TOLERANCE:
         reason = f"{_describe_rise(rise)} over the {len(kept_steps)} steps after {min_cut}"
         return _not_steady(min_cut, reason, "short-log")
     reason = f"the {len(kept_steps)} steps after {min_cut} neither rise nor fall"
@@ -267,7 +272,8 @@ def _judge_short_log(logs: Array, min_cut: int) -> ProcessState:
 
 
 def mann_kendall(values: Array, signs: Array) -> float:
-    """Return the two-sided p-value of "no trend", by a normal approximation, corrected for continuity and ties."""
+    """Return the two-sided p-value of "no trend", by a normal approximation, corrected for continuity and ties.
+    ``signs`` has the sign of later value - earlier value, for every two values."""
     n = len(values)
     _, ties = np.unique(values, return_counts=True)
     variance = (n * (n - 1) * (2 * n + 5) - np.sum(ties * (ties - 1) * (2 * ties + 5))) / 18
@@ -277,18 +283,23 @@ def mann_kendall(values: Array, signs: Array) -> float:
 
 
 def _judge_long_log(logs: Array, min_cut: int) -> ProcessState:
-    """Judge a long log by change points and tail; the later cut counts. If the cut is past the middle, the run is not
-    steady.
+    """Judge a long log by change points and tail; the later cut counts. If the level still changes past the middle, or
+    if the steps drift, the run is not steady.
+
+    The search works on points. A point is the mean of a block of steps; in a log of up to ``MAX_POINTS`` steps, each
+    step is a point.
     """
     steps = len(logs)
     # The first step compiles. Leave it out, so that the search does not report the end of compilation as a change.
-    block = math.ceil((steps - 1) / MAX_POINTS)
-    first = 1 + (steps - 1) % block
+    block = math.ceil((steps - 1) / MAX_POINTS)  # steps of a point
+    first = 1 + (steps - 1) % block  # step at which the first point begins; the points then end with the log
     points = without_outliers(logs[first:].reshape(-1, block).mean(axis=1))
+    # The following positions are counted in points.
     min_start = max(math.ceil((min_cut - first) / block), 0)
     middle = (steps // 2 - first) // block
     min_tail = math.ceil(max(MIN_TAIL_STEPS, MIN_TAIL_SHARE * steps) / block)
     search = _search_steady_start(points, min_start, middle, min_tail)
+    # Back to steps.
     cut, last_change = max(first + block * search.start, min_cut), first + block * search.last_change
     if search.drift is not None:
         return _not_steady(cut, f"{_describe_rise(search.drift)} from step {cut} to the end", "changes-and-tail")
@@ -296,7 +307,7 @@ def _judge_long_log(logs: Array, min_cut: int) -> ProcessState:
         reason = f"the step time still changes at step {last_change} of {steps}, past the middle; run it twice as long"
         return _not_steady(cut, reason, "changes-and-tail")
     reason = f"no change of level of 1% or more after step {cut}"
-    warmup_steps = last_change if search.last_change else 1
+    warmup_steps = last_change if search.last_change else 1  # without a change, only the first step is warm-up
     return ProcessState(cut, steady=True, reason=reason, method="changes-and-tail", warmup_steps=warmup_steps)
 
 
@@ -320,31 +331,38 @@ class SteadySearch(NamedTuple):
 
 
 def _search_steady_start(points: Array, min_start: int, middle: int, min_tail: int) -> SteadySearch:
-    """Search for the first point of the steady state, by change points, by the tail and by a fitted line."""
+    """Search for the first point of the steady state, by change points, by the tail and by a fitted line.
+
+    ``min_start`` is the first point that may be kept, ``middle`` the middle of the log, and ``min_tail`` the minimum
+    length of the tail, all in points.
+    """
     # Estimate the noise after the middle first, where a warm-up cannot be mistaken for noise.
     noise = _long_run_sd(points[middle:])
     last_change, falls = _find_last_change(points, noise)
     if last_change <= middle:
+        # More points may be steady, so estimate the noise from all of them and search again.
         noise = _long_run_sd(points[max(last_change, min_start) :])
         last_change, falls = _find_last_change(points, noise)
     if last_change > middle:
         return SteadySearch(middle if falls else min_start, last_change)
-    # Start at min_start, then at the last change point, then at each change that the tail search finds.
+    # Look for a drift and a tail from ``min_start``, then from the last change point, then from each change that the
+    # tail search finds.
     start = min_start
     while True:
         change = _find_level_change(points[start:], noise, min_tail)
         rise, z = _fit_line(points[start:], noise)
-        share = RISING_SHARE if rise > 0 else FALLING_SHARE
-        if abs(rise) > MIN_DRIFT and z > DRIFT_Z and z >= share * change.z:
-            return SteadySearch(start, last_change, rise)
+        min_share = RISING_SHARE if rise > 0 else FALLING_SHARE
+        if abs(rise) > MIN_DRIFT and z > DRIFT_Z and z >= min_share * change.z:
+            return SteadySearch(start, last_change, drift=rise)
         if start < last_change:
             start = last_change
             continue
         position = start + change.position
-        if change.z <= (WARM_UP_Z if change.falls and position <= middle // 2 else TAIL_Z):
+        is_like_warmup = change.falls and position <= middle // 2
+        if change.z <= (WARM_UP_Z if is_like_warmup else TAIL_Z):
             return SteadySearch(start, last_change)
         if position > middle:
-            return SteadySearch(middle if change.falls else start, position)
+            return SteadySearch(middle if change.falls else start, last_change=position)
         start = last_change = position
 
 
@@ -360,9 +378,11 @@ def without_outliers(logs: Array) -> Array:
     """
     for _ in range(2):
         padded = np.pad(logs, HAMPEL_WINDOW, mode="reflect")
-        medians = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * HAMPEL_WINDOW + 1), axis=1)
+        neighbourhoods = np.lib.stride_tricks.sliding_window_view(padded, 2 * HAMPEL_WINDOW + 1)
+        medians = np.median(neighbourhoods, axis=1)
         distance = np.abs(logs - medians)
-        logs = np.where(distance > HAMPEL_SDS * 1.4826 * np.median(distance), medians, logs)
+        robust_sd = SD_PER_MAD * np.median(distance)
+        logs = np.where(distance > HAMPEL_SDS * robust_sd, medians, logs)
     return logs
 
 
@@ -371,32 +391,35 @@ def _long_run_sd(points: Array) -> float:
 
     For AR(1) noise its square is s^2 (1 + rho) / (1 - rho). s and rho come from the residuals around the best single
     change of level. In residuals around a single mean, a change of level would look like autocorrelation, and the
-    larger noise would hide the change.
+    larger noise would hide the change. rho is averaged with the prior ``USUAL_RHO``.
     """
     n = len(points)
-    position, *_ = _find_level_change(points, 1.0, 1, min_before=1, tolerance=0.0)
-    residuals = np.concatenate(
-        [segment - segment.mean() for segment in (points[:position], points[position:]) if len(segment)]
-    )
+    position = _find_level_change(points, noise=1.0, min_after=1, min_before=1, tolerance=0.0).position
+    segments = [segment for segment in (points[:position], points[position:]) if len(segment)]
+    residuals = np.concatenate([segment - segment.mean() for segment in segments])
     squares = max(float(residuals @ residuals), 1e-8 * n)
-    rho = float(residuals[1:] @ residuals[:-1]) / squares
-    rho += (1 + 3 * rho) / n  # correct the bias of the estimate (Kendall 1954)
-    rho = min(max((n * rho + RHO_WEIGHT * USUAL_RHO) / (n + RHO_WEIGHT), 0.0), 0.9)
+    observed_rho = float(residuals[1:] @ residuals[:-1]) / squares
+    observed_rho += (1 + 3 * observed_rho) / n  # correct the bias of the estimate (Kendall 1954)
+    rho = min(max((n * observed_rho + RHO_WEIGHT * USUAL_RHO) / (n + RHO_WEIGHT), 0.0), 0.9)
     return math.sqrt(squares / n * (1 + rho) / (1 - rho)) * (1 + STEP_FIT_STEPS / n)
 
 
 def _find_last_change(points: Array, noise: float) -> tuple[int, bool]:
-    """Return where the last level begins (0 without a change of level), and whether the level falls there."""
+    """Return the point at which the last level begins (0 without a change of level), and whether the level falls there.
+
+    A segment that differs from the last one by at most ``TOLERANCE`` belongs to the last level.
+    """
     from ruptures import KernelCPD  # type: ignore[import-untyped]  # imported late: it is slow
 
     search = KernelCPD(kernel="linear", min_size=MIN_SEGMENT).fit(points[:, None])
     ends: list[int] = search.predict(pen=PENALTY * math.log(len(points)) * noise**2)
     starts = [0, *ends[:-1]]
     means = [float(points[start:end].mean()) for start, end in zip(starts, ends, strict=True)]
-    last = len(means) - 1
-    while last > 0 and abs(means[last - 1] - means[-1]) <= TOLERANCE:
-        last -= 1
-    return int(starts[last]), means[last] < means[max(last - 1, 0)]
+    first_of_level = len(means) - 1  # the first segment of the last level
+    while first_of_level > 0 and abs(means[first_of_level - 1] - means[-1]) <= TOLERANCE:
+        first_of_level -= 1
+    falls = first_of_level > 0 and means[first_of_level] < means[first_of_level - 1]
+    return int(starts[first_of_level]), falls
 
 
 def _find_level_change(
@@ -405,25 +428,28 @@ def _find_level_change(
     """Return the change of level with the largest t statistic; its z is 0 if there is none.
 
     At least ``min_before`` points are before the change and ``min_after`` points after it. Changes up to ``tolerance``
-    are ignored.
+    are ignored. ``noise`` is the long-run standard deviation of a point.
     """
     n = len(points)
     positions = np.arange(min_before, n - max(min_after, 1) + 1)
     if not len(positions):
         return LevelChange(position=0, z=0.0, falls=False)
     sums = np.cumsum(points)
-    gaps = sums[positions - 1] / positions - (sums[-1] - sums[positions - 1]) / (n - positions)
-    z = np.where(np.abs(gaps) > tolerance, np.abs(gaps) / (noise * np.sqrt(1 / positions + 1 / (n - positions))), 0.0)
+    sums_before = sums[positions - 1]
+    gaps = sums_before / positions - (sums[-1] - sums_before) / (n - positions)  # mean before - mean after
+    standard_errors = noise * np.sqrt(1 / positions + 1 / (n - positions))
+    z = np.where(np.abs(gaps) > tolerance, np.abs(gaps) / standard_errors, 0.0)
     best = int(np.argmax(z))
-    return LevelChange(int(positions[best]), float(z[best]), bool(gaps[best] > 0))
+    return LevelChange(position=int(positions[best]), z=float(z[best]), falls=bool(gaps[best] > 0))
 
 
 def _fit_line(points: Array, noise: float) -> tuple[float, float]:
-    """Return the rise of the least-squares line over all points, and this rise divided by its standard error."""
+    """Return the rise of the least-squares line over all points, and the size of this rise in standard errors."""
     n = len(points)
-    position = np.arange(n) - (n - 1) / 2
+    position = np.arange(n) - (n - 1) / 2  # centred, so that the slope is sum(position x point) / sum(position^2)
     rise = n * float(position @ points) / float(position @ position)
-    return rise, abs(rise) / (noise * math.sqrt(12 / n))
+    standard_error = noise * math.sqrt(12 / n)
+    return rise, abs(rise) / standard_error
 
 
 def _find_restarts(logs: Array) -> list[int]:
@@ -433,14 +459,16 @@ def _find_restarts(logs: Array) -> list[int]:
     because caches and allocator are cold again.
     """
     median = float(np.median(logs))
-    spread = 1.4826 * float(np.median(np.abs(logs - median)))
-    is_slow = logs > median + max(3 * spread, 2 * TOLERANCE)
-    is_start = logs > median + max(RESTART_GAP, 4 * spread)
-    return [
-        int(step)
-        for step in np.flatnonzero(is_start)
-        if step >= MIN_CUT and (is_start[step + 1 : step + 2].any() or is_slow[step + 1 : step + 4].sum() == 3)
-    ]
+    robust_sd = SD_PER_MAD * float(np.median(np.abs(logs - median)))
+    is_slow = logs > median + max(3 * robust_sd, 2 * TOLERANCE)
+    is_very_slow = logs > median + max(RESTART_GAP, 4 * robust_sd)
+
+    def is_restart(step: int) -> bool:
+        very_slow_follows = bool(is_very_slow[step + 1 : step + 2].any())
+        three_slow_follow = bool(is_slow[step + 1 : step + 4].sum() == 3)
+        return step >= MIN_CUT and (very_slow_follows or three_slow_follow)
+
+    return [step for step in np.flatnonzero(is_very_slow).tolist() if is_restart(step)]
 
 
 def _warn_of_kept_steps(logs: Array, cut: int) -> Iterable[str]:
@@ -453,7 +481,7 @@ def _warn_of_kept_steps(logs: Array, cut: int) -> Iterable[str]:
             f"{artefacts} of {len(kept_steps)} kept steps took less than a quarter of the usual time: the clock "
             "measured the dispatch, not the device; trust the median, but not single steps"
         )
-    scatter = 1.4826 * float(np.median(np.abs(kept_steps - median)))
+    scatter = SD_PER_MAD * float(np.median(np.abs(kept_steps - median)))
     if scatter > MAX_SCATTER:
         yield f"the kept steps scatter by {100 * math.expm1(scatter):.0f}%; such a run cannot show small differences"
     if (groups := _find_two_speeds(kept_steps)) is not None:
@@ -465,25 +493,25 @@ def _warn_of_kept_steps(logs: Array, cut: int) -> Iterable[str]:
 
 
 def _find_two_speeds(kept_steps: Array) -> tuple[float, float] | None:
-    """Return the best split of the steps into two groups (Otsu 1979): the share of slow steps, and the log-scale gap of
-    the means.
+    """Return the best split of the steps into fast and slow ones (Otsu 1979): the share of slow steps, and the
+    log-scale gap between the means of both groups.
 
     Returns None if a single group explains the steps.
     """
     n = len(kept_steps)
-    total = float(np.var(kept_steps)) * n
-    if n < MIN_GROUPED_STEPS or total == 0:
+    total_squares = float(np.var(kept_steps)) * n
+    if n < MIN_GROUPED_STEPS or total_squares == 0:
         return None
-    ordered = np.sort(kept_steps)
-    fast_steps = np.arange(1, n)
-    sums = np.cumsum(ordered)
-    gaps = (sums[-1] - sums[:-1]) / (n - fast_steps) - sums[:-1] / fast_steps
-    between = gaps**2 * fast_steps * (n - fast_steps) / n
-    best = int(np.argmax(between))
-    slow_share, gap = float(n - fast_steps[best]) / n, float(gaps[best])
-    is_clear = (
-        between[best] >= MIN_BETWEEN_SHARE * total
-        and min(slow_share, 1 - slow_share) >= MIN_GROUP_SHARE
-        and gap > MIN_GROUP_GAP
-    )
-    return (slow_share, gap) if is_clear else None
+    # Try every split of the sorted steps into the ``fast_counts[i]`` fastest and the others.
+    sums = np.cumsum(np.sort(kept_steps))
+    fast_counts = np.arange(1, n)
+    slow_counts = n - fast_counts
+    gaps = (sums[-1] - sums[:-1]) / slow_counts - sums[:-1] / fast_counts  # mean of slow steps - mean of fast steps
+    squares_between = gaps**2 * fast_counts * slow_counts / n
+    best = int(np.argmax(squares_between))
+    slow_share, gap = float(slow_counts[best]) / n, float(gaps[best])
+    explains_variance = squares_between[best] >= MIN_BETWEEN_SHARE * total_squares
+    are_both_large = min(slow_share, 1 - slow_share) >= MIN_GROUP_SHARE
+    if explains_variance and are_both_large and gap > MIN_GROUP_GAP:
+        return slow_share, gap
+    return None

@@ -36,6 +36,7 @@ class Lateness:
     """One rank's own work compared with that of the other ranks, over the steady steps of one run."""
 
     rank: int
+    """Number of the rank, or of the set of ranks if sets are compared."""
     log_ratio: float
     """Median over steps of log(own work / median own work of the other ranks). Positive means slower."""
     seconds: float
@@ -52,12 +53,12 @@ class Lateness:
 
     @property
     def is_late(self) -> bool:
-        """Whether the other ranks wait for this rank."""
-        return (
-            self.slowdown > LATE_SHARE
-            and self.steps_share >= MIN_SLOWER_SHARE
-            and self.step_ratio > LATE_SHARE * MIN_OWN_SHARE
-        )
+        """Whether the other ranks wait for this rank: its own work takes clearly longer, in most steps, and the delay
+        is a noticeable part of the step."""
+        is_slower = self.slowdown > LATE_SHARE
+        is_slower_in_most_steps = self.steps_share >= MIN_SLOWER_SHARE
+        delays_the_step = self.step_ratio > LATE_SHARE * MIN_OWN_SHARE
+        return is_slower and is_slower_in_most_steps and delays_the_step
 
 
 def rank_lateness(
@@ -76,19 +77,20 @@ def rank_lateness(
     median_step_s = float(np.median(steps))
     if median_step_s <= 0 or float(np.median(own_work)) < MIN_OWN_SHARE * median_step_s:
         return []
-    # avoid the logarithm of 0 in a step without own work
+    # A step without own work would give the logarithm of 0.
     own_work = np.maximum(own_work, 1e-3 * MIN_OWN_SHARE * median_step_s)
     results = []
     for set_number, ranks in enumerate(rank_sets or [[rank] for rank in range(own_work.shape[0])]):
-        set_work = np.median(own_work[list(ranks)], axis=0)
-        others_work = np.median(np.delete(own_work, list(ranks), axis=0), axis=0)
+        set_work = np.median(own_work[list(ranks)], axis=0)  # [steps]
+        others_work = np.median(np.delete(own_work, list(ranks), axis=0), axis=0)  # [steps]
+        delay_s = float(np.median(set_work - others_work))
         results.append(
             Lateness(
                 rank=set_number,
                 log_ratio=float(np.median(np.log(set_work / others_work))),
-                seconds=float(np.median(set_work - others_work)),
+                seconds=delay_s,
                 steps_share=float(np.mean(set_work > others_work)),
-                step_ratio=float(np.median(set_work - others_work)) / median_step_s,
+                step_ratio=delay_s / median_step_s,
             )
         )
     return results

@@ -24,9 +24,8 @@ def summarise(step_s: Sequence[float]) -> dict[str, float]:
         raise ValueError(f"steady step {position} took {step_s[position]} s; a step time must be positive and finite")
     ordered = sorted(step_s)
     half = len(ordered) // 2
-    # This is the median of the logs. For an even count it is the mean of the two middle logs, not the log of their
-    # mean.
-    middle = math.log(ordered[half])
+    # The median of the logarithms. For an even number of steps, it is the mean of the two middle logarithms.
+    log_median = math.log(ordered[half])
     if len(ordered) % 2 == 0:
-        middle = (middle + math.log(ordered[half - 1])) / 2
-    return {"median": middle, "mean": math.log(math.fsum(ordered) / len(ordered))}
+        log_median = (log_median + math.log(ordered[half - 1])) / 2
+    return {"median": log_median, "mean": math.log(math.fsum(ordered) / len(ordered))}

@@ -33,21 +33,24 @@ class Difference:
     sd: float
     """Standard deviation of one head run minus one base run; comparable with the sd of a pair."""
     df: float
+    """Degrees of freedom of the t interval; inf for a normal interval."""
     alpha: float
 
 
 def welch(base: Sequence[float], head: Sequence[float], alpha: float) -> Difference:
     """Return Welch's interval (1947), for unequal variances. The degrees of freedom are Satterthwaite's.
 
-    ``base`` and ``head`` have one summary value per run. If all runs of base are equal and all runs of head are equal,
-    the interval is a point, as in the paired test. Raises ValueError for fewer than two runs in an arm.
+    ``base`` and ``head`` have one value per run: the logarithm of its median or mean step time. If all runs of base are
+    equal and all runs of head are equal, the interval is a point, as in the paired test. Raises ValueError for fewer
+    than two runs in an arm.
     """
     if min(len(base), len(head)) < 2:
         raise ValueError("each arm needs at least two runs")
-    (mean_base, var_base), (mean_head, var_head) = _mean_and_variance(base), _mean_and_variance(head)
-    estimate = mean_head - mean_base
-    sd = math.sqrt(var_base + var_head)
-    base_error_sq, head_error_sq = var_base / len(base), var_head / len(head)
+    base_mean, base_var = _mean_and_variance(base)
+    head_mean, head_var = _mean_and_variance(head)
+    estimate = head_mean - base_mean
+    sd = math.sqrt(base_var + head_var)
+    base_error_sq, head_error_sq = base_var / len(base), head_var / len(head)  # squared standard errors of the means
     if base_error_sq + head_error_sq == 0:
         return Difference(estimate, estimate, estimate, 0.0, math.inf, alpha)
     # Use shares of the variance, because squares of tiny variances would underflow to 0 / 0.
@@ -58,27 +61,32 @@ def welch(base: Sequence[float], head: Sequence[float], alpha: float) -> Differe
 
 
 def predict_head(base: Sequence[float], head: Sequence[float], alpha: float) -> PredictionInterval:
-    """Return the interval of head's effect against base runs of separate sessions, one value per session.
+    """Return the interval of head's effect against base runs of separate sessions. ``base`` has one value per session.
 
-    It is the prediction interval of one more session, widened so that it contains head's effect against the slowest
-    base run and against the fastest one. Reason: if a few base runs are slower by a fixed amount, a normal interval is
-    too narrow, and the head run may be such a slow run. Several head runs are replaced by their mean. The variance of
-    the mean is at most that of one run, whether the head runs share a session or not, so the interval is never too
-    narrow for it. Raises ValueError for fewer than two base runs or no head run.
+    It is the prediction interval of one more session. It is widened so that it contains the differences between head
+    and the slowest base run, and between head and the fastest base run. Reason: if a few base runs are slower by a
+    fixed amount, a normal interval is too narrow, and the head run may be slow in the same way.
+
+    Several head runs are replaced by their mean. The variance of this mean is at most that of one run, whether the head
+    runs share a session or not, so the interval is never too narrow for the mean. Raises ValueError for fewer than two
+    base runs or no head run.
     """
     if not head:
         raise ValueError("head needs at least one run")
-    mean_head = math.fsum(head) / len(head)
-    interval = prediction_interval(base, mean_head, alpha)
-    slowest, fastest = max(base), min(base)
-    return replace(interval, low=min(interval.low, mean_head - slowest), high=max(interval.high, mean_head - fastest))
+    head_mean = math.fsum(head) / len(head)
+    interval = prediction_interval(base, head_mean, alpha)
+    slowest_base, fastest_base = max(base), min(base)
+    return replace(
+        interval, low=min(interval.low, head_mean - slowest_base), high=max(interval.high, head_mean - fastest_base)
+    )
 
 
 def sessions_needed(launch_sd: float, effect: float, alpha: float, eps: float) -> int | None:
-    """Return the number of base sessions, of one run each, with which a head run of the true slowdown ``effect`` is
-    found to be slower by more than ``eps`` with probability 0.8. None if ``MAX_SESSIONS`` are not enough.
+    """Return how many base sessions, of one run each, are needed to prove that head is slower by more than ``eps``.
 
-    ``launch_sd`` is the standard deviation of a run in a session of its own. The slowdowns are log-ratios.
+    ``effect`` is head's true slowdown. The proof must succeed with probability 0.8. ``launch_sd`` is the standard
+    deviation of a run in a session of its own. ``effect`` and ``eps`` are log-ratios. Return None if ``MAX_SESSIONS``
+    sessions are not enough.
     """
     for sessions in range(MIN_SESSIONS, MAX_SESSIONS + 1):
         if eps + detectable_excess(launch_sd, sessions, alpha) <= effect:
@@ -87,21 +95,24 @@ def sessions_needed(launch_sd: float, effect: float, alpha: float, eps: float) -
 
 
 def detectable_excess(launch_sd: float, sessions: int, alpha: float) -> float:
-    """Return by how much a true slowdown must exceed a limit, so that the prediction interval from this number of base
-    sessions excludes the limit with probability 0.8. Slowdown and limit are log-ratios."""
+    """Return by how much head's true slowdown must exceed a limit, so that a prediction interval excludes the limit
+    with probability 0.8. ``sessions`` is the number of base sessions. Slowdown and limit are log-ratios."""
     reach = float(stdtrit(sessions - 1, 1 - alpha / 2)) + float(ndtri(POWER))
     return reach * launch_sd * math.sqrt(1 + 1 / sessions)
 
 
 def tipping_sd(estimate: float, half_width: float, alpha: float, thresholds: Thresholds) -> float:
-    """Return the largest sd of an unknown effect between the arms with which the estimate would still decide; 0 if it
-    would not decide even without such an effect.
+    """Return how large an unknown effect between the arms may be until the estimate no longer decides. The arms may
+    have run on different nodes, for example.
 
-    The half width of the interval is then sqrt(``half_width``^2 + (z sd)^2). An estimate beyond eps would decide if the
-    interval excludes eps, and a smaller one if the interval lies within delta.
+    The result is the largest sd of this effect with which the estimate still decides; 0 if it does not decide even
+    without the effect. An effect with the standard deviation sd makes the half width sqrt(``half_width``^2 + (z sd)^2).
+    An estimate beyond eps decides as long as the interval excludes eps. A smaller estimate decides as long as the
+    interval lies within delta.
     """
-    margin = max(abs(estimate) - thresholds.eps, 0.0) or thresholds.delta - abs(estimate)
-    return math.sqrt(max(margin**2 - half_width**2, 0.0)) / float(ndtri(1 - alpha / 2))
+    excess_over_eps = abs(estimate) - thresholds.eps
+    max_half_width = excess_over_eps if excess_over_eps > 0 else thresholds.delta - abs(estimate)
+    return math.sqrt(max(max_half_width**2 - half_width**2, 0.0)) / float(ndtri(1 - alpha / 2))
 
 
 def fisher(hits: int, total: int, other_hits: int, other_total: int) -> float:
@@ -114,6 +125,7 @@ def fisher(hits: int, total: int, other_hits: int, other_total: int) -> float:
 
 
 def _mean_and_variance(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and the variance. Equal values have exactly the variance 0, without rounding errors."""
     mean = math.fsum(values) / len(values)
     if min(values) == max(values):
         return values[0], 0.0
