@@ -32,35 +32,34 @@ ROUNDS = 8
 
 @dataclass(frozen=True)
 class Result:
-    """A result to publish. A stronger existing result takes precedence.
-
-    ``nonce``: nonce of the measurement, or ``checks.STATIC_NONCE``. ``bases``: allowed base commits of a verdict on the
-    head; None allows all. ``url``: page of the workflow run. ``fault``: traceback for the job's log if regbot failed on
-    the run's artifact; else ''.
-    """
+    """A result to publish. A stronger existing result takes precedence."""
 
     stamped_text: StampedText
     nonce: str
+    """Nonce of the measurement; ``checks.STATIC_NONCE`` for a static result."""
     title: str
+    """Title of the check run, as plain text."""
     annotations: Sequence[Annotation] = ()
     url: str = ""
+    """Page of the workflow run."""
     bases: Sequence[str] | None = None
+    """Allowed base commits of a verdict on the head; None allows all."""
     fault: str = ""
+    """Traceback for the job's log if regbot failed on the run's artifact; '' if it did not fail."""
 
 
 @dataclass(frozen=True)
 class Publication:
-    """What was published.
-
-    ``comment``: text of the comment; None for a merge group, which has no comment. ``current_head``: present head of
-    the pull request. ``is_concluded``: whether the check run was completed. ``is_retargeted``: whether publishing ended
-    early, because the base branch of the pull request is no longer the base branch of the result.
-    """
+    """What was published."""
 
     comment: StampedText | None
+    """Text of the comment; None for a merge group, which has no comment."""
     current_head: str
+    """Present head of the pull request."""
     is_concluded: bool
+    """Whether the check run was completed. False if it waits for another measurement."""
     is_retargeted: bool = False
+    """Whether publishing ended early, because the base branch of the pull request is no longer that of the result."""
 
 
 Rejudge = Callable[[Stamp], Result | None]
@@ -78,16 +77,18 @@ def publish(
     """Publish ``result`` in the check run and the comment. A deleted comment is created again.
 
     Each round reads the check run and the comment, selects the strongest text for each of them, and writes both.
-    ``rejudge``: see ``Rejudge``. ``thread``: comments of the pull request, if the caller has read them already.
-
-    Raises ForgeError. After an error, another call completes the work.
+    ``thread`` has the comments of the pull request, if the caller has read them already. Raises ForgeError. After an
+    error, another call completes the work.
     """
     stamp = result.stamped_text.stamp
     thread = thread or CommentThread(forge, stamp.pr)
     same_head = SameHead(forge, stamp.pr, stamp.head, github)
     own_results = [result]
-    judged_runs = set[int]()  # runs that were judged again; each run is judged again only once
-    is_new = True  # whether own_results has grown since the previous round
+    """The results that this job has judged, the newest judgement first."""
+    judged_runs = set[int]()
+    """Ids of the runs that were judged again. Each run is judged again only once."""
+    is_new = True
+    """Whether this is the first round, or ``own_results`` has grown in the previous round."""
     comment_text: StampedText | None = None
     for _ in range(ROUNDS):
         current_head = stamp.head
@@ -95,26 +96,28 @@ def publish(
             pull = forge.pull(stamp.pr)
             current_head = pull.head_sha
             if pull.base_ref != stamp.target:
-                return Publication(None, current_head, is_concluded=False, is_retargeted=True)
+                return Publication(comment=None, current_head=current_head, is_concluded=False, is_retargeted=True)
         head_checks = checks.find(forge, stamp.head, stamp.pr, github.bot)
         result_count = len(own_results)
         # The requested measurement is INVALID, so the result from before the request stays. Its text lacks declarations
         # from later comments, so it is judged again.
         is_requested_but_invalid = result.nonce == head_checks.pending_nonce and stamp.status == "INVALID"
         previous = head_checks.previous_text if is_requested_but_invalid else None
-        if previous is not None and previous.stamp.run not in judged_runs and previous.stamp.run != stamp.run:
+        if previous is not None and previous.stamp.run not in {*judged_runs, stamp.run}:
             judged_runs.add(previous.stamp.run)
-            if (rejudged := rejudge(previous.stamp)) is not None:
+            rejudged = rejudge(previous.stamp)
+            if rejudged is not None:
                 own_results.insert(0, rejudged)
         head_results = [candidate for candidate in own_results if candidate.stamped_text.stamp.head == stamp.head]
         check_texts = _select_check_texts(head_checks, result)
         check_text = _select_strongest(is_new, head_results, check_texts, stamp.head)
         # A check run that waits for another measurement is not completed here. That measurement completes it.
-        is_concluded = head_checks.pending_nonce in ("", *(candidate.nonce for candidate in head_results))
+        own_nonces = [candidate.nonce for candidate in head_results]
+        is_concluded = head_checks.pending_nonce in ("", *own_nonces)
         if is_concluded:
+            text_without_banner = replace(check_text, void=None)
             own_result = next(
-                (candidate for candidate in head_results if candidate.stamped_text == replace(check_text, void=None)),
-                None,
+                (candidate for candidate in head_results if candidate.stamped_text == text_without_banner), None
             )
             title = head_checks.title or f"{check_text.stamp.status}: see the summary"
             if own_result is not None:
@@ -136,16 +139,13 @@ def publish(
             has_changed = checks.show_waiting(forge, head_checks)
         if stamp.pr:
             comment = sticky.find(thread, github.bot, current_head)
-            head_text = (
-                check_text
-                if current_head == stamp.head
-                else checks.find(forge, current_head, stamp.pr, github.bot).completed_text
-            )
+            head_text: StampedText | None = check_text
+            if current_head != stamp.head:
+                head_text = checks.find(forge, current_head, stamp.pr, github.bot).completed_text
             known_texts: list[StampedText | None] = [check_text, head_text]
             # Verify stronger results that only the comment shows: by a check run, or by judging their runs again.
-            for claim in _find_unknown_claims(
-                comment, [*known_texts, *(candidate.stamped_text for candidate in own_results)], current_head
-            ):
+            own_texts = [candidate.stamped_text for candidate in own_results]
+            for claim in _find_unknown_claims(comment, [*known_texts, *own_texts], current_head):
                 claimed_text = None
                 if claim.head not in (stamp.head, current_head):
                     claimed_text = checks.find(forge, claim.head, stamp.pr, github.bot).completed_text
@@ -153,11 +153,11 @@ def publish(
                     known_texts.append(claimed_text)
                 elif claim.run not in judged_runs:
                     judged_runs.add(claim.run)
-                    if (rejudged := rejudge(claim)) is not None:
+                    rejudged = rejudge(claim)
+                    if rejudged is not None:
                         own_results.insert(0, rejudged)
-            comment_text = _select_strongest(
-                is_new or len(own_results) > result_count, own_results, known_texts, current_head
-            )
+            has_new_result = is_new or len(own_results) > result_count
+            comment_text = _select_strongest(has_new_result, own_results, known_texts, current_head)
             has_changed = sticky.write(thread, github.bot, current_head, comment_text, comment) or has_changed
         is_new = len(own_results) > result_count
         if not has_changed and not is_new:
@@ -168,9 +168,10 @@ def publish(
 def _select_check_texts(head_checks: HeadChecks, result: Result) -> list[StampedText | None]:
     """Return the result that the check run shows, and the result that it showed before a measurement was requested.
 
-    A verdict is dropped if its base branch differs from that of ``result``, or if its base commit is not in
-    ``result.bases``. The INVALID measurement in the banner of a dropped verdict is kept. Stamps of older versions of
-    regbot do not name the base branch. If the base branch is unknown, only a PASS is dropped.
+    A verdict is dropped, and is None in the list, if it was judged against another base branch than ``result``, or
+    against a base commit that is not in ``result.bases``. If a dropped verdict has the banner of an INVALID
+    measurement, that measurement takes its place. Stamps of older versions of regbot do not name the base branch.
+    Without a base branch, a PASS is dropped and any other status is kept.
     """
     bases, target = result.bases, result.stamped_text.stamp.target
 
@@ -178,8 +179,10 @@ def _select_check_texts(head_checks: HeadChecks, result: Result) -> list[Stamped
         if text is None or bases is None or text.stamp.status == "INVALID":
             return text
         stamp = text.stamp
-        has_valid_target = stamp.target == target or (not stamp.target and stamp.status != "PASS")
-        return text if stamp.base in bases and has_valid_target else text.void
+        may_lack_target = stamp.status != "PASS"
+        has_valid_target = stamp.target == target or (not stamp.target and may_lack_target)
+        has_valid_base = stamp.base in bases
+        return text if has_valid_base and has_valid_target else text.void
 
     return [keep_valid(head_checks.completed_text), keep_valid(head_checks.previous_text)]
 
@@ -189,20 +192,22 @@ def _select_strongest(
 ) -> StampedText:
     """Return the strongest text of ``own_results`` and ``published``.
 
-    If two texts are equally new, an own result is preferred in the first round and after a run was judged again
-    (``is_new``). Otherwise a published text is preferred.
+    If two texts are equally strong and new, the first in the list is chosen. With ``is_new`` (in the first round, and
+    after a run was judged again) this is an own result, otherwise a published text.
     """
     own_texts = [result.stamped_text for result in own_results]
     published_texts = [text for text in published if text is not None]
-    return select_strongest([*own_texts, *published_texts] if is_new else [*published_texts, *own_texts], current_head)
+    texts = [*own_texts, *published_texts] if is_new else [*published_texts, *own_texts]
+    return select_strongest(texts, current_head)
 
 
 def _find_unknown_claims(
     comment: sticky.StickyComment | None, known_texts: Sequence[StampedText | None], current_head: str
 ) -> list[Stamp]:
-    """Return the stamps in the comment, and in newer comments of regbot, that outrank all known texts.
+    """Return the stamps in the comment, and in newer comments of regbot, that promise a stronger result than all known
+    texts.
 
-    A stamp in a comment is a claim, because somebody may have edited the comment. ``known_texts`` are trusted.
+    A stamp in a comment is only a claim, because somebody may have edited the comment. ``known_texts`` are trusted.
     """
     if comment is None:
         return []
@@ -214,13 +219,17 @@ def _find_unknown_claims(
         claimed_texts += [text] if text.void is None else [text, text.void]
     claims = []
     for text in claimed_texts:
-        best = select_strongest([*trusted_texts, replace(text, void=None)], current_head)
-        best_stamps = (best.stamp, best.void.stamp if best.void else None)
-        if text.stamp not in trusted_stamps and text.stamp in best_stamps:
+        strongest = select_strongest([*trusted_texts, replace(text, void=None)], current_head)
+        strongest_stamps = [strongest.stamp]
+        if strongest.void is not None:  # a newer INVALID measurement, which would be shown as a banner
+            strongest_stamps.append(strongest.void.stamp)
+        if text.stamp not in trusted_stamps and text.stamp in strongest_stamps:
             claims.append(text.stamp)
     return claims
 
 
 def _covers_claim(known: StampedText, claim: Stamp, current_head: str) -> bool:
     """Return whether the known result is at least as strong as the result that the stamp ``claim`` promises."""
-    return select_strongest([known, StampedText(claim, "")], current_head).stamp != claim or known.stamp == claim
+    promised = StampedText(claim, text="")  # only its stamp is ranked
+    strongest = select_strongest([known, promised], current_head)
+    return known.stamp == claim or strongest.stamp != claim

@@ -36,9 +36,13 @@ class SameHead:
         """Return the stamps of the verdicts on other open pull requests, sorted by pull request number."""
         if not self._number:
             return []
-        results = {other: run.completed_text or run.previous_text for other, run in head_checks.other_pulls.items()}
-        results.pop(0, None)  # a merge group
-        stamps = [result.stamp for _, result in sorted(results.items()) if result is not None]
+        stamps: list[Stamp] = []
+        for number, peer_checks in sorted(head_checks.other_pulls.items()):
+            text = peer_checks.completed_text or peer_checks.previous_text
+            is_merge_group = number == 0
+            if text is not None and not is_merge_group:
+                stamps.append(text.stamp)
+        # The strictest verdicts are looked up first, because the number of look-ups is limited.
         strictest_first = sorted(stamps, key=lambda stamp: -checks.get_strictness(stamp, self._github))
         open_stamps = [stamp for stamp in strictest_first if self._may_be_open(stamp.pr)]
         return sorted(open_stamps, key=lambda stamp: stamp.pr)
@@ -57,17 +61,18 @@ class SameHead:
         """Write the newest check run of ``peers`` again, so that its note and conclusion take ``stamped_text`` into
         account. Return whether the check run was changed.
 
-        ``head_checks``: check runs that the caller has read. The check run is read once more immediately before it is
-        written. A check run that waits for a measurement is not changed.
+        ``head_checks`` has the check runs that the caller has read. The check run is read once more immediately before
+        it is written. A check run that waits for a measurement is not changed.
         """
-        numbers = [peer.pr for peer in peers if peer.pr in head_checks.other_pulls]
-        if not numbers:
+        peer_numbers = [peer.pr for peer in peers if peer.pr in head_checks.other_pulls]
+        if not peer_numbers:
             return False
-        number = max(numbers, key=lambda other: head_checks.other_pulls[other].runs[-1].id)
+        number = max(peer_numbers, key=lambda other: head_checks.other_pulls[other].runs[-1].id)
         other_stamps = [stamp for stamp in (stamped_text.stamp, *peers) if stamp.pr != number]
         other_stamps.sort(key=lambda stamp: stamp.pr)
 
         def needs_update(peer_checks: HeadChecks) -> bool:
+            """Return whether the check run shows a result, but not with the conclusion and note that it should have."""
             text = peer_checks.completed_text
             if text is None or peer_checks.pending_nonce:
                 return False
