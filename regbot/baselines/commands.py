@@ -159,21 +159,19 @@ def find_anchors(
 
 
 def move_anchor(store: Store, move: AnchorMove, now: datetime | None = None) -> Anchor:
-    """Make a commit the anchor of one variant and node class. Raises BaselineError, OSError.
+    """Make a commit the anchor of one variant and node class. Return the anchor as it is stored now.
 
-    The store must contain a timed session of the commit for this variant and node class. Raises BaselineError if the
-    arguments match several variants, node classes or commits.
+    The store must contain a session of the commit for this variant and node class. Raises BaselineError if there is
+    none, or if the arguments match several variants, node classes or commits. Raises OSError.
     """
     classes = _matching_classes(store, move.workload, move.variant, move.node_class)
-    if len(classes) != 1:
+    if not classes:
+        problem = f"no timed session of {move.workload} is stored for this variant and class"
+        raise BaselineError(store.root, problem, "add a session of the commit first")
+    if len(classes) > 1:
         names = "; ".join(f"{variant} on {node_class}" for _, variant, node_class in classes)
-        raise BaselineError(
-            store.root,
-            f"there are {len(classes)} variants and classes of {move.workload}: {names}"
-            if classes
-            else f"no timed session of {move.workload} is stored for this variant and class",
-            "choose one with --variant and --class" if classes else "add a session of the commit first",
-        )
+        problem = f"there are {len(classes)} variants and classes of {move.workload}: {names}"
+        raise BaselineError(store.root, problem, "choose one with --variant and --class")
     ((workload, variant, node_class),) = classes
     tree_by_commit = {}
     for group in store.folders(class_folder(workload, variant, node_class)):
@@ -182,11 +180,8 @@ def move_anchor(store: Store, move: AnchorMove, now: datetime | None = None) -> 
                 tree_by_commit[commit] = store.session(path).tree
     if len(tree_by_commit) != 1:
         problem = f"{len(tree_by_commit)} commits with stored sessions begin with {move.commit!r}"
-        raise BaselineError(
-            store.root,
-            problem,
-            "give more characters of the commit" if tree_by_commit else "add a session of that commit first",
-        )
+        advice = "give more characters of the commit" if tree_by_commit else "add a session of that commit first"
+        raise BaselineError(store.root, problem, advice)
     ((commit, tree),) = tree_by_commit.items()
     path = store.move_anchor(
         Anchor(
@@ -207,7 +202,7 @@ def move_anchor(store: Store, move: AnchorMove, now: datetime | None = None) -> 
 
 
 def list_page(listing: BaselineListing) -> str:
-    """Return one paragraph of text for each group."""
+    """Return one paragraph of text for each group of stored sessions."""
     if not listing.groups:
         return "no session is stored; add one with 'regbot baseline add SESSION'"
     paragraphs = []

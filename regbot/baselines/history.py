@@ -52,7 +52,7 @@ _TERMS = slice(_FIRST_TERM, _FIRST_TERM + len(TERMS))
 
 @dataclass
 class _Bucket:
-    """Summary of the levels of neighbouring sessions, on the log scale."""
+    """Summary of neighbouring sessions of one series. Levels are logarithms of seconds."""
 
     oldest: SessionLevel
     newest: SessionLevel
@@ -123,11 +123,13 @@ def history(
     for variant_folder in _variant_folders(store, workload, variant):
         for folder in store.folders(variant_folder):
             trend = _class_trend(store, folder, node_class, last, points, now or datetime.now(UTC))
-            trends += [trend] if trend is not None else []
+            if trend is not None:
+                trends.append(trend)
     if not trends:
-        filters = f" ({', '.join(name for name in (variant, node_class) if name)})" if variant or node_class else ""
+        filters = [name for name in (variant, node_class) if name]
+        selection = f" ({', '.join(filters)})" if filters else ""
         raise BaselineError(
-            store.root, f"no timed session of {workload}{filters} is stored", "see 'regbot baseline list'"
+            store.root, f"no timed session of {workload}{selection} is stored", "see 'regbot baseline list'"
         )
     return History(workload=workload, trends=trends)
 
@@ -313,6 +315,7 @@ def history_page(record: History) -> str:
 
 
 def _trend_lines(workload: str, trend: HistoryTrend) -> list[str]:
+    """Return the paragraph about one variant and node class, as lines."""
     lines = [
         f"{workload}  {trend.variant}  usual step time",
         f"  class        {printable(trend.node_class)}",
@@ -326,6 +329,7 @@ def _trend_lines(workload: str, trend: HistoryTrend) -> list[str]:
 
 
 def _series_lines(series: HistorySeries) -> list[str]:
+    """Return the lines about one series: environment, terms, the trend as bars, and a table of the stretches."""
     terms = f"{series.steps} steps, {series.cut} of them warm-up, on {series.world_size} ranks, by {series.clock}"
     dispatcher = f", {printable(series.dispatcher)} requested" if series.dispatcher else ""
     excluded = f", {series.excluded_sessions} of them held back from the reference" if series.excluded_sessions else ""

@@ -203,9 +203,11 @@ class Index:
         """Return the newest session of ``tier`` that has a ledger; None if there is none. ``commit`` is the commit of
         the session; None for any commit.
         """
-        commit_condition, values = ("", (tier,)) if commit is None else (' AND "commit" = ?', (commit, tier))
+        condition, values = "tier = ?", [str(tier)]
+        if commit is not None:
+            condition, values = '"commit" = ? AND tier = ?', [commit, tier]
         sql = (
-            f"SELECT {_COLUMN_LIST} FROM sessions WHERE folder = ?{commit_condition} AND tier = ? "
+            f"SELECT {_COLUMN_LIST} FROM sessions WHERE folder = ? AND {condition} "
             "AND ledger IS NOT NULL ORDER BY measured DESC, name DESC LIMIT 1"
         )
         return next(map(_parse_row, self._select(group, sql, values)), None)

@@ -147,8 +147,8 @@ def _is_own_run(run: Run, arm: Arm) -> bool:
 def environment_of(run: Run, container: str | None = None) -> EnvironmentKey:
     """Return the environment from the run's record. None in a field means unknown.
 
-    Traces and runs without GPUs have no driver. If they also have no toolkit and no NCCL, these are ``ABSENT``, not
-    unknown. ``container`` is the digest of the image; None for the digest in the run's record.
+    Traces and runs without GPUs have no driver. If their record also names no toolkit or no NCCL, that component is
+    ``ABSENT``, not unknown. ``container`` is the digest of the image; None for the digest in the run's record.
     """
     uses_no_gpu = run.tier == "static" or (run.node is not None and not run.node.gpus)
     absent_or_unknown = ABSENT if uses_no_gpu else None
@@ -196,26 +196,7 @@ def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, 
     last_run = runs[-1]
     header, plan, intake = source.header, source.plan, source.intake
     context = f"{last_run.workload}, {tier}"
-    for property_name, values in (
-        ("node", {run.node.name if run.node else "" for run in runs}),
-        ("node class", {node_class_of(run) for run in runs}),
-        ("variant", {run.variant for run in runs}),
-        ("executed dispatcher", {run.backends[DISPATCHER].executed for run in runs if DISPATCHER in run.backends}),
-    ):
-        if len(values) > 1:
-            value_list = ", ".join(sorted(values))
-            raise BaselineError(
-                intake.origin, f"{context}: the {property_name} differs between runs: {value_list}", "measure it again"
-            )
-    environments = {
-        environment_of(run, intake.container).model_dump_json() for run in runs if run.environment is not None
-    }
-    if len(environments) != 1 or any(run.environment is None for run in runs):
-        raise BaselineError(
-            intake.origin,
-            f"{context}: the environment differs between runs, or is missing in a run",
-            "measure it again",
-        )
+    _check_equal_properties(runs, intake, context)
     entry_match = ENTRY_PATTERN.fullmatch(last_run.workload)
     if entry_match is None:
         raise BaselineError(
@@ -224,18 +205,18 @@ def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, 
     # Of several traces of one commit, the last counts.
     counted_runs = [run for run, _ in source.paired_runs] if tier == "timed" else [last_run]
     ledger = next((run.ledger for run in reversed(counted_runs) if run.ledger is not None), None)
-    if not counted_runs or (tier == "static" and ledger is None) or (tier == "timed" and plan is None):
-        missing = "no run is in a valid pair: there are only warm launches, or no pair is valid"
-        raise BaselineError(
-            intake.origin,
-            f"{context}: {missing if tier == 'timed' else 'has no ledger'}",
-            "continue the check with --resume, then add it",
-        )
+    advice = "continue the check with --resume, then add it"
+    if tier == "timed" and (not counted_runs or plan is None):
+        problem = f"{context}: no run is in a valid pair: there are only warm launches, or no pair is valid"
+        raise BaselineError(intake.origin, problem, advice)
+    if tier == "static" and ledger is None:
+        raise BaselineError(intake.origin, f"{context}: has no ledger", advice)
     if ledger is not None:
         distilled.ledgers[record_digest(ledger)] = ledger
     timed_plan = plan if tier == "timed" else None  # None for a trace
     clock = counted_runs[0].timing.clock if counted_runs[0].timing is not None else None
     ledger_world_size = ledger.world_size if ledger is not None else None
+    executed = [run.backends[DISPATCHER].executed for run in counted_runs if DISPATCHER in run.backends]
     distilled.baselines.append(
         Baseline(
             tier=tier,
@@ -248,14 +229,12 @@ def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, 
             node_class=node_class_of(last_run),
             commit=last_run.arm.commit,
             tree=last_run.arm.tree,
-            world_size=timed_plan.world_size if timed_plan else ledger_world_size or 1,
+            world_size=timed_plan.world_size if timed_plan else (ledger_world_size or 1),
             steps=timed_plan.steps if timed_plan else None,
             cut=timed_plan.cut if timed_plan else None,
             clock=clock if timed_plan else None,
             dispatcher=plan.dispatcher if plan else "",
-            executed=next(
-                (run.backends[DISPATCHER].executed for run in counted_runs if DISPATCHER in run.backends), None
-            ),
+            executed=next(iter(executed), None),
             ledger=record_digest(ledger) if ledger is not None else None,
             environment=environment_of(last_run, intake.container),
             provenance=Provenance(
@@ -273,6 +252,32 @@ def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, 
             loaded_files=_list_loaded_files(runs),
         )
     )
+
+
+def _check_equal_properties(runs: Sequence[Run], intake: Intake, context: str) -> None:
+    """Raise BaselineError if the runs differ in node, class, variant, executed dispatcher or environment. ``context``
+    stands before the problem in the message."""
+    values_by_property: dict[str, set[str]] = {
+        "node": {run.node.name if run.node else "" for run in runs},
+        "node class": {node_class_of(run) for run in runs},
+        "variant": {run.variant for run in runs},
+        "executed dispatcher": {run.backends[DISPATCHER].executed for run in runs if DISPATCHER in run.backends},
+    }
+    for property_name, values in values_by_property.items():
+        if len(values) > 1:
+            value_list = ", ".join(sorted(values))
+            raise BaselineError(
+                intake.origin, f"{context}: the {property_name} differs between runs: {value_list}", "measure it again"
+            )
+    environments = {
+        environment_of(run, intake.container).model_dump_json() for run in runs if run.environment is not None
+    }
+    if len(environments) != 1 or any(run.environment is None for run in runs):
+        raise BaselineError(
+            intake.origin,
+            f"{context}: the environment differs between runs, or is missing in a run",
+            "measure it again",
+        )
 
 
 def _list_loaded_files(runs: Sequence[Run]) -> list[str] | None:

@@ -251,6 +251,7 @@ def _make_refusal(query: ReferenceQuery, differences: tuple[FieldDifference, ...
 def _find_differences(
     stored: dict[str, object], wanted: dict[str, object], names: tuple[str, ...]
 ) -> tuple[FieldDifference, ...]:
+    """Return the differences in the fields ``names``. A field that ``stored`` lacks is unknown."""
     return tuple(
         FieldDifference(name, stored.get(name), wanted[name]) for name in names if stored.get(name) != wanted[name]
     )

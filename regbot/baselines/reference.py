@@ -94,7 +94,7 @@ def _load_group_references(
     """Return the references of one environment, and why its stored sessions cannot be compared.
 
     There is at most one reference per clock. A clock whose sessions cannot be compared has a reason in the second list.
-    Raises BaselineError.
+    ``group`` is the folder of the environment, and ``node_class`` is its node class. Raises BaselineError.
     """
     references: list[Reference] = []
     refusals: list[str] = []
@@ -230,6 +230,8 @@ def _make_reference(
     calibration_summary: CalibrationSummary | None,
     noise: PairNoise | None,
 ) -> Reference:
+    """Return the record that a check uses. Dispatcher, losses, dropped tokens and duration are those of the newest
+    stored session; they are None or empty if only calibrations are stored."""
     newest = rolling_reference.sessions[-1] if rolling_reference.sessions else None  # sessions are oldest first
     first_runs = newest.runs[:SESSION_RUNS] if newest is not None else []
     dropped_tokens = [run.dropped_tokens for run in first_runs if run.dropped_tokens is not None]

@@ -351,6 +351,7 @@ class Store:
             return []
 
     def _read_bytes(self, path: PurePosixPath) -> bytes:
+        """Return the content of a file. Raises BaselineError if it cannot be read or is too large."""
         try:
             return read_capped(self.root / path, MAX_RECORD_BYTES)
         except RecordError as error:

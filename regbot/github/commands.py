@@ -151,7 +151,11 @@ def format_command(command: Command) -> str:
             return f"{_PREFIX} accept {sha}: {reason}"
 
 
+# Each of these functions parses ``rest``, the command line after the verb.
+
+
 def _parse_run(rest: str) -> RunCommand | InvalidCommand:
+    """Parse ``SHA [with-protected-files]``."""
     if match := _RUN.fullmatch(rest):
         sha, option = match.groups()
         return RunCommand(sha, protected=option is not None)
@@ -162,6 +166,7 @@ def _parse_run(rest: str) -> RunCommand | InvalidCommand:
 
 
 def _parse_more(rest: str) -> MoreCommand | InvalidCommand:
+    """Parse ``SHA [PAIRS]``."""
     match = _MORE.fullmatch(rest)
     if match is None:
         has_commit = re.match(rf"{_SHA} ", rest)
@@ -175,6 +180,7 @@ def _parse_more(rest: str) -> MoreCommand | InvalidCommand:
 
 
 def _parse_bisect(rest: str) -> BisectCommand | InvalidCommand:
+    """Parse ``GOOD..BAD [WORKLOAD]``."""
     match = _BISECT.fullmatch(rest)
     if match is None:
         has_range = re.match(rf"{_SHA}\.\.{_SHA} ", rest)
@@ -192,6 +198,7 @@ def _parse_bisect(rest: str) -> BisectCommand | InvalidCommand:
 
 
 def _parse_expect(rest: str) -> ExpectCommand | InvalidCommand:
+    """Parse ``pattern@axis@workload: reason``."""
     try:
         rule = parse_expectation(rest)
     except ExpectationError as error:
@@ -200,6 +207,7 @@ def _parse_expect(rest: str) -> ExpectCommand | InvalidCommand:
 
 
 def _parse_accept(rest: str) -> AcceptCommand | InvalidCommand:
+    """Parse ``SHA: reason``."""
     if match := _ACCEPT.fullmatch(rest):
         sha, reason = match.groups()
         return _refuse_long_reason("accept", reason) or AcceptCommand(sha, reason)

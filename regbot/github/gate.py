@@ -66,9 +66,7 @@ def handle_comment(forge: Forge, event: CommentEvent, settings: GitHub) -> GateO
     # An event that arrives twice may be refused because the first one has started the workflow.
     if result.fault is None and has_command_started(forge, request, command):
         return _react(forge, comment, GateOutcome("nothing", "this comment was handled before"), reaction)
-    command_name = f"/regbot {type(command).__name__.removesuffix('Command').lower()}"
-    if isinstance(command, InvalidCommand):
-        command_name = f"/regbot {command.verb or ''}".rstrip()
+    command_name = _name_command(command)
     if not has_role(request.role, REPLY_ROLE):
         outcome = GateOutcome("refused", f"{command_name} of {request.login} was refused")
         return _react(forge, comment, outcome, CONFUSED)
@@ -81,6 +79,14 @@ def handle_comment(forge: Forge, event: CommentEvent, settings: GitHub) -> GateO
     else:
         outcome = GateOutcome("nothing", "this comment was answered before")
     return _react(forge, comment, outcome, CONFUSED)
+
+
+def _name_command(command: Command | InvalidCommand) -> str:
+    """Return the name of a command, such as ``/regbot run``; ``/regbot`` if the verb is unknown."""
+    if isinstance(command, InvalidCommand):
+        return f"/regbot {command.verb}" if command.verb is not None else "/regbot"
+    verb = type(command).__name__.removesuffix("Command").lower()  # "run" for RunCommand
+    return f"/regbot {verb}"
 
 
 def handle_pull(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome:

@@ -259,6 +259,10 @@ def _identify_measured(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> 
 
 
 def _build_subject(run: WorkflowRun, tier: Tier, pull: Pull, sha: str, nonce: str) -> Subject:
+    """Return the subject for the commit ``sha`` of a pull request.
+
+    The base branch may have moved since the run, so the recorded commit of the branch and its present commit count.
+    """
     return Subject(
         run=run,
         tier=tier,
@@ -272,6 +276,7 @@ def _build_subject(run: WorkflowRun, tier: Tier, pull: Pull, sha: str, nonce: st
 
 
 def _build_group_subject(forge: Forge, run: WorkflowRun, tier: Tier, group: MergeGroup) -> Subject:
+    """Return the subject for a merge group. People comment on its last pull request."""
     return Subject(
         run=run,
         tier=tier,

@@ -14,7 +14,7 @@ comment, and judges that workflow run again.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from regbot.config import GitHub
 from regbot.github import checks
@@ -83,12 +83,9 @@ def publish(
     stamp = result.stamped_text.stamp
     thread = thread or CommentThread(forge, stamp.pr)
     same_head = SameHead(forge, stamp.pr, stamp.head, github)
-    own_results = [result]
-    """The results that this job has judged, the newest judgement first."""
-    judged_runs = set[int]()
-    """Ids of the runs that were judged again. Each run is judged again only once."""
+    judged = _JudgedResults(rejudge, [result])
     is_new = True
-    """Whether this is the first round, or ``own_results`` has grown in the previous round."""
+    """Whether this is the first round, or ``judged`` has grown in the previous round."""
     comment_text: StampedText | None = None
     for _ in range(ROUNDS):
         current_head = stamp.head
@@ -98,43 +95,21 @@ def publish(
             if pull.base_ref != stamp.target:
                 return Publication(comment=None, current_head=current_head, is_concluded=False, is_retargeted=True)
         head_checks = checks.find(forge, stamp.head, stamp.pr, github.bot)
-        result_count = len(own_results)
+        result_count = len(judged.results)
         # The requested measurement is INVALID, so the result from before the request stays. Its text lacks declarations
         # from later comments, so it is judged again.
         is_requested_but_invalid = result.nonce == head_checks.pending_nonce and stamp.status == "INVALID"
         previous = head_checks.previous_text if is_requested_but_invalid else None
-        if previous is not None and previous.stamp.run not in {*judged_runs, stamp.run}:
-            judged_runs.add(previous.stamp.run)
-            rejudged = rejudge(previous.stamp)
-            if rejudged is not None:
-                own_results.insert(0, rejudged)
-        head_results = [candidate for candidate in own_results if candidate.stamped_text.stamp.head == stamp.head]
+        if previous is not None and previous.stamp.run != stamp.run:
+            judged.judge_again(previous.stamp)
+        head_results = [candidate for candidate in judged.results if candidate.stamped_text.stamp.head == stamp.head]
         check_texts = _select_check_texts(head_checks, result)
         check_text = _select_strongest(is_new, head_results, check_texts, stamp.head)
         # A check run that waits for another measurement is not completed here. That measurement completes it.
         own_nonces = [candidate.nonce for candidate in head_results]
         is_concluded = head_checks.pending_nonce in ("", *own_nonces)
         if is_concluded:
-            text_without_banner = replace(check_text, void=None)
-            own_result = next(
-                (candidate for candidate in head_results if candidate.stamped_text == text_without_banner), None
-            )
-            title = head_checks.title or f"{check_text.stamp.status}: see the summary"
-            if own_result is not None:
-                title = own_result.title
-            annotations = own_result.annotations if own_result is not None else ()
-            peers = same_head.find_peers(head_checks)
-            has_changed = checks.write(
-                forge,
-                check_text,
-                head_checks,
-                github,
-                title,
-                annotations=annotations,
-                url=(own_result or result).url,
-                peers=peers,
-            )
-            has_changed = same_head.update_newest_peer(check_text, peers, head_checks) or has_changed
+            has_changed = _write_check(forge, result, head_results, check_text, head_checks, same_head)
         else:
             has_changed = checks.show_waiting(forge, head_checks)
         if stamp.pr:
@@ -144,25 +119,75 @@ def publish(
                 head_text = checks.find(forge, current_head, stamp.pr, github.bot).completed_text
             known_texts: list[StampedText | None] = [check_text, head_text]
             # Verify stronger results that only the comment shows: by a check run, or by judging their runs again.
-            own_texts = [candidate.stamped_text for candidate in own_results]
+            own_texts = [candidate.stamped_text for candidate in judged.results]
             for claim in _find_unknown_claims(comment, [*known_texts, *own_texts], current_head):
                 claimed_text = None
                 if claim.head not in (stamp.head, current_head):
                     claimed_text = checks.find(forge, claim.head, stamp.pr, github.bot).completed_text
                 if claimed_text is not None and _covers_claim(claimed_text, claim, current_head):
                     known_texts.append(claimed_text)
-                elif claim.run not in judged_runs:
-                    judged_runs.add(claim.run)
-                    rejudged = rejudge(claim)
-                    if rejudged is not None:
-                        own_results.insert(0, rejudged)
-            has_new_result = is_new or len(own_results) > result_count
-            comment_text = _select_strongest(has_new_result, own_results, known_texts, current_head)
+                else:
+                    judged.judge_again(claim)
+            has_new_result = is_new or len(judged.results) > result_count
+            comment_text = _select_strongest(has_new_result, judged.results, known_texts, current_head)
             has_changed = sticky.write(thread, github.bot, current_head, comment_text, comment) or has_changed
-        is_new = len(own_results) > result_count
+        is_new = len(judged.results) > result_count
         if not has_changed and not is_new:
             break
     return Publication(comment_text, current_head, is_concluded)
+
+
+@dataclass
+class _JudgedResults:
+    """The results that this job has judged: the result to publish, and results that were judged again."""
+
+    rejudge: Rejudge
+    results: list[Result]
+    """The newest judgement first."""
+    judged_runs: set[int] = field(default_factory=set)
+    """Ids of the workflow runs that were judged again."""
+
+    def judge_again(self, stamp: Stamp) -> None:
+        """Judge the workflow run of ``stamp`` again, and add its result if there is one. Each run is judged again only
+        once."""
+        if stamp.run in self.judged_runs:
+            return
+        self.judged_runs.add(stamp.run)
+        rejudged = self.rejudge(stamp)
+        if rejudged is not None:
+            self.results.insert(0, rejudged)
+
+
+def _write_check(
+    forge: Forge,
+    result: Result,
+    head_results: Sequence[Result],
+    check_text: StampedText,
+    head_checks: HeadChecks,
+    same_head: SameHead,
+) -> bool:
+    """Complete the check run with ``check_text``, and correct the check run of another pull request with the same head.
+
+    Title, annotations and link come from the result in ``head_results`` with this text. If another job has published
+    the text, the title of the check run stays, and ``result`` gives the link. Return whether anything changed.
+    """
+    text_without_banner = replace(check_text, void=None)
+    own_result = next((candidate for candidate in head_results if candidate.stamped_text == text_without_banner), None)
+    title = head_checks.title or f"{check_text.stamp.status}: see the summary"
+    if own_result is not None:
+        title = own_result.title
+    peers = same_head.find_peers(head_checks)
+    has_changed = checks.write(
+        forge,
+        check_text,
+        head_checks,
+        same_head.github,
+        title,
+        annotations=own_result.annotations if own_result is not None else (),
+        url=(own_result or result).url,
+        peers=peers,
+    )
+    return same_head.update_newest_peer(check_text, peers, head_checks) or has_changed
 
 
 def _select_check_texts(head_checks: HeadChecks, result: Result) -> list[StampedText | None]:
@@ -176,6 +201,7 @@ def _select_check_texts(head_checks: HeadChecks, result: Result) -> list[Stamped
     bases, target = result.bases, result.stamped_text.stamp.target
 
     def keep_valid(text: StampedText | None) -> StampedText | None:
+        """Return ``text`` if it is kept, otherwise the INVALID measurement in its banner, or None."""
         if text is None or bases is None or text.stamp.status == "INVALID":
             return text
         stamp = text.stamp

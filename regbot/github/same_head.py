@@ -29,7 +29,7 @@ class SameHead:
     """
 
     def __init__(self, forge: Forge, number: int, sha: str, github: GitHub) -> None:
-        self._forge, self._number, self._sha, self._github = forge, number, sha, github
+        self._forge, self._number, self._sha, self.github = forge, number, sha, github
         self._is_open: dict[int, bool] = {}
 
     def find_peers(self, head_checks: HeadChecks) -> list[Stamp]:
@@ -43,7 +43,7 @@ class SameHead:
             if text is not None and not is_merge_group:
                 stamps.append(text.stamp)
         # The strictest verdicts are looked up first, because the number of look-ups is limited.
-        strictest_first = sorted(stamps, key=lambda stamp: -checks.get_strictness(stamp, self._github))
+        strictest_first = sorted(stamps, key=lambda stamp: -checks.get_strictness(stamp, self.github))
         open_stamps = [stamp for stamp in strictest_first if self._may_be_open(stamp.pr)]
         return sorted(open_stamps, key=lambda stamp: stamp.pr)
 
@@ -76,13 +76,13 @@ class SameHead:
             text = peer_checks.completed_text
             if text is None or peer_checks.pending_nonce:
                 return False
-            return not checks.is_current(text, peer_checks, self._github, other_stamps)
+            return not checks.is_current(text, peer_checks, self.github, other_stamps)
 
         if not needs_update(head_checks.other_pulls[number]):
             return False
-        present = checks.find(self._forge, self._sha, self._number, self._github.bot).other_pulls.get(number)
+        present = checks.find(self._forge, self._sha, self._number, self.github.bot).other_pulls.get(number)
         if present is None or present.completed_text is None or not needs_update(present):
             return False
         return checks.write(
-            self._forge, present.completed_text, present, self._github, present.title, peers=other_stamps
+            self._forge, present.completed_text, present, self.github, present.title, peers=other_stamps
         )

@@ -189,7 +189,8 @@ def select_strongest(results: Sequence[StampedText], current_head: str) -> Stamp
     for text in sorted(latest_by_run.values(), key=lambda text: text.stamp.recency):
         newest_of_kind[text.stamp.tier, text.stamp.is_void] = text
     strongest = max(newest_of_kind.values(), key=lambda text: text.stamp.strength)
-    void = newest_of_kind.get(("measured", True))
+    void_kind: tuple[Tier, bool] = ("measured", True)
+    void = newest_of_kind.get(void_kind)
     if void is None or void is strongest:
         return strongest
     is_void_outdated = strongest.stamp.tier == "measured" and void.stamp.recency < strongest.stamp.recency

@@ -218,8 +218,8 @@ class Transport:
     def _attempt(
         self, verb: str, path: str, parameters: Mapping[str, object] | None, body: Mapping[str, Any] | None
     ) -> ApiResponse | FailedAttempt:
-        """Send one request. Return a failed attempt if the request may be repeated: after a lost connection, an error of
-        GitHub, or a rate limit. Raises RefusedError if GitHub refuses the request."""
+        """Send one request. Return a failed attempt after a lost connection, an error of GitHub or a rate limit, since
+        another attempt may succeed. Raises RefusedError if GitHub refuses the request."""
         self._pace(verb)
         query = {key: str(value) for key, value in (parameters or {}).items()}
         accept = {"Accept": "application/vnd.github+json"}

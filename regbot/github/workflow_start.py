@@ -116,7 +116,8 @@ def has_run_started(forge: Forge, workflow: str, nonce: str, since: datetime) ->
 def is_judged_since(forge: Forge, run: int, since: datetime) -> bool:
     """Return whether regbot-post was started for the workflow run ``run`` after ``since``, and has not failed.
 
-    regbot-post then takes account of every comment that was written before ``since``.
+    Such a run of regbot-post reads all comments that exist at its start. So it knows a comment that was written at
+    ``since``.
     """
     posts = (post for post in forge.runs(POST, since) if post.conclusion in (None, "success"))
     return any(post.title == f"regbot-post {run}" for post in posts)

@@ -211,8 +211,8 @@ def _make_check_options(
         no_sandbox=options.no_sandbox,
         even_if_identical=True,
         gate="pairs",
-        exact=True,
-        join=False,
+        exact=True,  # compare with the anchor's commit itself, not with the merge base
+        join=False,  # use no pairs of earlier sessions
         baselines=setup.store.root,
         # Without recorded noise, the night has the smallest number of pairs.
         max_pairs=options.pairs or night_pairs(pair_sd),
