@@ -254,8 +254,12 @@ def _make_series(series: _ClassSeries, points: int) -> HistorySeries:
     """
     collected = series.collected
     buckets = collected.buckets
-    changes = change_points([bucket.mean for bucket in buckets])
-    stretches = _merge_buckets(buckets, [0, *changes])
+    change_positions = change_points([bucket.mean for bucket in buckets])
+    stretches = _merge_buckets(buckets, [0, *change_positions])
+    drawn_buckets = _merge_buckets(buckets, bucket_starts(len(buckets), points))
+    anchor_s = None
+    if collected.anchor_sessions:
+        anchor_s = math.exp(collected.anchor_total / collected.anchor_sessions)
     return HistorySeries(
         environment=series.environment,
         changed=[],
@@ -265,19 +269,26 @@ def _make_series(series: _ClassSeries, points: int) -> HistorySeries:
         first=buckets[0].oldest.measured,
         last=buckets[-1].newest.measured,
         anchor_sessions=collected.anchor_sessions,
-        anchor_s=math.exp(collected.anchor_total / collected.anchor_sessions) if collected.anchor_sessions else None,
-        points=[bucket.point() for bucket in _merge_buckets(buckets, bucket_starts(len(buckets), points))],
+        anchor_s=anchor_s,
+        points=[bucket.point() for bucket in drawn_buckets],
         stretches=[bucket.point() for bucket in stretches],
         changes=[
-            HistoryChange(
-                at=later.oldest.measured,
-                before=earlier.newest.commit,
-                commit=later.oldest.commit,
-                grain=buckets[position].sessions,
-                change_pct=100 * math.expm1(later.mean - earlier.mean),
-            )
-            for position, (earlier, later) in zip(changes, pairwise(stretches), strict=True)
+            _make_change(before, after, buckets[position])
+            for position, (before, after) in zip(change_positions, pairwise(stretches), strict=True)
         ],
+    )
+
+
+def _make_change(before: _Bucket, after: _Bucket, first_bucket: _Bucket) -> HistoryChange:
+    """Return the change of level between two stretches. ``first_bucket`` is the bucket with which the new level begins.
+    Only the bucket is known, and not the session in it, so its size is the grain of the change.
+    """
+    return HistoryChange(
+        at=after.oldest.measured,
+        before=before.newest.commit,
+        commit=after.oldest.commit,
+        grain=first_bucket.sessions,
+        change_pct=100 * math.expm1(after.mean - before.mean),
     )
 
 

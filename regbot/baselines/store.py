@@ -95,13 +95,10 @@ class Store:
 
     def groups(self) -> list[PurePosixPath]:
         """Return the folders of stored sessions, one per workload, class and environment."""
-        return [
-            environment
-            for workload in self.folders(PurePosixPath())
-            if str(workload) != LEDGERS
-            for node_class in self.folders(workload)
-            for environment in self.folders(node_class)
-        ]
+        root_folder = PurePosixPath()
+        workload_folders = [folder for folder in self.folders(root_folder) if str(folder) != LEDGERS]
+        class_folders = [class_path for folder in workload_folders for class_path in self.folders(folder)]
+        return [group for folder in class_folders for group in self.folders(folder)]
 
     def folders(self, parent: PurePosixPath) -> list[PurePosixPath]:
         """Return the folders in ``parent``, sorted; [] if ``parent`` does not exist. Links are not followed."""
@@ -129,7 +126,8 @@ class Store:
                 scalars[name] = json.loads(value)
         if isinstance(scalars.get("measured"), str) and scalars.keys() >= {*SCALARS}:
             return scalars
-        # The file is incomplete or was changed. Reading it as a session raises the error.
+        # A text is very long, or the file is incomplete or was changed. In the latter cases, reading the session raises
+        # the error.
         return self.session(path).model_dump(by_alias=True)
 
     def session(self, path: PurePosixPath) -> Baseline:

@@ -332,7 +332,7 @@ class _WorkingTree:
 
 
 def _make_run_log(options: CalibrationOptions, number: int) -> RunLog[Session]:
-    """Return the log of the session with a number. When a calibration is resumed, some fields of its header may
+    """Return the log of session ``number``. When a calibration is resumed, some fields of the session's header may
     differ.
     """
     return RunLog(
@@ -368,8 +368,8 @@ def page(result: CalibrationResult) -> str:
 
 
 def describe_luck(luck: ArmLuck | None) -> str:
-    """Return the luck of an arm as text. The luck is the part of an arm's speed that is drawn with its compiler
-    caches; None if it is not known.
+    """Return the luck of an arm as text; None if it is not known. The luck is the part of an arm's speed that is drawn
+    with its compiler caches.
     """
     if luck is None:
         return (

@@ -19,7 +19,7 @@ _CHUNK_BYTES = 1024 * 1024
 """Bytes to unpack before the size limit is checked again."""
 
 
-def read_only_member(
+def read_single_file(
     archive: bytes, name: str, max_bytes: int, origin: str, max_packed_bytes: int | None = None
 ) -> bytes:
     """Return the content of the file ``name``, which must be the only file in the zip ``archive``. Raises RecordError.

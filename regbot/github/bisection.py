@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from regbot.github.archive import read_only_member
+from regbot.github.archive import read_single_file
 from regbot.github.client import Forge, ForgeError, RefusedError
 from regbot.github.commands import BisectCommand, parse_command
 from regbot.github.metadata import BISECT, IgnoredRun
@@ -161,7 +161,7 @@ def _read_result(forge: Forge, request: BisectionRequest) -> Bisection:
     """Return the result in the run's artifact. Raises UnusableArtifact if the result does not answer ``request``."""
 
     def read(archive: bytes) -> Bisection:
-        data = read_only_member(archive, MEMBER, MAX_RECORD_BYTES, "the artifact")
+        data = read_single_file(archive, MEMBER, MAX_RECORD_BYTES, "the artifact")
         return parse_record(data, Bisection, "the artifact")
 
     result = read_newest_artifact(forge, request.run.id, ARTIFACT, MAX_RECORD_BYTES, read)

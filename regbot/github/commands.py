@@ -125,7 +125,7 @@ def parse_command(body: str) -> Command | InvalidCommand | None:
     if line != _PREFIX and not line.startswith(f"{_PREFIX} "):
         return InvalidCommand(None, f"a command begins with {_PREFIX} in lower case and one space")
     word, _, rest = line.removeprefix(_PREFIX).removeprefix(" ").partition(" ")
-    verb = next((known for known in VERBS if known == word), None)
+    verb = next((known_verb for known_verb in VERBS if known_verb == word), None)
     if verb is None:
         problem = f"there is no command {word!r}" if word else "the command is missing, with one space before it"
         return InvalidCommand(None, problem)

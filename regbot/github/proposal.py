@@ -20,7 +20,7 @@ from regbot.baselines.names import class_folder, ledger_path
 from regbot.baselines.store import record_digest
 from regbot.config import Config
 from regbot.errors import UserError
-from regbot.github.archive import read_only_member
+from regbot.github.archive import read_single_file
 from regbot.judge.interim import thresholds_from
 from regbot.records.baseline import Anchor, AnchorComparison, Baseline
 from regbot.records.files import MAX_RECORD_BYTES, RecordError, parse_record
@@ -49,7 +49,7 @@ Key = tuple[str, str]
 def unpack_proposal(archive: bytes, origin: str) -> bytes:
     """Return the bytes of the proposal in the zip ``archive`` of an artifact. Raises UserError."""
     try:
-        return read_only_member(archive, MEMBER, MAX_RECORD_BYTES, origin)
+        return read_single_file(archive, MEMBER, MAX_RECORD_BYTES, origin)
     except RecordError as error:
         raise UserError(str(error)) from error
 
@@ -126,6 +126,7 @@ class _NightCheck:
         self.tree_of = tree_of
         self.config = config
         self.nights = {(night.name, night.variant): night for night in proposal.refreshed.workloads}
+        """The reported decisions, by workload and variant."""
 
     def faults(self) -> Iterator[str]:
         """Yield everything that a refresh may not do, as complete sentences."""

@@ -89,7 +89,8 @@ def publish(
     comment_text: StampedText | None = None
     for _ in range(ROUNDS):
         current_head = stamp.head
-        if stamp.pr:
+        is_merge_group = stamp.pr == 0
+        if not is_merge_group:
             pull = forge.pull(stamp.pr)
             current_head = pull.head_sha
             if pull.base_ref != stamp.target:
@@ -112,7 +113,7 @@ def publish(
             has_changed = _write_check(forge, result, head_results, check_text, head_checks, same_head)
         else:
             has_changed = checks.show_waiting(forge, head_checks)
-        if stamp.pr:
+        if not is_merge_group:
             comment = sticky.find(thread, github.bot, current_head)
             head_text: StampedText | None = check_text
             if current_head != stamp.head:

@@ -72,7 +72,8 @@ class SameHead:
         other_stamps.sort(key=lambda stamp: stamp.pr)
 
         def needs_update(peer_checks: HeadChecks) -> bool:
-            """Return whether the check run shows a result, but not with the conclusion and note that it should have."""
+            """Return whether the check run shows its result with an outdated conclusion or note. A check run without a
+            result, or one that waits for a measurement, needs no update."""
             text = peer_checks.completed_text
             if text is None or peer_checks.pending_nonce:
                 return False

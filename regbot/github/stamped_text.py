@@ -83,7 +83,7 @@ class Stamp:
 
     @property
     def recency(self) -> tuple[int, int, int]:
-        """Sort key. Newer results have higher values."""
+        """Sort key. Newer results have higher values, because GitHub's ids grow with time."""
         return self.run, self.attempt, self.post
 
     def line(self, kind: str = "verdict") -> str:
