@@ -1,4 +1,8 @@
-"""What the store knows about the luck of an arm (``regbot.stats.arm_luck``)."""
+"""The luck of an arm, estimated from stored placebo sessions (``regbot.stats.arm_luck``).
+
+The luck is the part of an arm's speed that is drawn anew with its compiler caches. A *draw* is the pairs of a session
+that used the same caches.
+"""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -18,17 +22,19 @@ def estimate_stored_luck(
     ``lag`` is the correlation of neighbouring pairs. Sessions without ``draws`` are left out: both of their arms used
     the same compiler caches, and thus had the same luck.
     """
-    draws: list[list[float]] = []
+    ratios_by_draw: list[list[float]] = []
     for placebo in placebos:
-        medians = placebo.log_ratios.get("median", [])
-        if placebo.draws is not None and len(placebo.draws) == len(medians):
-            numbered = zip(placebo.draws, medians, strict=True)
-            draws += [[ratio for _, ratio in pairs] for _, pairs in groupby(numbered, key=lambda pair: pair[0])]
-    return estimate_luck(draws, lag.value if lag is not None else 0.0)
+        log_ratios = placebo.log_ratios.get("median", [])
+        if placebo.draws is not None and len(placebo.draws) == len(log_ratios):
+            numbered_ratios = zip(placebo.draws, log_ratios, strict=True)
+            for _, pairs_of_draw in groupby(numbered_ratios, key=lambda pair: pair[0]):
+                ratios_by_draw.append([log_ratio for _, log_ratio in pairs_of_draw])
+    correlation = lag.value if lag is not None else 0.0
+    return estimate_luck(ratios_by_draw, correlation)
 
 
 def make_arm_luck(luck: LuckEstimate | None) -> ArmLuck | None:
-    """Return the record of an estimate."""
+    """Return the record of an estimate; None if there is no estimate. The record is in percent."""
     if luck is None:
         return None
     return ArmLuck(
@@ -41,7 +47,13 @@ def make_arm_luck(luck: LuckEstimate | None) -> ArmLuck | None:
 
 
 def is_luck_small(references: Sequence[Reference]) -> bool:
-    """Return whether the luck of an arm is proven to be small in every environment of ``references``. A check then
-    needs no fresh compiler caches."""
-    lucks = [reference.calibrated.arm_luck if reference.calibrated is not None else None for reference in references]
-    return bool(lucks) and all(luck is not None and luck.high_pct <= 100 * SMALL_LUCK for luck in lucks)
+    """Return whether calibrations prove that the luck of an arm is small in every environment of ``references``.
+
+    A check then needs no fresh compiler caches. Without references nothing is proven, so the result is False.
+    """
+    return bool(references) and all(_has_small_luck(reference) for reference in references)
+
+
+def _has_small_luck(reference: Reference) -> bool:
+    luck = reference.calibrated.arm_luck if reference.calibrated is not None else None
+    return luck is not None and luck.high_pct <= 100 * SMALL_LUCK

@@ -1,4 +1,8 @@
-"""The commands ``regbot baseline list|show|add|verify|anchor`` and the text that they print."""
+"""The commands ``regbot baseline list|show|add|verify|anchor`` and the text that they print.
+
+A *group* is the folder of one workload, node class and environment in the store. A *class* is a node class. A stored
+session is a ``Baseline`` record in a file of its group.
+"""
 
 import getpass
 import math
@@ -32,20 +36,26 @@ from regbot.text.printable import printable
 from regbot.text.words import count
 
 MIN_HASH_CHARS = 6
+"""Minimum length of a prefix that selects a stored session by the hash in its file name."""
 
 
 @dataclass(frozen=True)
 class AnchorMove:
-    """Arguments of ``regbot baseline anchor --to``. ``commit`` may be a prefix of the commit's hash."""
+    """Arguments of ``regbot baseline anchor --to``."""
 
     workload: str
     commit: str
+    """The new anchor: the hash of a commit, or a prefix of the hash."""
     who: str
     why: str
     variant: str | None = None
+    """None if timed sessions of only one variant are stored."""
     node_class: str | None = None
+    """None if timed sessions of only one node class are stored."""
     evidence: MoveEvidence | None = None
+    """The measured slowdown since the old anchor; None if it was not measured."""
     accepted: Acceptance | None = None
+    """The slowdown that a person accepted; None if nobody had to accept one."""
 
 
 def default_who() -> str:
@@ -64,7 +74,10 @@ def default_who() -> str:
 def add(
     store: Store, session: Session, verdict: Verdict, intake: Intake, now: datetime | None = None
 ) -> BaselineAddition:
-    """Store one arm of a session and sync the files to disk. Raises BaselineError, OSError."""
+    """Store one arm of a session and sync the files to disk.
+
+    ``now`` is the current time, by default that of the clock. Raises BaselineError, OSError.
+    """
     distilled = distil(session, verdict, intake, now or datetime.now(UTC))
     files = store.add(distilled.baselines, distilled.ledgers)
     unknown_fields = sorted({name for baseline in distilled.baselines for name in baseline.environment.unknown})
@@ -83,21 +96,24 @@ def add(
 
 
 def list_groups(store: Store) -> BaselineListing:
-    """List all groups of stored sessions. Reads one complete session of each group. Raises BaselineError."""
+    """List all groups of stored sessions. Reads one complete session of each group. Raises BaselineError.
+
+    All sessions of a group have the same workload, variant, node class and environment, so any of them shows these.
+    """
     groups = []
     for folder in store.groups():
         span, paths = store.index.span(folder), store.index.find_by_name(folder, limit=1)
         if span is None or not paths:
             continue
-        first = store.session(paths[0])
-        anchor = store.anchor(first.workload, first.variant, first.node_class)
+        sample = store.session(paths[0])
+        anchor = store.anchor(sample.workload, sample.variant, sample.node_class)
         groups.append(
             BaselineGroup(
-                workload=first.workload,
-                variant=first.variant,
-                tier=first.tier,
-                node_class=first.node_class,
-                environment=first.environment,
+                workload=sample.workload,
+                variant=sample.variant,
+                tier=sample.tier,
+                node_class=sample.node_class,
+                environment=sample.environment,
                 folder=str(folder),
                 sessions=span.sessions,
                 first=span.first,
@@ -109,8 +125,9 @@ def list_groups(store: Store) -> BaselineListing:
 
 
 def find_session(store: Store, name: str) -> tuple[PurePosixPath, Baseline]:
-    """Return the stored session whose file hash begins with ``name``. Raises BaselineError unless there is
-    exactly one.
+    """Return path and content of the stored session whose hash begins with ``name``.
+
+    ``name`` may also be the path of a file. Raises BaselineError if no session matches, or more than one.
     """
     prefix = PurePosixPath(name).name.removesuffix(".json")
     if len(prefix) < MIN_HASH_CHARS:
@@ -136,40 +153,36 @@ def verify_store(store: Store, now: datetime | None = None) -> BaselineCheck:
 def find_anchors(
     store: Store, workload: str, variant: str | None = None, node_class: str | None = None
 ) -> list[Anchor]:
-    """Return the anchors of a workload, filtered by variant and node class. Raises BaselineError."""
+    """Return the anchors of a workload. None for ``variant`` or ``node_class`` selects all. Raises BaselineError."""
     anchors = [store.anchor(*class_key) for class_key in _matching_classes(store, workload, variant, node_class)]
     return [anchor for anchor in anchors if anchor is not None]
 
 
 def move_anchor(store: Store, move: AnchorMove, now: datetime | None = None) -> Anchor:
-    """Make a commit the anchor of one variant and node class. Raises BaselineError, OSError.
+    """Make a commit the anchor of one variant and node class. Return the anchor as it is stored now.
 
-    The store must contain a timed session of the commit for this variant and node class.
+    The store must contain a session of the commit for this variant and node class. Raises BaselineError if there is
+    none, or if the arguments match several variants, node classes or commits. Raises OSError.
     """
     classes = _matching_classes(store, move.workload, move.variant, move.node_class)
-    if len(classes) != 1:
+    if not classes:
+        problem = f"no timed session of {move.workload} is stored for this variant and class"
+        raise BaselineError(store.root, problem, "add a session of the commit first")
+    if len(classes) > 1:
         names = "; ".join(f"{variant} on {node_class}" for _, variant, node_class in classes)
-        raise BaselineError(
-            store.root,
-            f"there are {len(classes)} variants and classes of {move.workload}: {names}"
-            if classes
-            else f"no timed session of {move.workload} is stored for this variant and class",
-            "choose one with --variant and --class" if classes else "add a session of the commit first",
-        )
+        problem = f"there are {len(classes)} variants and classes of {move.workload}: {names}"
+        raise BaselineError(store.root, problem, "choose one with --variant and --class")
     ((workload, variant, node_class),) = classes
-    trees_by_commit = {}
+    tree_by_commit = {}
     for group in store.folders(class_folder(workload, variant, node_class)):
         for commit, path in store.index.find_commits(group, move.commit.lower()):
-            if commit not in trees_by_commit:
-                trees_by_commit[commit] = store.session(path).tree
-    if len(trees_by_commit) != 1:
-        problem = f"{len(trees_by_commit)} commits with stored sessions begin with {move.commit!r}"
-        raise BaselineError(
-            store.root,
-            problem,
-            "give more characters of the commit" if trees_by_commit else "add a session of that commit first",
-        )
-    ((commit, tree),) = trees_by_commit.items()
+            if commit not in tree_by_commit:
+                tree_by_commit[commit] = store.session(path).tree
+    if len(tree_by_commit) != 1:
+        problem = f"{len(tree_by_commit)} commits with stored sessions begin with {move.commit!r}"
+        advice = "give more characters of the commit" if tree_by_commit else "add a session of that commit first"
+        raise BaselineError(store.root, problem, advice)
+    ((commit, tree),) = tree_by_commit.items()
     path = store.move_anchor(
         Anchor(
             workload=workload,
@@ -180,7 +193,7 @@ def move_anchor(store: Store, move: AnchorMove, now: datetime | None = None) -> 
             moved=format_time(now or datetime.now(UTC)),
             who=move.who,
             why=move.why,
-            previous=None,
+            previous=None,  # ``Store.move_anchor`` fills it in
             evidence=move.evidence,
             accepted=move.accepted,
         )
@@ -189,22 +202,22 @@ def move_anchor(store: Store, move: AnchorMove, now: datetime | None = None) -> 
 
 
 def list_page(listing: BaselineListing) -> str:
-    """Return one paragraph of text for each group."""
+    """Return one paragraph of text for each group of stored sessions."""
     if not listing.groups:
         return "no session is stored; add one with 'regbot baseline add SESSION'"
-    parts = []
+    paragraphs = []
     for group in listing.groups:
         lines = [
             f"{group.workload}  {group.variant}  {group.tier}",
             f"  class        {printable(group.node_class)}",
             f"  environment  {format_environment(group.environment)}",
             f"  sessions     {group.sessions}, {group.first} to {group.last}",
-            f"  anchor       {short_commit(group.anchor) if group.anchor else 'none'}",
-            f"  folder       {group.folder}",
         ]
-        # Traces have no anchor, so leave out its line.
-        parts.append("\n".join(lines[:4] + lines[5:] if group.tier == "static" else lines))
-    return "\n\n".join(parts)
+        if group.tier != "static":  # traces have no anchor
+            lines.append(f"  anchor       {short_commit(group.anchor) if group.anchor else 'none'}")
+        lines.append(f"  folder       {group.folder}")
+        paragraphs.append("\n".join(lines))
+    return "\n\n".join(paragraphs)
 
 
 def show_page(path: PurePosixPath, baseline: Baseline) -> str:
@@ -222,10 +235,11 @@ def show_page(path: PurePosixPath, baseline: Baseline) -> str:
         f"  stored by    {printable(provenance.who)}: {printable(provenance.why)}",
     ]
     if baseline.runs:
-        level = baseline.level_s
+        level_s = baseline.level_s
+        levels = f"{_ms(level_s['median'])} median, {_ms(level_s['mean'])} mean"
         lines += [
             f"  timed        {baseline.steps} steps, {baseline.cut} of them warm-up, on {baseline.world_size} ranks",
-            f"  level        {_ms(level['median'])} median, {_ms(level['mean'])} mean of {len(baseline.runs)} runs",
+            f"  level        {levels} of {len(baseline.runs)} runs",
         ]
         for run in baseline.runs:
             times = f"{_ms(math.exp(run.log_median)):>10} {_ms(math.exp(run.log_mean)):>10}"
@@ -234,7 +248,10 @@ def show_page(path: PurePosixPath, baseline: Baseline) -> str:
 
 
 def verify_page(check: BaselineCheck) -> str:
-    """Return the problems, one per line, or a line that says that there are no problems. Notes come first."""
+    """Return the text of a check of the store. The notes come first.
+
+    After the notes, each problem has one line. The last line counts the files, and says so if there are no problems.
+    """
     counts = f"{check.sessions} sessions, {check.ledgers} ledgers, {check.anchors} anchors"
     counts += f", {count(check.calibrations, 'calibration')}" if check.calibrations else ""
     notes = [f"note: {printable(note)}" for note in check.notes]
@@ -247,7 +264,7 @@ def anchor_page(anchors: Sequence[Anchor]) -> str:
     """Return one paragraph of text for each anchor."""
     if not anchors:
         return "there is no anchor; set one with 'regbot baseline anchor WORKLOAD --to COMMIT --why TEXT'"
-    parts = []
+    paragraphs = []
     for anchor in anchors:
         lines = [
             f"{anchor.workload}  {anchor.variant}  anchor {short_commit(anchor.commit)}",
@@ -264,8 +281,8 @@ def anchor_page(anchors: Sequence[Anchor]) -> str:
             lines.append(
                 f"  accepted   {accepted.slowdown_pct:+.1f}% by {printable(accepted.who)}: {printable(accepted.why)}"
             )
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts)
+        paragraphs.append("\n".join(lines))
+    return "\n\n".join(paragraphs)
 
 
 def added_page(added: BaselineAddition) -> str:
@@ -277,26 +294,33 @@ def added_page(added: BaselineAddition) -> str:
 
 def format_environment(key: EnvironmentKey) -> str:
     """Return the known fields of an environment with their values, then the names of the unknown fields."""
-    known = [
-        f"{name} {short_commit(value) if name in ('packages', 'variables', 'model') else printable(value)}"
-        for name, value in key.model_dump().items()
-        if value is not None
-    ]
-    return "; ".join([*known, *([f"unknown: {', '.join(key.unknown)}"] if key.unknown else [])])
+    words = []
+    for name, value in key.model_dump().items():
+        if value is not None:
+            is_hash = name in ("packages", "variables", "model")
+            words.append(f"{name} {short_commit(value) if is_hash else printable(value)}")
+    if key.unknown:
+        words.append(f"unknown: {', '.join(key.unknown)}")
+    return "; ".join(words)
 
 
 def _matching_classes(
     store: Store, workload: str, variant: str | None, node_class: str | None
 ) -> list[tuple[str, str, str]]:
-    """Return workload, variant and node class of all timed sessions that match the filters."""
+    """Return workload, variant and node class of all groups of timed sessions that match the filters, without
+    duplicates. None for ``variant`` or ``node_class`` matches all.
+    """
     classes: dict[tuple[str, str, str], None] = {}
     for group in store.groups():
         for path in store.index.find_by_name(group, limit=1):
             scalars = store.read_scalars(path)
-            key = (str(scalars["workload"]), str(scalars["variant"]), str(scalars["node_class"]))
-            is_match = key[0] == workload and variant in (None, key[1]) and node_class in (None, key[2])
+            stored_workload, stored_variant = str(scalars["workload"]), str(scalars["variant"])
+            stored_class = str(scalars["node_class"])
+            is_match = (
+                stored_workload == workload and variant in (None, stored_variant) and node_class in (None, stored_class)
+            )
             if scalars["tier"] == "timed" and is_match:
-                classes[key] = None
+                classes[stored_workload, stored_variant, stored_class] = None
     return list(classes)
 
 

@@ -1,9 +1,10 @@
-"""SQLite database of derived data, which may be lost, broken or unavailable at any time.
+"""SQLite database of derived data: all of it can be computed again, so a lost or broken database does no harm.
 
 The database is in a hidden folder that git ignores. It lies in a subfolder whose name contains the digest of the format
-and the ctime of the ``.gitignore`` in the hidden folder. No user can set a ctime. If a database was copied, or was
-checked out by git and possibly prepared by an attacker, the name of its subfolder does not match, so it is never
-opened. Creating a new database removes all other databases in the folder.
+and the ctime (time of the last change of the inode) of the ``.gitignore`` in the hidden folder. No user can set a
+ctime. A copied database therefore has a subfolder with another name, and is never opened. The same holds for a database
+that git checked out, which an attacker may have prepared. Creating a new database removes all other databases in the
+folder.
 
 A broken database is discarded and replaced by a new one. If the folder is not writable, another process keeps the
 database busy, or the disk is nearly full, this process uses a temporary database.
@@ -23,6 +24,8 @@ from typing import TypeVar
 from regbot.records.files import RecordError, read_capped
 
 FILE = "sessions.sqlite"
+TEMPORARY_FILE = ""
+"""File name for which SQLite opens a temporary database."""
 IGNORE, IGNORE_TEXT = ".gitignore", b"*\n"
 
 BUSY_TIMEOUT_S = 2.0
@@ -49,36 +52,40 @@ T = TypeVar("T")
 
 
 class DerivedDatabase:
-    """The database in ``folder``.
+    """The database in the hidden folder ``folder``.
 
-    ``format_digest`` is a digest of the format. If the folder has no database of this format, the statements of
-    ``schema`` create one. Any number of processes and threads may use the database at the same time.
+    ``format_digest`` is a digest of the format of the data. If the folder has no database of this format, the SQL
+    statements in ``schema`` create one. Any number of processes and threads may use the database at the same time.
     """
 
     def __init__(self, folder: Path, format_digest: str, schema: tuple[str, ...]) -> None:
         self._folder, self._format_digest, self._schema = folder, format_digest, schema
         self._database: sqlite3.Connection | None = None
+        """The open connection; None before the first use."""
         self._inherited: sqlite3.Connection | None = None
+        """A connection of the parent process. The reference keeps it from being closed in a forked child."""
         self._pid = 0
-        self._temporary = False
+        """Process that opened ``_database``."""
+        self._is_temporary = False
+        """Whether this object uses only a temporary database from now on."""
         self._lock = threading.RLock()
 
     def run(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """Return the result of ``query`` on a database: the one on disk, a new one, or a temporary one.
+        """Return the result of ``query`` on the database.
 
-        If a database fails, ``query`` is called again on the next database. All other exceptions of ``query`` pass
-        through.
+        If the database on disk fails, ``query`` is called again: on a new database if the old one was broken, and at
+        last on a temporary database. Exceptions of ``query`` other than ``sqlite3.Error`` pass through.
         """
         with self._lock:
-            for _ in range(2):
+            for _ in range(2):  # the existing database, then a new one
                 db = self._connection()
-                if self._temporary:
+                if self._is_temporary:
                     break
                 try:
                     return query(db)
                 except sqlite3.Error as error:
                     self._handle_failure(error)
-            self._temporary = True
+            self._is_temporary = True
             return query(self._connection())
 
     def run_if_open(self, query: Callable[[sqlite3.Connection], object]) -> None:
@@ -98,30 +105,35 @@ class DerivedDatabase:
         self.close()
 
     def _connection(self) -> sqlite3.Connection:
+        """Return the connection of this process. Open the database if necessary: a temporary one if there can be none
+        on disk.
+        """
         if self._database is not None and self._pid != os.getpid():
             # This process is the child of a fork. The connection belongs to the parent and must be neither used nor
             # closed here.
             self._inherited, self._database = self._database, None
         if self._database is None:
             self._pid = os.getpid()
-            if not self._temporary:
+            if not self._is_temporary:
                 try:
                     self._database = self._open_on_disk()
                 except (OSError, sqlite3.Error):
-                    self._temporary = True
+                    self._is_temporary = True
             if self._database is None:
-                self._database = _connect("")
+                self._database = _connect(TEMPORARY_FILE)
                 self._create(self._database)
         return self._database
 
     def _open_on_disk(self) -> sqlite3.Connection:
-        """Open or create the database on disk. Raises OSError, sqlite3.Error."""
-        for _ in range(2):
+        """Open or create the database on disk. A broken database is replaced by a new one. Raises OSError,
+        sqlite3.Error.
+        """
+        for _ in range(2):  # the existing database, then a new one
             db = _connect(str(self._database_folder() / FILE))
             try:
                 # With WAL, readers never wait. Commits are not synced, so a power loss can remove the last commits.
-                # Each of them is then missing as a whole, together with the stamp of its folder, so the index reads
-                # that folder again.
+                # A lost commit is missing as a whole: the rows of a folder, and the stamp that says that they are
+                # complete. The index therefore reads this folder again.
                 db.execute("PRAGMA journal_mode = WAL")
                 db.execute("PRAGMA synchronous = NORMAL")
                 self._create(db)
@@ -134,7 +146,9 @@ class DerivedDatabase:
         raise OSError("a newly created database is broken")
 
     def _database_folder(self) -> Path:
-        """Return the folder of the database; create it if it is missing. Raises OSError."""
+        """Return the subfolder of the database. If it is missing, create it and remove all others. Raises OSError, also
+        if the disk is nearly full.
+        """
         disk = os.statvfs(self._folder.parent)
         if disk.f_bavail * disk.f_frsize < MIN_FREE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
@@ -158,11 +172,12 @@ class DerivedDatabase:
         return database_folder
 
     def _create(self, db: sqlite3.Connection) -> None:
-        if db.execute("PRAGMA user_version").fetchone()[0]:
+        """Create the tables if the database has none."""
+        if _has_tables(db):
             return
         with transaction(db):
             # Check again, because another process may have created the tables in the meantime.
-            if not db.execute("PRAGMA user_version").fetchone()[0]:
+            if not _has_tables(db):
                 for statement in (*self._schema, "PRAGMA user_version = 1"):
                     db.execute(statement)
 
@@ -172,10 +187,10 @@ class DerivedDatabase:
         if _is_broken(error):
             self._discard()
         else:
-            self._temporary = True
+            self._is_temporary = True
 
     def _discard(self) -> None:
-        """Remove the database atomically with all its files. A new database then cannot find the old journal."""
+        """Remove the database and its journal in one step, so that no new database uses the old journal."""
         with suppress(OSError):
             dropped = self._folder / f"dropped-{secrets.token_hex(8)}"
             self._database_folder().rename(dropped)
@@ -184,7 +199,10 @@ class DerivedDatabase:
 
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """Run the block as one transaction. It waits for other writers first, so it cannot conflict later."""
+    """Run the block as one transaction.
+
+    The transaction waits for other writers before it begins, so it cannot conflict with them when it commits.
+    """
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -199,8 +217,15 @@ def _connect(file: str) -> sqlite3.Connection:
     return sqlite3.connect(file, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
 
 
+def _has_tables(db: sqlite3.Connection) -> bool:
+    """Return whether ``_create`` has created the tables. It sets ``user_version``, which is 0 in a new database."""
+    return bool(db.execute("PRAGMA user_version").fetchone()[0])
+
+
 def _is_broken(error: sqlite3.Error) -> bool:
-    return (getattr(error, "sqlite_errorcode", 0) & 0xFF) not in _EXTERNAL_ERRORS
+    """Return whether an error means that the database itself is broken. An error without a code means so, too."""
+    primary_code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # an extended code has the primary code in its low byte
+    return primary_code not in _EXTERNAL_ERRORS
 
 
 def _is_gitignore(path: Path) -> bool:

@@ -3,6 +3,11 @@
 Sessions are read newest first, so that reading the last few sessions takes the same time for any length of the history.
 They are read one by one, so that a long history does not fill the memory. The levels come from the index, which is
 derived data and not checked. Therefore a trend is only an annotation and decides nothing.
+
+The *level* of a session is the time of its typical step. A *series* is the sessions of one node class and environment
+that were timed on the same terms (``TERMS``), so their levels are comparable. A *group* is the folder of one node class
+and environment in the store. A *bucket* combines neighbouring sessions of a series, and a *stretch* is all sessions
+between two changes of level.
 """
 
 import math
@@ -11,14 +16,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from regbot.baselines.commands import format_environment
 from regbot.baselines.index import TERMS, SessionLevel, make_index_row
 from regbot.baselines.names import workload_folder
 from regbot.baselines.query import check_not_in_future
 from regbot.baselines.store import BaselineError, Store
-from regbot.records.baseline import Baseline
+from regbot.records.baseline import Baseline, EnvironmentKey
 from regbot.records.history import History, HistoryChange, HistoryPoint, HistorySeries, HistoryTrend
 from regbot.stats.history import MAX_LEVELS, bucket_starts, change_points
 from regbot.text.clip import short_commit
@@ -34,22 +39,31 @@ MIN_SCALE = math.log(1.02)
 """Minimum range of the bars, log scale, so that noise does not look like large changes."""
 
 ANCHOR_SERIES = "anchor"
-"""Name of the series of sessions that repeat the anchor's commit. These sessions are not part of the trend of main."""
+"""Value of ``Baseline.series`` for sessions that repeat the anchor's commit. They are not part of the trend of main."""
+HELD_SERIES = "held"
+"""Value of ``Baseline.series`` for sessions that a refresh held back from the rolling reference."""
+
+Terms = tuple[Any, ...]
+"""Values of the fields ``TERMS``, in that order."""
 
 _FIRST_TERM = SessionLevel._fields.index(TERMS[0])
 _TERMS = slice(_FIRST_TERM, _FIRST_TERM + len(TERMS))
+"""Where the terms are in a ``SessionLevel``."""
 
 
 @dataclass
 class _Bucket:
-    """Summary of the levels of neighbouring sessions, on the log scale."""
+    """Summary of neighbouring sessions of one series. Levels are logarithms of seconds."""
 
     oldest: SessionLevel
     newest: SessionLevel
     sessions: int = 0
     total: float = 0.0
+    """Sum of the log levels."""
     low: float = math.inf
+    """Smallest log level."""
     high: float = -math.inf
+    """Largest log level."""
     has_anchor: bool = False
     """Whether a session of the anchor's commit is in the bucket."""
 
@@ -71,14 +85,24 @@ class _Bucket:
 
 @dataclass
 class _SeriesBuckets:
-    """Sessions of one series in at most ``MAX_LEVELS`` buckets, oldest first, and totals of the sessions of the
-    anchor's commit.
-    """
+    """The sessions of one series, combined into buckets, and totals of the sessions of the anchor's commit."""
 
     buckets: list[_Bucket]
+    """At most ``MAX_LEVELS`` buckets, oldest first. They do not contain sessions of ``ANCHOR_SERIES``."""
     excluded_sessions: int = 0
+    """Number of sessions in the buckets that were held back from the rolling reference."""
     anchor_sessions: int = 0
+    """Number of sessions of the anchor's commit, those of ``ANCHOR_SERIES`` included."""
     anchor_total: float = 0.0
+    """Sum of the log levels of the sessions of the anchor's commit."""
+
+
+class _ClassSeries(NamedTuple):
+    """One series of a node class, before the search for changes of level."""
+
+    environment: EnvironmentKey
+    terms: Terms
+    collected: _SeriesBuckets
 
 
 def history(
@@ -100,18 +124,23 @@ def history(
     for variant_folder in _variant_folders(store, workload, variant):
         for folder in store.folders(variant_folder):
             trend = _class_trend(store, folder, node_class, last, points, now or datetime.now(UTC))
-            trends += [trend] if trend is not None else []
+            if trend is not None:
+                trends.append(trend)
     if not trends:
-        filters = f" ({', '.join(name for name in (variant, node_class) if name)})" if variant or node_class else ""
+        filters = [name for name in (variant, node_class) if name]
+        selection = f" ({', '.join(filters)})" if filters else ""
         raise BaselineError(
-            store.root, f"no timed session of {workload}{filters} is stored", "see 'regbot baseline list'"
+            store.root, f"no timed session of {workload}{selection} is stored", "see 'regbot baseline list'"
         )
     return History(workload=workload, trends=trends)
 
 
 def _variant_folders(store: Store, workload: str, variant: str | None) -> list[PurePosixPath]:
-    """Return the folders of a workload, one per variant. The name of a variant contains no ``+``, so folders of other
-    workloads do not match.
+    """Return the folders of a workload, one per variant: only the folder of ``variant``, or of all variants if it is
+    None.
+
+    A folder has the name ``[label+]shape+mesh+variant@version``. The name of a variant contains no ``+``, so folders of
+    other workloads do not match.
     """
     try:
         pattern = workload_folder(workload, variant or "*")
@@ -120,114 +149,147 @@ def _variant_folders(store: Store, workload: str, variant: str | None) -> list[P
     if variant is not None:
         return [PurePosixPath(pattern)]
     start, end = pattern.split("*")
-    folders = store.folders(PurePosixPath())
+    root_folder = PurePosixPath()
     return [
         folder
-        for folder in folders
-        if folder.name.startswith(start) and folder.name.endswith(end) and "+" not in folder.name[len(start) :]
+        for folder in store.folders(root_folder)
+        if folder.name.startswith(start) and folder.name.endswith(end) and "+" not in folder.name.removeprefix(start)
     ]
 
 
 def _class_trend(
     store: Store, folder: PurePosixPath, node_class: str | None, last: int | None, points: int, now: datetime
 ) -> HistoryTrend | None:
-    """Return the trend of one node class; None if it is not ``node_class``, or if it has no timed session."""
-    class_series: list[tuple[Baseline, tuple[Any, ...], _SeriesBuckets]] = []
-    anchor = None
+    """Return the trend of the node class whose folder is ``folder``. Return None if its sessions are traces, or if
+    ``node_class`` names another class.
+
+    ``last`` is the number of newest sessions of each series; None for all sessions.
+    """
+    class_series: list[_ClassSeries] = []
+    anchor_commit = None
+    sample: Baseline | None = None
     for group in store.folders(folder):
         for path in store.index.find_by_name(group, limit=1):
-            first = store.session(path)
-            if first.tier != "timed" or node_class not in (None, first.node_class):
+            group_sample = store.session(path)  # all sessions of a group have the same class and environment
+            if group_sample.tier != "timed" or node_class not in (None, group_sample.node_class):
                 continue
+            sample = group_sample
             check_not_in_future(store, group, now)
-            anchor = store.anchor(first.workload, first.variant, first.node_class)
-            counts: dict[tuple[Any, ...], int] = {}
-            for (series_name, *term_values), count in store.index.count_by_terms(group).items():
-                if series_name != ANCHOR_SERIES:
-                    counts[tuple(term_values)] = counts.get(tuple(term_values), 0) + count
-            for terms, count in counts.items():
-                commit = anchor.commit if anchor else None
-                class_series.append(
-                    (first, terms, _collect_buckets(store, group, terms, min(count, last or count), commit))
-                )
-    if not class_series:
+            anchor = store.anchor(sample.workload, sample.variant, sample.node_class)
+            anchor_commit = anchor.commit if anchor else None
+            for terms, stored in _count_sessions(store, group).items():
+                limit = stored if not last else min(stored, last)
+                collected = _collect_buckets(store, group, terms, limit, anchor_commit)
+                class_series.append(_ClassSeries(sample.environment, terms, collected))
+    if sample is None or not class_series:
         return None
-    class_series.sort(key=lambda entry: entry[2].buckets[0].oldest.measured)
-    series = [_make_series(*entry, points) for entry in class_series]
-    first = class_series[0][0]
+    class_series.sort(key=lambda series: series.collected.buckets[0].oldest.measured)
+    all_series = [_make_series(series, points) for series in class_series]
+    all_previous = [all_series[0], *all_series[:-1]]  # the first series is compared with itself: nothing has changed
     return HistoryTrend(
-        variant=first.variant,
-        node_class=first.node_class,
-        anchor=anchor.commit if anchor else None,
+        variant=sample.variant,
+        node_class=sample.node_class,
+        anchor=anchor_commit,
         series=[
-            current.model_copy(update={"changed": _changed_fields(previous, current)})
-            for previous, current in zip([series[0], *series], series, strict=False)
+            series.model_copy(update={"changed": _changed_fields(previous, series)})
+            for previous, series in zip(all_previous, all_series, strict=True)
         ],
     )
 
 
+def _count_sessions(store: Store, group: PurePosixPath) -> dict[Terms, int]:
+    """Return the number of timed sessions of a group by terms, without the sessions of ``ANCHOR_SERIES``."""
+    counts: dict[Terms, int] = {}
+    for (series_name, *term_values), count in store.index.count_by_terms(group).items():
+        if series_name != ANCHOR_SERIES:
+            terms = tuple(term_values)
+            counts[terms] = counts.get(terms, 0) + count
+    return counts
+
+
 def _collect_buckets(
-    store: Store, group: PurePosixPath, terms: tuple[Any, ...], limit: int, anchor: str | None
+    store: Store, group: PurePosixPath, terms: Terms, limit: int, anchor_commit: str | None
 ) -> _SeriesBuckets:
-    """Collect the newest ``limit`` sessions of one folder and one set of terms."""
+    """Collect the newest ``limit`` sessions of a group that were timed on ``terms``.
+
+    Sessions of ``ANCHOR_SERIES`` do not count for ``limit``. Those that are newer than the oldest collected session
+    count for the anchor's level.
+    """
     bucket_positions = {*bucket_starts(limit, MAX_LEVELS)}
     collected = _SeriesBuckets([])
-    counted, previous_session = 0, ""
-    for level in store.index.levels_newest_first(group):
+    collected_sessions, previous_session = 0, ""
+    for session in store.index.levels_newest_first(group):
         # If two users stored the same session, it has two entries, one after the other. Count it once.
-        if tuple(level)[_TERMS] != terms or level.session == previous_session:
+        if tuple(session)[_TERMS] != terms or session.session == previous_session:
             continue
-        if counted == limit and level.series != ANCHOR_SERIES:
+        if collected_sessions == limit and session.series != ANCHOR_SERIES:
             break
-        previous_session = level.session
-        value = level.log_median
-        if value is None:  # the file was invalid when it was indexed; if it still is, reading it raises the error
-            value = make_index_row(level.name, store.session(group / level.name)).log_median or 0.0
-        if level.commit == anchor:
+        previous_session = session.session
+        level = session.log_median
+        if level is None:  # the file was invalid when it was indexed; if it still is, reading it raises the error
+            level = make_index_row(session.name, store.session(group / session.name)).log_median or 0.0
+        is_of_anchor = session.commit == anchor_commit
+        if is_of_anchor:
             collected.anchor_sessions += 1
-            collected.anchor_total += value
-        if level.series == ANCHOR_SERIES:
+            collected.anchor_total += level
+        if session.series == ANCHOR_SERIES:
             continue
-        collected.excluded_sessions += level.series == "held"
-        if counted in bucket_positions:
-            collected.buckets.append(_Bucket(level, level))
-        counted += 1
+        collected.excluded_sessions += session.series == HELD_SERIES
+        if collected_sessions in bucket_positions:
+            collected.buckets.append(_Bucket(oldest=session, newest=session))
+        collected_sessions += 1
         bucket = collected.buckets[-1]
-        bucket.oldest = level
+        bucket.oldest = session
         bucket.sessions += 1
-        bucket.total += value
-        bucket.low, bucket.high = min(bucket.low, value), max(bucket.high, value)
-        bucket.has_anchor |= level.commit == anchor
+        bucket.total += level
+        bucket.low, bucket.high = min(bucket.low, level), max(bucket.high, level)
+        bucket.has_anchor |= is_of_anchor
     collected.buckets.reverse()
     return collected
 
 
-def _make_series(first: Baseline, terms: tuple[Any, ...], collected: _SeriesBuckets, points: int) -> HistorySeries:
+def _make_series(series: _ClassSeries, points: int) -> HistorySeries:
+    """Return the record of a series, with its changes of level and at most ``points`` points.
+
+    ``changed`` is filled in later, because it depends on the series before.
+    """
+    collected = series.collected
     buckets = collected.buckets
-    changes = change_points([bucket.mean for bucket in buckets])
-    stretches = _merge_buckets(buckets, [0, *changes])
+    change_positions = change_points([bucket.mean for bucket in buckets])
+    stretches = _merge_buckets(buckets, [0, *change_positions])
+    drawn_buckets = _merge_buckets(buckets, bucket_starts(len(buckets), points))
+    anchor_s = None
+    if collected.anchor_sessions:
+        anchor_s = math.exp(collected.anchor_total / collected.anchor_sessions)
     return HistorySeries(
-        environment=first.environment,
+        environment=series.environment,
         changed=[],
-        **dict(zip(TERMS, terms, strict=True)),
+        **dict(zip(TERMS, series.terms, strict=True)),
         sessions=sum(bucket.sessions for bucket in buckets),
         excluded_sessions=collected.excluded_sessions,
         first=buckets[0].oldest.measured,
         last=buckets[-1].newest.measured,
         anchor_sessions=collected.anchor_sessions,
-        anchor_s=math.exp(collected.anchor_total / collected.anchor_sessions) if collected.anchor_sessions else None,
-        points=[bucket.point() for bucket in _merge_buckets(buckets, bucket_starts(len(buckets), points))],
+        anchor_s=anchor_s,
+        points=[bucket.point() for bucket in drawn_buckets],
         stretches=[bucket.point() for bucket in stretches],
         changes=[
-            HistoryChange(
-                at=later.oldest.measured,
-                before=earlier.newest.commit,
-                commit=later.oldest.commit,
-                grain=buckets[position].sessions,
-                change_pct=100 * math.expm1(later.mean - earlier.mean),
-            )
-            for position, (earlier, later) in zip(changes, pairwise(stretches), strict=True)
+            _make_change(before, after, buckets[position])
+            for position, (before, after) in zip(change_positions, pairwise(stretches), strict=True)
         ],
+    )
+
+
+def _make_change(before: _Bucket, after: _Bucket, first_bucket: _Bucket) -> HistoryChange:
+    """Return the change of level between two stretches. ``first_bucket`` is the bucket with which the new level begins.
+    Only the bucket is known, and not the session in it, so its size is the grain of the change.
+    """
+    return HistoryChange(
+        at=after.oldest.measured,
+        before=before.newest.commit,
+        commit=after.oldest.commit,
+        grain=first_bucket.sessions,
+        change_pct=100 * math.expm1(after.mean - before.mean),
     )
 
 
@@ -238,13 +300,13 @@ def _merge_buckets(buckets: Sequence[_Bucket], starts: Sequence[int]) -> list[_B
         members = buckets[start:end]
         merged.append(
             _Bucket(
-                members[0].oldest,
-                members[-1].newest,
-                sum(bucket.sessions for bucket in members),
-                math.fsum(bucket.total for bucket in members),
-                min(bucket.low for bucket in members),
-                max(bucket.high for bucket in members),
-                any(bucket.has_anchor for bucket in members),
+                oldest=members[0].oldest,
+                newest=members[-1].newest,
+                sessions=sum(bucket.sessions for bucket in members),
+                total=math.fsum(bucket.total for bucket in members),
+                low=min(bucket.low for bucket in members),
+                high=max(bucket.high for bucket in members),
+                has_anchor=any(bucket.has_anchor for bucket in members),
             )
         )
     return merged
@@ -252,11 +314,11 @@ def _merge_buckets(buckets: Sequence[_Bucket], starts: Sequence[int]) -> list[_B
 
 def _changed_fields(previous: HistorySeries, current: HistorySeries) -> list[str]:
     """Return the names of the fields of environment and terms in which two series differ."""
-    previous_fields, fields = (
+    previous_fields, current_fields = (
         series.environment.model_dump() | {name: getattr(series, name) for name in TERMS}
         for series in (previous, current)
     )
-    return [name for name in previous_fields if previous_fields[name] != fields[name]]
+    return [name for name in previous_fields if previous_fields[name] != current_fields[name]]
 
 
 def history_page(record: History) -> str:
@@ -265,6 +327,7 @@ def history_page(record: History) -> str:
 
 
 def _trend_lines(workload: str, trend: HistoryTrend) -> list[str]:
+    """Return the paragraph about one variant and node class, as lines."""
     lines = [
         f"{workload}  {trend.variant}  usual step time",
         f"  class        {printable(trend.node_class)}",
@@ -278,6 +341,7 @@ def _trend_lines(workload: str, trend: HistoryTrend) -> list[str]:
 
 
 def _series_lines(series: HistorySeries) -> list[str]:
+    """Return the lines about one series: environment, terms, the trend as bars, and a table of the stretches."""
     terms = f"{series.steps} steps, {series.cut} of them warm-up, on {series.world_size} ranks, by {series.clock}"
     dispatcher = f", {printable(series.dispatcher)} requested" if series.dispatcher else ""
     excluded = f", {series.excluded_sessions} of them held back from the reference" if series.excluded_sessions else ""
@@ -289,26 +353,24 @@ def _series_lines(series: HistorySeries) -> list[str]:
         f"  sessions     {series.sessions}, {series.first} to {series.last}{excluded}",
     ]
     if series.anchor_s is not None:
-        lines.append(
-            f"  at anchor    {count_noun(series.anchor_sessions, 'session')}, level {_format_time(series.anchor_s)}"
-        )
-    low, high = min(point.level_s for point in series.points), max(point.level_s for point in series.points)
-    lines.append(f"  trend        {_draw_bars(series.points)}  {_format_time(low)} to {_format_time(high)}")
+        anchor_sessions = count_noun(series.anchor_sessions, "session")
+        lines.append(f"  at anchor    {anchor_sessions}, level {_format_time(series.anchor_s)}")
+    levels_s = [point.level_s for point in series.points]
+    level_range = f"{_format_time(min(levels_s))} to {_format_time(max(levels_s))}"
+    lines.append(f"  trend        {_draw_bars(series.points)}  {level_range}")
     if marks := _draw_marks(series):
         lines.append(f"               {marks}")
     rows: list[tuple[str, ...]] = [("from", "sessions", "level", "lowest", "highest", "")]
-    notes = [
-        "",
-        *(
-            f"{entry.change_pct:+.1f}% between {short_commit(entry.before)} and {short_commit(entry.commit)}"
-            for entry in series.changes
-        ),
+    change_notes = [
+        f"{change.change_pct:+.1f}% between {short_commit(change.before)} and {short_commit(change.commit)}"
+        for change in series.changes
     ]
-    rows += [
-        (entry.first, str(entry.sessions), *map(_format_time, (entry.level_s, entry.low_s, entry.high_s)), note)
-        for entry, note in zip(series.stretches, notes, strict=True)
-    ]
-    return [*lines, *columns(rows, right=range(1, 5), indent="  ")]
+    # Each change begins a stretch. No change begins the first one, so it has no note.
+    for stretch, note in zip(series.stretches, ["", *change_notes], strict=True):
+        times = (_format_time(seconds) for seconds in (stretch.level_s, stretch.low_s, stretch.high_s))
+        rows.append((stretch.first, str(stretch.sessions), *times, note))
+    number_columns = range(1, 5)
+    return [*lines, *columns(rows, right=number_columns, indent="  ")]
 
 
 def _format_time(seconds: float) -> str:
@@ -316,20 +378,26 @@ def _format_time(seconds: float) -> str:
 
 
 def _draw_bars(points: Sequence[HistoryPoint]) -> str:
+    """Return one bar per point. The lowest bar is the lowest level of all points, on the log scale."""
     levels = [math.log(point.level_s) for point in points]
-    low = min(levels)
-    span = max(max(levels) - low, MIN_SCALE)
-    return "".join(BARS[min(int(len(BARS) * (level - low) / span), len(BARS) - 1)] for level in levels)
+    lowest = min(levels)
+    scale = max(max(levels) - lowest, MIN_SCALE)
+    heights = [int(len(BARS) * (level - lowest) / scale) for level in levels]
+    return "".join(BARS[min(height, len(BARS) - 1)] for height in heights)
 
 
 def _draw_marks(series: HistorySeries) -> str:
-    """Return the line below the bars: ``A`` for a session of the anchor's commit, ``^`` for the start of a
-    new level.
+    """Return the line below the bars, with a legend; '' if no point has a mark.
+
+    ``A`` marks a point with a session of the anchor's commit, and ``^`` the start of a new level. A point that has both
+    gets ``^``.
     """
-    starts = [change.at for change in series.changes]
+    change_times = [change.at for change in series.changes]
     marks = []
     for point in series.points:
-        mark = "A" if point.anchor else " "
-        marks.append("^" if any(point.first <= at <= point.last for at in starts) else mark)
-    legend = [word for mark, word in (("^", "^ new level"), ("A", "A anchor")) if mark in marks]
+        if any(point.first <= time <= point.last for time in change_times):
+            marks.append("^")
+        else:
+            marks.append("A" if point.anchor else " ")
+    legend = [text for mark, text in (("^", "^ new level"), ("A", "A anchor")) if mark in marks]
     return f"{''.join(marks)}  {', '.join(legend)}" if legend else ""

@@ -1,7 +1,7 @@
 """Selects which parts of a session are stored: the runs and traces of one arm, if all of them are good.
 
-A reference judges many pull requests, so its requirements are stricter than those of a pair. If the arm has a single
-bad run, a changed file or a run on another node, nothing of the session is stored.
+A reference judges many pull requests, so its requirements are stricter than those of a pair. A single bad run of the
+arm (a failed run, a run of changed files, or a run on another node) keeps the whole session from being stored.
 """
 
 import hashlib
@@ -44,39 +44,46 @@ _NULL_ID_DIGITS = frozenset("0")
 
 @dataclass(frozen=True)
 class Intake:
-    """Request to store one arm of a session.
-
-    ``container`` is the digest of the image in which the session ran; None if it is unknown.
-    """
+    """Request to store one arm of a session."""
 
     origin: str
+    """File of the session, for error messages."""
     who: str
+    """Who stores the session."""
     why: str
     arm: Literal["base", "head"] = "base"
     workloads: Sequence[str] = ()
+    """Entries to store; empty for all."""
     series: Series = "rolling"
+    """The reference that the session will belong to."""
     container: str | None = None
+    """Digest of the image in which the session ran. If it is None, the digest in the record of each run is used."""
     against: AnchorComparison | None = None
+    """Comparison with the anchor, stored with a timed session; None if the session did not measure the anchor."""
 
 
 @dataclass(frozen=True)
 class DistilledSession:
-    """Content to store: baselines, and the ledgers that they name, by hash."""
+    """Content to store. A ``Baseline`` has the trace or the timed runs of one workload."""
 
     baselines: list[Baseline]
     ledgers: dict[str, Ledger]
+    """The ledgers that the baselines name, by hash."""
 
 
 @dataclass(frozen=True)
 class _WorkloadSource:
-    """One workload of the session: its plan, its part of the verdict, and its runs in valid pairs."""
+    """What the session and its verdict say about one workload."""
 
     header: SessionHeader
     plan: TimedPlan | None
+    """None if the workload was not timed."""
     throughput: Throughput | None
-    paired: Sequence[tuple[Run, RunVerdict]]
-    """The runs of the arm that are in valid pairs, in session order."""
+    """Section of the verdict; None if the verdict has none for this workload."""
+    paired_runs: Sequence[tuple[Run, RunVerdict]]
+    """The runs of the stored arm that are in valid pairs, in session order, each with its part of the verdict."""
     measured: datetime
+    """When the session began."""
     intake: Intake
 
 
@@ -94,56 +101,64 @@ def distil(session: Session, verdict: Verdict, intake: Intake, now: datetime) ->
         raise BaselineError(
             intake.origin, f"has no workload {unknown[0]!r}", f"name one of {', '.join(header.workloads)}"
         )
-    distilled = DistilledSession([], {})
+    distilled = DistilledSession(baselines=[], ledgers={})
+    selected = intake.workloads or header.workloads
     for entry in header.workloads:
-        if intake.workloads and entry not in intake.workloads:
+        if entry not in selected:
             continue
         if any(plan.entry == entry and plan.injected_pct for plan in header.timed):
             raise BaselineError(
                 intake.origin, f"{entry}: its steps were slowed down on purpose", "use a session that is no calibration"
             )
-        runs = [run for run in session.runs if run.workload == entry and run.arm.name == arm.name]
-        runs = [run for run in runs if not run.is_from_earlier_session]  # leave out pooled runs of other sessions
+        runs = [run for run in session.runs if run.workload == entry and _is_own_run(run, arm)]
         for run in runs:
-            for fault in _find_faults(run, arm):
+            fault = next(_find_faults(run, arm), None)
+            if fault is not None:
                 raise BaselineError(intake.origin, f"{entry}: {fault}", "measure it again; nothing was stored")
-        plan = next((plan for plan in header.timed if plan.entry == entry), None)
-        section = next(
-            (workload_verdict.throughput for workload_verdict in verdict.workloads if workload_verdict.name == entry),
-            None,
+        throughput = next((section.throughput for section in verdict.workloads if section.name == entry), None)
+        # The verdict has the timed runs of both arms in the order of the session. Without a verdict, no run is paired.
+        run_verdicts = throughput.runs if throughput is not None else []
+        judged_runs = zip(session.timed_runs(entry), run_verdicts, strict=False)
+        source = _WorkloadSource(
+            header=header,
+            plan=next((plan for plan in header.timed if plan.entry == entry), None),
+            throughput=throughput,
+            paired_runs=[
+                (run, run_verdict)
+                for run, run_verdict in judged_runs
+                if _is_own_run(run, arm) and run_verdict.pair is not None
+            ],
+            measured=measured,
+            intake=intake,
         )
-        judged = zip(session.timed_runs(entry), section.runs if section is not None else [], strict=False)
-        arm_runs = [
-            (run, run_verdict)
-            for run, run_verdict in judged
-            if run.arm.name == arm.name and not run.is_from_earlier_session
-        ]
-        paired = [(run, run_verdict) for run, run_verdict in arm_runs if run_verdict.pair is not None]
         for tier in ("static", "timed"):
             if tier_runs := [run for run in runs if run.tier == tier]:
-                _add_baseline(
-                    distilled, tier_runs, tier, _WorkloadSource(header, plan, section, paired, measured, intake)
-                )
+                _add_baseline(distilled, tier_runs, tier, source)
     if not distilled.baselines:
         raise BaselineError(intake.origin, f"has no run of {arm.name}", "see what 'regbot check' reported about it")
     return distilled
 
 
+def _is_own_run(run: Run, arm: Arm) -> bool:
+    """Return whether a run is of ``arm`` and was not joined to the session from an earlier one."""
+    return run.arm.name == arm.name and not run.is_from_earlier_session
+
+
 def environment_of(run: Run, container: str | None = None) -> EnvironmentKey:
-    """Return the environment from the run's record. Traces and runs without GPUs have no driver."""
+    """Return the environment from the run's record. None in a field means unknown.
+
+    Traces and runs without GPUs have no driver. If their record also names no toolkit or no NCCL, that component is
+    ``ABSENT``, not unknown. ``container`` is the digest of the image; None for the digest in the run's record.
+    """
     uses_no_gpu = run.tier == "static" or (run.node is not None and not run.node.gpus)
-    absent = ABSENT if uses_no_gpu else None
+    absent_or_unknown = ABSENT if uses_no_gpu else None
     software = run.environment
-    framework = f"torch {software.torch}" if software is not None and software.torch else None
-    if framework is None and software is not None and software.jax:
-        framework = f"jax {software.jax}"
-    if framework is None and run.ledger is not None and "jax" in run.ledger.software:
-        framework = f"jax {run.ledger.software['jax']}"  # a record of an older version of regbot
+    node_driver = run.node.driver if run.node is not None else None
     return EnvironmentKey(
-        driver=absent or (run.node.driver if run.node is not None else None),
-        toolkit=(software.toolkit if software is not None else None) or absent,
-        nccl=(software.nccl if software is not None else None) or absent,
-        framework=framework,
+        driver=ABSENT if uses_no_gpu else node_driver,
+        toolkit=(software.toolkit if software is not None else None) or absent_or_unknown,
+        nccl=(software.nccl if software is not None else None) or absent_or_unknown,
+        framework=_framework_of(run),
         python=software.python if software is not None else None,
         container=container or (run.node.container if run.node is not None else None),
         packages=software.packages if software is not None else None,
@@ -152,24 +167,103 @@ def environment_of(run: Run, container: str | None = None) -> EnvironmentKey:
     )
 
 
+def _framework_of(run: Run) -> str | None:
+    """Return name and version of torch or jax in a run; None if unknown."""
+    software = run.environment
+    if software is not None and software.torch:
+        return f"torch {software.torch}"
+    if software is not None and software.jax:
+        return f"jax {software.jax}"
+    if run.ledger is not None and "jax" in run.ledger.software:  # a record of an older version of regbot
+        return f"jax {run.ledger.software['jax']}"
+    return None
+
+
 def node_class_of(run: Run) -> str:
-    """Return the node class of a run. All traces have the same class, ``STATIC_CLASS``."""
+    """Return the node class of a run. All traces have the same class, ``STATIC_CLASS``. So has a run whose node is
+    unknown.
+    """
     return STATIC_CLASS if run.tier == "static" or run.node is None else run.node.node_class
 
 
 def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, source: _WorkloadSource) -> None:
-    """Add the baseline of one workload and tier to ``distilled``. Raises BaselineError if ``runs`` differ in
-    node, class, variant, dispatcher or environment, or if there is nothing to store.
+    """Add the baseline of one workload and tier to ``distilled``.
+
+    ``runs`` are all runs of the tier, with warm launches and repeated runs. Only a part of them is stored, but all must
+    have the same node, class, variant, dispatcher and environment. Raises BaselineError if they do not, or if there is
+    nothing to store.
     """
     last_run = runs[-1]
     header, plan, intake = source.header, source.plan, source.intake
     context = f"{last_run.workload}, {tier}"
-    for property_name, values in (
-        ("node", {run.node.name if run.node else "" for run in runs}),
-        ("node class", {node_class_of(run) for run in runs}),
-        ("variant", {run.variant for run in runs}),
-        ("executed dispatcher", {run.backends[DISPATCHER].executed for run in runs if DISPATCHER in run.backends}),
-    ):
+    _check_equal_properties(runs, intake, context)
+    entry_match = ENTRY_PATTERN.fullmatch(last_run.workload)
+    if entry_match is None:
+        raise BaselineError(
+            intake.origin, f"{last_run.workload!r} is not a valid workload entry", "use a session of regbot check"
+        )
+    # Of several traces of one commit, the last counts.
+    counted_runs = [run for run, _ in source.paired_runs] if tier == "timed" else [last_run]
+    ledger = next((run.ledger for run in reversed(counted_runs) if run.ledger is not None), None)
+    advice = "continue the check with --resume, then add it"
+    if tier == "timed" and (not counted_runs or plan is None):
+        problem = f"{context}: no run is in a valid pair: there are only warm launches, or no pair is valid"
+        raise BaselineError(intake.origin, problem, advice)
+    if tier == "static" and ledger is None:
+        raise BaselineError(intake.origin, f"{context}: has no ledger", advice)
+    if ledger is not None:
+        distilled.ledgers[record_digest(ledger)] = ledger
+    timed_plan = plan if tier == "timed" else None  # None for a trace
+    clock = counted_runs[0].timing.clock if counted_runs[0].timing is not None else None
+    ledger_world_size = ledger.world_size if ledger is not None else None
+    executed = [run.backends[DISPATCHER].executed for run in counted_runs if DISPATCHER in run.backends]
+    distilled.baselines.append(
+        Baseline(
+            tier=tier,
+            series=intake.series,
+            measured=format_time(source.measured),
+            session=session_identity(header, last_run.workload, tier, last_run.arm.name),
+            workload=last_run.workload,
+            variant=last_run.variant,
+            shape_version=int(entry_match[3]),
+            node_class=node_class_of(last_run),
+            commit=last_run.arm.commit,
+            tree=last_run.arm.tree,
+            world_size=timed_plan.world_size if timed_plan else (ledger_world_size or 1),
+            steps=timed_plan.steps if timed_plan else None,
+            cut=timed_plan.cut if timed_plan else None,
+            clock=clock if timed_plan else None,
+            dispatcher=plan.dispatcher if plan else "",
+            executed=next(iter(executed), None),
+            ledger=record_digest(ledger) if ledger is not None else None,
+            environment=environment_of(last_run, intake.container),
+            provenance=Provenance(
+                who=intake.who,
+                why=intake.why,
+                node=last_run.node.name if last_run.node else None,
+                container=environment_of(last_run, intake.container).container,
+                platform=last_run.environment.platform if last_run.environment else None,
+                revision=last_run.arm.revision,
+                regbot=header.regbot,
+            ),
+            runs=_summarise_runs(source.paired_runs) if timed_plan else [],
+            against=intake.against if timed_plan else None,
+            step_s=_arm_step_s(source) if timed_plan else None,
+            loaded_files=_list_loaded_files(runs),
+        )
+    )
+
+
+def _check_equal_properties(runs: Sequence[Run], intake: Intake, context: str) -> None:
+    """Raise BaselineError if the runs differ in node, class, variant, executed dispatcher or environment. ``context``
+    stands before the problem in the message."""
+    values_by_property: dict[str, set[str]] = {
+        "node": {run.node.name if run.node else "" for run in runs},
+        "node class": {node_class_of(run) for run in runs},
+        "variant": {run.variant for run in runs},
+        "executed dispatcher": {run.backends[DISPATCHER].executed for run in runs if DISPATCHER in run.backends},
+    }
+    for property_name, values in values_by_property.items():
         if len(values) > 1:
             value_list = ", ".join(sorted(values))
             raise BaselineError(
@@ -184,73 +278,24 @@ def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, 
             f"{context}: the environment differs between runs, or is missing in a run",
             "measure it again",
         )
-    entry_match = ENTRY_PATTERN.fullmatch(last_run.workload)
-    if entry_match is None:
-        raise BaselineError(
-            intake.origin, f"{last_run.workload!r} is not a valid workload entry", "use a session of regbot check"
-        )
-    counted_runs = [run for run, _ in source.paired] if tier == "timed" else [last_run]
-    ledger = next((run.ledger for run in reversed(counted_runs) if run.ledger is not None), None)
-    if not counted_runs or (tier == "static" and ledger is None) or (tier == "timed" and plan is None):
-        missing = "no run is in a valid pair: there are only warm launches, or no pair is valid"
-        raise BaselineError(
-            intake.origin,
-            f"{context}: {missing if tier == 'timed' else 'has no ledger'}",
-            "continue the check with --resume, then add it",
-        )
-    if ledger is not None:
-        distilled.ledgers[record_digest(ledger)] = ledger
-    timed_plan = plan if tier == "timed" else None
-    clock = counted_runs[0].timing.clock if counted_runs[0].timing is not None else None
-    distilled.baselines.append(
-        Baseline(
-            tier=tier,
-            series=intake.series,
-            measured=format_time(source.measured),
-            session=session_identity(header, last_run.workload, tier, last_run.arm.name),
-            workload=last_run.workload,
-            variant=last_run.variant,
-            shape_version=int(entry_match[3]),
-            node_class=node_class_of(last_run),
-            commit=last_run.arm.commit,
-            tree=last_run.arm.tree,
-            world_size=timed_plan.world_size if timed_plan else (ledger.world_size if ledger else None) or 1,
-            steps=timed_plan.steps if timed_plan else None,
-            cut=timed_plan.cut if timed_plan else None,
-            clock=clock if timed_plan else None,
-            dispatcher=plan.dispatcher if plan else "",
-            executed=next(
-                (run.backends[DISPATCHER].executed for run in counted_runs if DISPATCHER in run.backends), None
-            ),
-            ledger=record_digest(ledger) if ledger is not None else None,
-            environment=environment_of(last_run, intake.container),
-            provenance=Provenance(
-                who=intake.who,
-                why=intake.why,
-                node=last_run.node.name if last_run.node else None,
-                container=environment_of(last_run, intake.container).container,
-                platform=last_run.environment.platform if last_run.environment else None,
-                revision=last_run.arm.revision,
-                regbot=header.regbot,
-            ),
-            runs=[_run_summary(*paired_run, number < SESSION_RUNS) for number, paired_run in enumerate(source.paired)]
-            if timed_plan
-            else [],
-            against=intake.against if timed_plan else None,
-            step_s=_arm_step_s(source) if timed_plan else None,
-            loaded_files=_list_loaded_files(runs),
-        )
-    )
 
 
 def _list_loaded_files(runs: Sequence[Run]) -> list[str] | None:
-    """Return the source files that the runs loaded from their checkout, sorted; None if unknown or too many."""
-    files = {path for run in runs if run.code is not None for path in run.code.files}
-    is_storable = all(run.code is not None for run in runs) and all(len(path) <= LABEL_CHARACTERS for path in files)
-    return sorted(files) if is_storable and len(files) <= MAX_LOADED_FILES else None
+    """Return the source files that the runs loaded from their checkout, sorted.
+
+    Return None if they are unknown for a run, or if the record cannot hold them: too many, or a path that is too long.
+    """
+    files: set[str] = set()
+    for run in runs:
+        if run.code is None:
+            return None
+        files.update(run.code.files)
+    is_storable = len(files) <= MAX_LOADED_FILES and all(len(path) <= LABEL_CHARACTERS for path in files)
+    return sorted(files) if is_storable else None
 
 
 def _check_arm(arm: Arm, origin: str) -> None:
+    """Raise BaselineError if ``arm`` is not exactly what a commit contains."""
     if set(arm.commit) <= _NULL_ID_DIGITS:
         raise BaselineError(origin, "is of uncommitted files", "commit them and check the commit")
     if arm.overrides:
@@ -261,6 +306,7 @@ def _check_arm(arm: Arm, origin: str) -> None:
 
 
 def _measured_time(header: SessionHeader, origin: str, now: datetime) -> datetime:
+    """Return when the session began. Raises BaselineError if this time is malformed or in the future."""
     try:
         measured = parse_time(header.created)
     except InvalidTime as error:
@@ -290,17 +336,18 @@ def _find_faults(run: Run, arm: Arm) -> Iterator[str]:
         yield f"{name} imported {min(run.code.foreign)} from outside its worktree"
     elif run.code.missing:
         yield f"{name} looked for {clip(run.code.missing[0], 200)}, which its sparse checkout lacks"
-    if (
-        run.tier == "static"
-        and run.ledger is not None
-        and (run.ledger.liveness is None or not run.ledger.liveness.proven)
-    ):
+    if run.tier == "static" and run.ledger is not None and not _has_proven_counter(run.ledger):
         yield f"{name} was counted by a counter that was not proven to work"
     backend = run.backends.get(DISPATCHER)
     if run.tier == "timed" and backend is not None and backend.executed != backend.requested:
         yield f"{name} executed dispatcher {backend.executed!r} but {backend.requested!r} was requested"
     if run.tier == "timed" and (run.position is None or run.timing is None or run.node is None):
         yield f"{name} lacks its node, its timing, or its position in the session"
+
+
+def _has_proven_counter(ledger: Ledger) -> bool:
+    """Return whether the liveness check showed that the counter sees every collective."""
+    return ledger.liveness is not None and ledger.liveness.proven
 
 
 def _arm_step_s(source: _WorkloadSource) -> float | None:
@@ -310,7 +357,18 @@ def _arm_step_s(source: _WorkloadSource) -> float | None:
     return source.throughput.base_step_s if source.intake.arm == "base" else source.throughput.head_step_s
 
 
-def _run_summary(run: Run, verdict: RunVerdict, with_loss: bool) -> RunSummary:
+def _summarise_runs(paired_runs: Sequence[tuple[Run, RunVerdict]]) -> list[RunSummary]:
+    """Return what is stored of the runs in valid pairs.
+
+    Only the first ``SESSION_RUNS`` runs keep the loss of each step, because a check reads no others.
+    """
+    return [
+        _summarise_run(run, run_verdict, with_loss=number < SESSION_RUNS)
+        for number, (run, run_verdict) in enumerate(paired_runs)
+    ]
+
+
+def _summarise_run(run: Run, verdict: RunVerdict, *, with_loss: bool) -> RunSummary:
     assert run.position is not None
     assert run.timing is not None
     assert verdict.cut is not None
@@ -332,5 +390,9 @@ def _run_summary(run: Run, verdict: RunVerdict, with_loss: bool) -> RunSummary:
 
 
 def session_identity(header: SessionHeader, workload: str, tier: Tier, arm: str) -> str:
-    """Return an identity that stays the same while the session grows, so that a resumed session is recognised."""
+    """Return the identity of one workload, tier and arm of a session.
+
+    It is a hash of the session's header and not of the runs. It stays the same while a resumed session adds runs, so
+    the session is recognised.
+    """
     return hashlib.sha256(f"{header.to_line()}{workload}\n{tier}\n{arm}".encode()).hexdigest()

@@ -5,9 +5,9 @@
     <workload>@<version>/<class>/anchor.json
     ledgers/<hash>.json
 
-The folder of a workload is ``[label+]shape+mesh+variant@version``. The name of a class folder or an environment folder
-has two parts: a readable extract of the class or environment, and a short hash of all of it. Therefore two classes or
-environments never share a folder.
+The folder of a workload is ``[label+]shape+mesh+variant@version``, for example ``qwen3-30b-a3b+ep+smoke@1``. The name
+of a class folder or an environment folder has two parts: a readable extract of the class or environment, and a short
+hash of all of it. Therefore two classes or environments never share a folder.
 """
 
 import hashlib
@@ -54,24 +54,33 @@ def class_folder(workload: str, variant: str, node_class: str) -> PurePosixPath:
 
 
 def workload_folder(workload: str, variant: str) -> str:
-    """Return the name of a workload's folder. No part contains ``+``, so the name is unique. Raises ValueError."""
+    """Return the name of the folder of a workload and variant.
+
+    Label, shape, mesh and variant contain no ``+``, so two workloads never share a name. Raises ValueError if
+    ``workload`` does not have the form ``[label:]shape@version/mesh``.
+    """
     match = ENTRY_PATTERN.fullmatch(workload)
     if match is None:
         raise ValueError(f"{workload!r} is not a workload entry; entries have the form [label:]shape@version/mesh")
     label, shape, version, mesh = match.groups()
-    return f"{'+'.join(part for part in (label, shape, mesh, variant) if part)}@{version}"
+    parts = [part for part in (label, shape, mesh, variant) if part]  # label is None if the entry has none
+    return f"{'+'.join(parts)}@{version}"
 
 
 def environment_folder(key: EnvironmentKey) -> str:
     """Return a folder name with the known framework, toolkit, driver and Python version, and a hash of every field."""
-    words = [word for word in (key.framework, key.toolkit, key.driver) if word not in (None, ABSENT)]
-    python = [f"python {key.python}"] if key.python else []
+    words = [value for value in (key.framework, key.toolkit, key.driver) if value and value != ABSENT]
+    if key.python:
+        words.append(f"python {key.python}")
     # Folders of sessions without a model keep the names that they had before this field existed.
-    hashed_text = key.model_dump_json(exclude={"model"} if key.model is None else None)
-    return slug(" ".join([*(word for word in words if word), *python]) or "unknown", hashed_text)
+    unhashed_fields = {"model"} if key.model is None else None
+    return slug(" ".join(words) or "unknown", key.model_dump_json(exclude=unhashed_fields))
 
 
 def slug(text: str, hashed_text: str) -> str:
-    """Return ``text`` as a portable file name, with a short hash of ``hashed_text``."""
+    """Return ``text`` as a portable file name, with a short hash of ``hashed_text``.
+
+    The hash keeps two names apart whose texts become equal when they are shortened and cleaned.
+    """
     plain = re.sub(r"[^A-Za-z0-9.]+", "-", text)[:_MAX_SLUG_CHARS].strip("-.")
     return f"{plain or 'x'}-{hashlib.sha256(hashed_text.encode()).hexdigest()[:_HASH_CHARS]}"

@@ -1,8 +1,12 @@
 """Selects the stored sessions that a run may be compared with: only sessions of the same node class and environment.
 
 The result is the sessions, or a refusal that names the differences. The judge decides what the sessions are used for. A
-folder contains the sessions of one workload, class and environment, so no other folder has to be opened. The index
-lists the newest sessions of the folder, and only these sessions are read completely.
+*group* is the folder of one workload, node class and environment in the store, so no other folder has to be opened. The
+index lists the newest sessions of the group, and only these sessions are read completely.
+
+The *scalars* of a session are the simple fields at the beginning of its file (``SCALARS``). They are not checked, so
+they only serve to choose the sessions to read. The *terms* are the fields ``TERMS`` (world size, steps, warm-up, clock,
+requested dispatcher). Times on other terms are not comparable.
 """
 
 from collections.abc import Iterator
@@ -11,7 +15,7 @@ from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
-from regbot.baselines.index import FOLDER, SCALARS, TERMS
+from regbot.baselines.index import FOLDER, SCALARS, TERMS, IndexRow
 from regbot.baselines.intake import FUTURE_TOLERANCE
 from regbot.baselines.names import class_folder, environment_folder, workload_folder
 from regbot.baselines.store import RESTORE, BaselineError, Store
@@ -33,9 +37,12 @@ class ReferenceQuery:
     environment: EnvironmentKey
     world_size: int
     steps: int
+    """Steps of one run, warm-up included."""
     cut: int
+    """How many of the steps are planned as warm-up."""
     clock: Clock
     dispatcher: str = ""
+    """The requested dispatcher; '' if the workload chooses one."""
 
 
 class FieldDifference(NamedTuple):
@@ -51,13 +58,12 @@ class FieldDifference(NamedTuple):
 
 @dataclass(frozen=True)
 class ReferenceRefusal:
-    """Why no stored session is comparable.
-
-    ``differences`` are the differences to the most similar stored session; () if nothing is stored.
-    """
+    """Why no stored session is comparable."""
 
     differences: tuple[FieldDifference, ...]
+    """Differences between the query and the most similar stored session; () if nothing is stored."""
     text: str
+    """The reason, for the user."""
 
 
 @dataclass(frozen=True)
@@ -79,101 +85,115 @@ class StoredLedger:
 def load_rolling_reference(
     store: Store, query: ReferenceQuery, now: datetime, series: Series = "rolling", limit: int = ROLLING_SESSIONS
 ) -> RollingReference | ReferenceRefusal:
-    """Return the newest ``limit`` comparable sessions, or a refusal with the differences.
+    """Return the newest ``limit`` comparable sessions of ``series``, or a refusal with the differences.
 
     Raises BaselineError if a needed session is unusable or was measured in the future, because a reference with gaps is
     unusable.
     """
     group = class_folder(query.workload, query.variant, query.node_class) / environment_folder(query.environment)
     terms = {name: getattr(query, name) for name in TERMS}
-    used: dict[str, Baseline] = {}
+    sessions_by_identity: dict[str, Baseline] = {}
     other_terms_count = 0
-    nearest: tuple[FieldDifference, ...] = ()
+    newest_differences: tuple[FieldDifference, ...] = ()
     for path, scalars in _newest_sessions(store, group, "timed", series, now):
-        if len(used) == limit:
+        if len(sessions_by_identity) == limit:
             break
         if differences := _find_differences(scalars, terms, TERMS):
             other_terms_count += 1
-            nearest = nearest or differences
-        elif scalars["session"] not in used:  # if two users stored the same session, count it once
+            newest_differences = newest_differences or differences
+        elif scalars["session"] not in sessions_by_identity:  # if two users stored the same session, count it once
             session = store.session(path)
             if session.node_class != query.node_class or session.environment != query.environment:
                 raise BaselineError(path, "is in the folder of another class or environment", "run baseline verify")
             if any(getattr(session, name) != scalars[name] for name in SCALARS):
                 raise BaselineError(path, "differs from its index entry", f"delete {FOLDER}; regbot rebuilds it")
-            used[session.session] = session
-    if used:
-        return RollingReference(tuple(reversed(used.values())), tuple(_warnings(query, other_terms_count)))
+            sessions_by_identity[session.session] = session
+    if sessions_by_identity:
+        oldest_first = tuple(reversed(sessions_by_identity.values()))
+        return RollingReference(oldest_first, tuple(_warnings(query, other_terms_count)))
     if other_terms_count:
-        return _make_refusal(query, nearest, f"the {other_terms_count} stored sessions")
+        return _make_refusal(query, newest_differences, f"the {other_terms_count} stored sessions")
     return _explain_mismatch(store, query)
 
 
 def stored_ledger(
     store: Store, workload: str, variant: str, tier: Tier, commit: str | None = None
 ) -> StoredLedger | None:
-    """Return the newest stored ledger of a workload. If ledgers of ``commit`` are stored, return the newest of those
-    ledgers.
+    """Return the newest stored ledger of ``commit``. If the commit has none, or is None, return the newest ledger of
+    any commit. Return None if no ledger is stored. Raises BaselineError.
 
     The environment is ignored: counts are comparable across environments, and changes by a new torch or XLA should be
-    visible. Returns None if no ledger is stored. Raises BaselineError.
+    visible.
     """
-    workload_path = PurePosixPath(workload_folder(workload, variant))
-    groups = [group for node_class in store.folders(workload_path) for group in store.folders(node_class)]
-    for wanted_commit in (commit, None) if commit is not None else (None,):
-        rows = [(store.index.newest_with_ledger(group, tier, wanted_commit), group) for group in groups]
-        candidates = [(row, group) for row, group in rows if row is not None]
-        if candidates:
-            break
-    else:
+    candidates = _newest_with_ledger(store, workload, variant, tier, commit)
+    if not candidates and commit is not None:
+        candidates = _newest_with_ledger(store, workload, variant, tier, commit=None)
+    if not candidates:
         return None
-    row, group = max(
-        candidates, key=lambda candidate: (candidate[0].scalars["measured"], str(candidate[1] / candidate[0].name))
-    )
-    baseline = store.session(group / row.name)
+    # The path decides between two sessions of the same second, so that every call returns the same one.
+    path, _ = max(candidates, key=lambda candidate: (candidate[1].scalars["measured"], str(candidate[0])))
+    baseline = store.session(path)
     if baseline.ledger is None:
-        raise BaselineError(group / row.name, "differs from its index entry", f"delete {FOLDER}; regbot rebuilds it")
+        raise BaselineError(path, "differs from its index entry", f"delete {FOLDER}; regbot rebuilds it")
     return StoredLedger(baseline, store.ledger(baseline.ledger))
 
 
+def _newest_with_ledger(
+    store: Store, workload: str, variant: str, tier: Tier, commit: str | None
+) -> list[tuple[PurePosixPath, IndexRow]]:
+    """Return the newest session with a ledger in each group of a workload, with its path. ``commit`` is the commit of
+    the sessions; None for any commit.
+    """
+    sessions = []
+    for group in _list_groups(store, workload, variant):
+        row = store.index.newest_with_ledger(group, tier, commit)
+        if row is not None:
+            sessions.append((group / row.name, row))
+    return sessions
+
+
+def _list_groups(store: Store, workload: str, variant: str) -> list[PurePosixPath]:
+    """Return the groups of a workload on all node classes and in all environments."""
+    class_folders = store.folders(PurePosixPath(workload_folder(workload, variant)))
+    return [group for folder in class_folders for group in store.folders(folder)]
+
+
 def newest_session(store: Store, workload: str, variant: str, tier: Tier, commit: str) -> Baseline | None:
-    """Return the newest stored session of a workload and tier, in any environment; None if there is none. If sessions
-    of ``commit`` are stored, return the newest of those. Raises BaselineError."""
-    workload_path = PurePosixPath(workload_folder(workload, variant))
-    rows = [
-        (row, group)
-        for node_class in store.folders(workload_path)
-        for group in store.folders(node_class)
+    """Return the newest stored session of ``commit``. If the commit has none, return the newest of any commit.
+
+    Only sessions of the workload and tier are considered, in any environment. Return None if there is none. Raises
+    BaselineError.
+    """
+    sessions = [
+        (group / row.name, row.scalars)
+        for group in _list_groups(store, workload, variant)
         for row in store.index.newest_first(group)
         if row.scalars["tier"] == tier
     ]
-    if not rows:
+    if not sessions:
         return None
-    row, group = max(rows, key=lambda item: (item[0].scalars["commit"] == commit, item[0].scalars["measured"]))
-    return store.session(group / row.name)
+    path, _ = max(sessions, key=lambda session: (session[1]["commit"] == commit, session[1]["measured"]))
+    return store.session(path)
 
 
 def list_environments(store: Store, workload: str, variant: str) -> list[tuple[str, EnvironmentKey, PurePosixPath]]:
-    """Return node class, environment and folder of every group of a workload's sessions. Reads one file per folder."""
-    groups = [
-        group
-        for node_class in store.folders(PurePosixPath(workload_folder(workload, variant)))
-        for group in store.folders(node_class)
-    ]
+    """Return node class, environment and folder of every group of a workload. Reads one session of each group, because
+    all sessions of a group have the same class and environment.
+    """
     listing = []
-    for group in groups:
+    for group in _list_groups(store, workload, variant):
         for path in store.index.find_by_name(group, limit=1):
-            first = store.session(path)
-            listing.append((first.node_class, first.environment, group))
+            sample = store.session(path)
+            listing.append((sample.node_class, sample.environment, group))
     return listing
 
 
 def _newest_sessions(
     store: Store, group: PurePosixPath, tier: Tier, series: Series, now: datetime
 ) -> Iterator[tuple[PurePosixPath, dict[str, Any]]]:
-    """Yield path and scalars of the sessions of a folder that belong to ``series`` and ``tier``, newest first.
+    """Yield path and scalars of the sessions of a group that belong to ``series`` and ``tier``, newest first.
 
-    Raises BaselineError if a session of the folder was measured in the future.
+    Raises BaselineError if a session of the group was measured in the future.
     """
     check_not_in_future(store, group, now)
     for row in store.index.newest_first(group):
@@ -182,53 +202,65 @@ def _newest_sessions(
 
 
 def check_not_in_future(store: Store, group: PurePosixPath, now: datetime) -> None:
-    """Raise BaselineError if a session of a folder was measured in the future."""
+    """Raise BaselineError if a session of a group was measured after ``now`` by more than ``FUTURE_TOLERANCE``."""
     if future_row := store.index.newest_after(group, format_time(now + FUTURE_TOLERANCE)):
         problem = f"was measured at {future_row.scalars['measured']}, and it is {format_time(now)} here"
         raise BaselineError(group / future_row.name, problem, RESTORE)
 
 
 def _explain_mismatch(store: Store, query: ReferenceQuery) -> ReferenceRefusal:
-    """Return a refusal with the differences to the most similar stored sessions.
+    """Return a refusal for a query to whose group no session belongs.
 
-    If sessions of this node class are stored, only these are considered.
+    If sessions of the same node class are stored, the refusal has the differences of the most similar environment.
+    Otherwise it names the node classes that are stored.
     """
     stored_groups = list_environments(store, query.workload, query.variant)
     wanted = query.environment.model_dump()
-    same_class = [
-        _find_differences(key.model_dump(), wanted, tuple(EnvironmentKey.model_fields))
-        for node_class, key, _ in stored_groups
+    differences_of_class = [
+        _find_differences(environment.model_dump(), wanted, tuple(EnvironmentKey.model_fields))
+        for node_class, environment, _ in stored_groups
         if node_class == query.node_class
     ]
-    if same_class:
-        return _make_refusal(query, min(same_class, key=len), "the stored sessions of this class")
+    if differences_of_class:
+        fewest_differences = min(differences_of_class, key=len)
+        return _make_refusal(query, fewest_differences, "the stored sessions of this class")
     classes = sorted({node_class for node_class, _, _ in stored_groups})
     if classes:
-        return _make_refusal(
-            query, (FieldDifference("node_class", ", ".join(classes), query.node_class),), "what is stored"
-        )
+        difference = FieldDifference("node_class", stored=", ".join(classes), wanted=query.node_class)
+        return _make_refusal(query, (difference,), "what is stored")
     return ReferenceRefusal(
-        (), f"no session of {query.workload} ({query.variant}) is stored; add one with 'regbot baseline add'"
+        differences=(),
+        text=f"no session of {query.workload} ({query.variant}) is stored; add one with 'regbot baseline add'",
     )
 
 
 def _make_refusal(query: ReferenceQuery, differences: tuple[FieldDifference, ...], subject: str) -> ReferenceRefusal:
+    """Return a refusal that says that ``subject`` cannot be compared because of ``differences``.
+
+    Without differences, sessions of this environment are stored, but belong to another reference.
+    """
     if not differences:
         return ReferenceRefusal(
-            (), f"no session of {query.workload} ({query.variant}) is stored that serves this reference; add one"
+            differences=(),
+            text=f"no session of {query.workload} ({query.variant}) is stored that serves this reference; add one",
         )
-    words = "; ".join(map(str, differences))
-    return ReferenceRefusal(differences, f"{subject} of {query.workload} cannot be compared: {words}")
+    difference_list = "; ".join(str(difference) for difference in differences)
+    return ReferenceRefusal(differences, f"{subject} of {query.workload} cannot be compared: {difference_list}")
 
 
 def _find_differences(
     stored: dict[str, object], wanted: dict[str, object], names: tuple[str, ...]
 ) -> tuple[FieldDifference, ...]:
-    pairs = (FieldDifference(name, stored.get(name), wanted[name]) for name in names)
-    return tuple(pair for pair in pairs if pair.stored != pair.wanted)
+    """Return the differences in the fields ``names``. A field that ``stored`` lacks is unknown."""
+    return tuple(
+        FieldDifference(name, stored.get(name), wanted[name]) for name in names if stored.get(name) != wanted[name]
+    )
 
 
 def _warnings(query: ReferenceQuery, other_terms_count: int) -> list[str]:
+    """Return the warnings about a reference. ``other_terms_count`` is the number of sessions that were left out because
+    they were timed on other terms.
+    """
     warnings = []
     if query.environment.unknown:
         names = ", ".join(query.environment.unknown)

@@ -1,9 +1,12 @@
 """Loads references for a check: the stored sessions and calibrations of each timed workload on this node class.
 
-References of all environments of the class are loaded, because the environment is known only after the run.
+References of all environments of the node class are loaded, because the environment of the check is known only after
+its first run. A *group* is the folder of one workload, node class and environment in the store. A *placebo* is a
+calibration session that compares a commit with itself. An *injected* session does so too, but head is slowed down by a
+known share.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import PurePosixPath
 from statistics import median
@@ -35,20 +38,20 @@ from regbot.stats.prediction import SESSION_RUNS
 
 MIN_POOL_PAIRS = 8
 """Minimum number of placebo pairs for resampling. Eight pairs are four blocks, twice as many as the first look has."""
+NO_EFFECT = 0.0
+"""True log-ratio of a placebo pair."""
 CLOCKS: tuple[Clock, ...] = ("perf_counter", "cuda_events", "log")
 
 
 class ReferenceLookup(NamedTuple):
-    """Stored references for one workload.
-
-    ``references`` has one entry per environment and clock. ``reason`` says why the stored sessions are not comparable;
-    it is '' if some sessions are comparable, or if nothing is stored. ``faults`` are error messages about unusable
-    files.
-    """
+    """Stored references for one workload."""
 
     references: list[Reference]
+    """One reference per environment and clock."""
     reason: str
+    """Why the stored sessions are not comparable; '' if some are comparable, or if nothing is stored."""
     faults: list[str]
+    """Error messages about unusable files."""
 
 
 def load_references(
@@ -56,7 +59,8 @@ def load_references(
 ) -> ReferenceLookup:
     """Load the references for the workload of ``plan`` on a node class.
 
-    If the files of one environment are broken, the other environments are still loaded.
+    ``thresholds`` are those of the throughput gate, for resampled sessions. If the files of one environment are broken,
+    the other environments are still loaded.
     """
     references: list[Reference] = []
     refusals: list[str] = []
@@ -70,23 +74,27 @@ def load_references(
         references += group_references
         refusals += group_refusals
     if references:
-        return ReferenceLookup(references, "", faults)
+        return ReferenceLookup(references, reason="", faults=faults)
     if faults or refusals:
-        return ReferenceLookup([], (faults + refusals)[0], faults)
+        return ReferenceLookup([], reason=(faults + refusals)[0], faults=faults)
     try:
-        stored_classes = sorted({node_class for node_class, _, _ in list_environments(store, plan.entry, plan.variant)})
+        environments = list_environments(store, plan.entry, plan.variant)
     except BaselineError as error:
-        return ReferenceLookup([], "", [str(error)])
+        return ReferenceLookup([], reason="", faults=[str(error)])
+    stored_classes = sorted({stored_class for stored_class, _, _ in environments})
+    if not stored_classes:
+        return ReferenceLookup([], reason="", faults=[])
     reason = f"sessions of {plan.entry} are stored for {'; '.join(stored_classes)}, and this is {node_class}"
-    return ReferenceLookup([], reason if stored_classes else "", [])
+    return ReferenceLookup([], reason, faults=[])
 
 
 def _load_group_references(
     store: Store, group: PurePosixPath, plan: TimedPlan, node_class: str, thresholds: Thresholds, now: datetime
 ) -> tuple[list[Reference], list[str]]:
-    """Return the references of one environment, one per clock, and why the sessions of a clock cannot be compared.
+    """Return the references of one environment, and why its stored sessions cannot be compared.
 
-    Raises BaselineError.
+    There is at most one reference per clock. A clock whose sessions cannot be compared has a reason in the second list.
+    ``group`` is the folder of the environment, and ``node_class`` is its node class. Raises BaselineError.
     """
     references: list[Reference] = []
     refusals: list[str] = []
@@ -106,15 +114,15 @@ def _load_group_references(
             clock=clock,
             dispatcher=plan.dispatcher,
         )
-        reference = load_rolling_reference(store, query, now)
+        rolling = load_rolling_reference(store, query, now)
         same_terms = [candidate for candidate in calibrations if has_same_terms(candidate, plan, clock)]
         calibration = summarise_calibrations(same_terms, thresholds)
-        if isinstance(reference, ReferenceRefusal):
-            refusals.append(reference.text)
-            reference = RollingReference(())
-        if reference.sessions or calibration is not None:
-            noise = _pool_pair_noise(same_terms, reference.sessions)
-            references.append(_make_reference(query, reference, calibration, noise))
+        if isinstance(rolling, ReferenceRefusal):
+            refusals.append(rolling.text)
+            rolling = RollingReference(sessions=())
+        if rolling.sessions or calibration is not None:
+            noise = _pool_pair_noise(same_terms, rolling.sessions)
+            references.append(_make_reference(query, rolling, calibration, noise))
     return references, refusals
 
 
@@ -125,68 +133,83 @@ def has_same_terms(calibration: Calibration, plan: TimedPlan, clock: Clock) -> b
 
 
 def summarise_calibrations(calibrations: Iterable[Calibration], thresholds: Thresholds) -> CalibrationSummary | None:
-    """Summarise calibrations. Return None if they have fewer than two placebo pairs together."""
-    ordered = sorted(calibrations, key=lambda calibration: calibration.measured)
-    sessions = [*{session.session: session for calibration in ordered for session in calibration.sessions}.values()]
+    """Summarise calibrations. Return None if they have fewer than two placebo pairs together.
+
+    Only sessions that reached a look have a decision of the gate, so only these count for its error rates. ``covered``
+    is None for a session without a look.
+    """
+    oldest_first = sorted(calibrations, key=lambda calibration: calibration.measured)
+    session_by_identity = {session.session: session for calibration in oldest_first for session in calibration.sessions}
+    sessions = list(session_by_identity.values())
     placebos = [session for session in sessions if session.injected_pct == 0]
     ratios_by_session = [session.log_ratios.get("median", []) for session in placebos]
-    pairs = [ratio for ratios in ratios_by_session for ratio in ratios]
-    if len(pairs) < 2:
+    log_ratios = [log_ratio for session_ratios in ratios_by_session for log_ratio in session_ratios]
+    if len(log_ratios) < 2:
         return None
+    newest = oldest_first[-1]
     lag, block = lag_correlation(ratios_by_session), block_correlation(ratios_by_session)
     luck = estimate_stored_luck(placebos, lag)
-    judged = [session for session in placebos if session.covered is not None]
-    flag_rate = statistics.RateEstimate.from_counts(
-        sum(session.decision in ("regressed", "improved") for session in judged), len(judged)
-    )
+    judged = [session for session in sessions if session.covered is not None]
+    judged_placebos = [session for session in judged if session.injected_pct == 0]
+    false_flag_rate = _rate_of(session.decision in ("regressed", "improved") for session in judged_placebos)
     # An injected slowdown is made by a sleep, which is not exact. Therefore only placebo sessions decide whether the
     # coverage contradicts the gate. The coverage in the summary also counts sessions with an injected slowdown.
-    coverage_rate = statistics.RateEstimate.from_counts(sum(bool(session.covered) for session in judged), len(judged))
-    outcomes = [session.covered for session in sessions if session.covered is not None]
-    covered = statistics.RateEstimate.from_counts(sum(outcomes), len(outcomes))
-    injected = [session for session in sessions if session.injected_pct > 0 and session.covered is not None]
-    largest = max((session.injected_pct for session in injected), default=None)
-    strongest = [session for session in injected if session.injected_pct == largest]
-    detected = sum(session.decision == "regressed" for session in strongest)
-    sd, low, high = statistics.estimate_pair_sd(pairs)
+    placebo_coverage = _rate_of(bool(session.covered) for session in judged_placebos)
+    coverage = _rate_of(bool(session.covered) for session in judged)
+    largest_injected_pct = max((session.injected_pct for session in judged if session.injected_pct > 0), default=None)
+    most_injected = [session for session in judged if session.injected_pct == largest_injected_pct]
+    detection_rate = _rate_of(session.decision == "regressed" for session in most_injected)
+    sd, sd_low, sd_high = statistics.estimate_pair_sd(log_ratios)
     return CalibrationSummary(
-        measured=ordered[-1].measured,
-        pairs=len(pairs),
+        measured=newest.measured,
+        pairs=len(log_ratios),
         sd_pct=100 * sd,
-        sd_low_pct=100 * low,
-        sd_high_pct=100 * high,
-        false_flags=_convert_rate(flag_rate),
-        covered=_convert_rate(covered),
-        injected_pct=largest,
-        detected=_convert_rate(statistics.RateEstimate.from_counts(detected, len(strongest))) if strongest else None,
-        resampled_false=_resampled_false_flags(placebos, ordered[-1].primary_tests, thresholds),
+        sd_low_pct=100 * sd_low,
+        sd_high_pct=100 * sd_high,
+        false_flags=_convert_rate(false_flag_rate),
+        covered=_convert_rate(coverage),
+        injected_pct=largest_injected_pct,
+        detected=_convert_rate(detection_rate) if most_injected else None,
+        resampled_false=_resampled_false_flags(placebos, newest.primary_tests, thresholds),
         lag_correlation=_convert_correlation(lag),
         block_correlation=_convert_correlation(block),
         arm_luck=make_arm_luck(luck),
         contradicted=statistics.contradiction(
-            flag_rate, coverage_rate, {"neighbouring pairs": lag, "the two pairs of a block": block}, luck
+            false_flags=false_flag_rate,
+            covered=placebo_coverage,
+            correlations={"neighbouring pairs": lag, "the two pairs of a block": block},
+            luck=luck,
         ),
     )
+
+
+def _rate_of(outcomes: Iterable[bool]) -> statistics.RateEstimate:
+    """Return the rate of true outcomes, with its interval."""
+    listed = list(outcomes)
+    return statistics.RateEstimate.from_counts(sum(listed), len(listed))
 
 
 def _pool_pair_noise(calibrations: Iterable[Calibration], nights: Iterable[Baseline]) -> PairNoise | None:
     """Return the noise of a pair from placebo pairs and from nightly pairs against the anchor; None if too few exist.
 
-    All placebo pairs have the true effect 0, so they also show what differs from session to session. The effect of a
-    nightly pair is constant only within its night, so nightly pairs show only the noise within a night. Two estimates
-    are made, from the placebo pairs and from all pairs. The result has the larger standard deviation and the fewer
-    degrees of freedom of the two.
+    All placebo pairs have the true effect 0, so they are one sample, which also shows what differs from session to
+    session. The effect of a nightly pair is constant only within its night, so each night is a sample of its own, which
+    shows only the noise within the night. Two estimates are made: from the placebo pairs, and from all pairs. To be on
+    the safe side, the result has the larger standard deviation and the fewer degrees of freedom of the two.
     """
-    placebos = {
-        session.session: session.log_ratios
+    placebo_by_identity = {
+        session.session: session
         for calibration in calibrations
         for session in calibration.sessions
         if session.injected_pct == 0
     }
-    pooled = {name: [ratio for ratios in placebos.values() for ratio in ratios.get(name, ())] for name in SUMMARIES}
-    groups = [pooled, *(night.against.log_ratios for night in nights if night.against is not None)]
-    groups = [group for group in groups if len({len(group.get(name, ())) for name in SUMMARIES}) == 1]
-    estimates = [noise for noise in (pool_noise([pooled]), pool_noise(groups)) if noise is not None]
+    placebo_sample: dict[str, list[float]] = {name: [] for name in SUMMARIES}
+    for placebo in placebo_by_identity.values():
+        for name in SUMMARIES:
+            placebo_sample[name] += placebo.log_ratios.get(name, [])
+    night_samples = [night.against.log_ratios for night in nights if night.against is not None]
+    samples = [sample for sample in (placebo_sample, *night_samples) if _has_equal_counts(sample)]
+    estimates = [noise for noise in (pool_noise([placebo_sample]), pool_noise(samples)) if noise is not None]
     if not estimates:
         return None
     return PairNoise(
@@ -196,13 +219,20 @@ def _pool_pair_noise(calibrations: Iterable[Calibration], nights: Iterable[Basel
     )
 
 
+def _has_equal_counts(log_ratios: Mapping[str, Sequence[float]]) -> bool:
+    """Return whether there are as many log-ratios of medians as of means. Otherwise a summary lacks pairs."""
+    return len({len(log_ratios.get(name, ())) for name in SUMMARIES}) == 1
+
+
 def _make_reference(
     query: ReferenceQuery,
     rolling_reference: RollingReference,
     calibration_summary: CalibrationSummary | None,
     noise: PairNoise | None,
 ) -> Reference:
-    newest = rolling_reference.sessions[-1] if rolling_reference.sessions else None
+    """Return the record that a check uses. Dispatcher, losses, dropped tokens and duration are those of the newest
+    stored session; they are None or empty if only calibrations are stored."""
+    newest = rolling_reference.sessions[-1] if rolling_reference.sessions else None  # sessions are oldest first
     first_runs = newest.runs[:SESSION_RUNS] if newest is not None else []
     dropped_tokens = [run.dropped_tokens for run in first_runs if run.dropped_tokens is not None]
     wall_times = [run.wall_s for run in first_runs if run.wall_s is not None]
@@ -224,6 +254,7 @@ def _make_reference(
 
 
 def _make_stored_session(baseline: Baseline) -> StoredSession:
+    """Return what the gate needs of a session. All sessions must have the same number of runs (``SESSION_RUNS``)."""
     first_runs = baseline.runs[:SESSION_RUNS]
     return StoredSession(
         session=baseline.session,
@@ -238,6 +269,7 @@ def _make_stored_session(baseline: Baseline) -> StoredSession:
 def _find_group_environment(
     store: Store, group: PurePosixPath, calibrations: Sequence[Calibration]
 ) -> EnvironmentKey | None:
+    """Return the environment of a group, from any of its files; None if it has no session and no calibration."""
     if paths := store.index.find_by_name(group, limit=1):
         return store.session(paths[0]).environment
     return calibrations[0].environment if calibrations else None
@@ -246,14 +278,17 @@ def _find_group_environment(
 def _resampled_false_flags(
     placebos: Sequence[CalibrationSession], primary_tests: int, thresholds: Thresholds
 ) -> float | None:
-    """Return the share of resampled placebo sessions that are flagged; None if there are too few pairs."""
+    """Return the share of resampled placebo sessions that the gate calls regressed or improved, although nothing
+    changed. Return None if there are too few pairs.
+    """
     pools: dict[str, list[float]] = {name: [] for name in SUMMARIES}
     for placebo in placebos:
-        for name, values in placebo.log_ratios.items():
-            pools[name] += values[: len(values) // 2 * 2]  # blocks are drawn whole, so leave out an incomplete block
+        for name, log_ratios in placebo.log_ratios.items():
+            whole_blocks = len(log_ratios) // 2  # blocks are drawn whole, so leave out an incomplete block
+            pools[name] += log_ratios[: 2 * whole_blocks]
     if len(pools["median"]) < MIN_POOL_PAIRS:
         return None
-    simulation = statistics.resample_sessions(pools, 0.0, primary_tests, thresholds)
+    simulation = statistics.resample_sessions(pools, NO_EFFECT, primary_tests, thresholds)
     return simulation.decisions["regressed"] + simulation.decisions["improved"]
 
 

@@ -7,6 +7,9 @@ ignores this folder, and the next writer removes the file. A lock serialises the
 
 Readers take no lock. They write only the files of ``index``, which git ignores too. Only this module reads files of the
 store. A file whose content does not match its name and folder is never used.
+
+A *group* is the folder of one workload, node class and environment. A *class* is a node class. Each file of a group
+has one ``Baseline`` record: one stored session. All paths are relative to the store.
 """
 
 import hashlib
@@ -73,7 +76,7 @@ class BaselineError(RecordError):
 
 
 class _NewSession(NamedTuple):
-    """A session that is to be written."""
+    """A session that is to be written. ``text`` is its JSON text."""
 
     path: PurePosixPath
     baseline: Baseline
@@ -92,13 +95,10 @@ class Store:
 
     def groups(self) -> list[PurePosixPath]:
         """Return the folders of stored sessions, one per workload, class and environment."""
-        return [
-            environment
-            for workload in self.folders(PurePosixPath())
-            if str(workload) != LEDGERS
-            for node_class in self.folders(workload)
-            for environment in self.folders(node_class)
-        ]
+        root_folder = PurePosixPath()
+        workload_folders = [folder for folder in self.folders(root_folder) if str(folder) != LEDGERS]
+        class_folders = [class_path for folder in workload_folders for class_path in self.folders(folder)]
+        return [group for folder in class_folders for group in self.folders(folder)]
 
     def folders(self, parent: PurePosixPath) -> list[PurePosixPath]:
         """Return the folders in ``parent``, sorted; [] if ``parent`` does not exist. Links are not followed."""
@@ -109,22 +109,25 @@ class Store:
         return [group / name for name in self._session_names(group)]
 
     def read_scalars(self, path: PurePosixPath) -> dict[str, Any]:
-        """Return the scalars at the beginning of a stored session.
+        """Return the scalars at the beginning of a stored session: the fields with simple values, one per line.
 
-        The scalars are not checked. They only serve to decide whether to read the whole session.
+        The scalars are not checked. They only serve to decide whether to read the whole session. Raises BaselineError
+        if the beginning does not have all of them and the file is not a valid session.
         """
         with (self.root / path).open("rb") as file:
             lines = file.read(SCALAR_BYTES).decode("utf-8", "replace").split("\n")
         scalars: dict[str, Any] = {}
-        for line in lines[1:-1]:
+        for line in lines[1:-1]:  # without the opening brace, and without the last line, which may be incomplete
             scalar = _SCALAR.fullmatch(line)
             if scalar is None:
                 break
+            name, value = scalar.groups()
             with suppress(ValueError):
-                scalars[scalar[1]] = json.loads(scalar[2])
+                scalars[name] = json.loads(value)
         if isinstance(scalars.get("measured"), str) and scalars.keys() >= {*SCALARS}:
             return scalars
-        # The file is incomplete or was changed. Reading it as a session raises the error.
+        # A text is very long, or the file is incomplete or was changed. In the latter cases, reading the session raises
+        # the error.
         return self.session(path).model_dump(by_alias=True)
 
     def session(self, path: PurePosixPath) -> Baseline:
@@ -132,7 +135,10 @@ class Store:
         return self.check_location(path, self._read_hashed(path, Baseline))
 
     def _index_row(self, path: PurePosixPath) -> IndexRow | None:
-        """Return the index entry of a session; None if the file is gone. Raises BaselineError like ``read_scalars``."""
+        """Return the index entry of a session; None if the file is gone.
+
+        The entry of an invalid session has only the scalars. Raises BaselineError if not even these can be read.
+        """
         file = self.root / path
         try:
             if not stat.S_ISREG(file.lstat().st_mode):
@@ -152,7 +158,7 @@ class Store:
         )
 
     def check_location(self, path: PurePosixPath, baseline: Baseline) -> Baseline:
-        """Return ``baseline`` if ``path`` is the right path for its content. Raises BaselineError otherwise."""
+        """Return ``baseline``. Raises BaselineError if ``path`` is not the path at which its content must be stored."""
         expected_path = session_path(baseline, path.stem)
         if expected_path != path:
             raise BaselineError(
@@ -198,14 +204,15 @@ class Store:
     # ---- writing
 
     def add(self, baselines: Sequence[Baseline], ledgers: Mapping[str, Ledger]) -> list[PurePosixPath]:
-        """Store sessions and their ledgers. Each of ``baselines`` is the record of one session. Return the path of each
-        session, including sessions that were stored before.
+        """Store sessions and their ledgers. Return the path of each session, also of those that were stored before.
 
-        Everything is on the disk when this function returns. Raises BaselineError if the same session is stored with
-        other content, OSError if the disk is full. After an error, some of the files may be stored. Calling ``add``
-        again stores the rest.
+        Each of ``baselines`` is the record of one session. The keys of ``ledgers`` are their hashes. Everything is on
+        the disk when this function returns. Raises BaselineError if the same session is stored with other content,
+        OSError if the disk is full. After an error, some of the files may be stored. Calling ``add`` again stores the
+        rest.
         """
         new_sessions: dict[PurePosixPath, dict[str, _NewSession]] = {}
+        """By the folder, and then by the identity of the session."""
         with self._write_lock():
             paths = [self._stored_path(baseline) or self._plan_write(baseline, new_sessions) for baseline in baselines]
             for digest, ledger in ledgers.items():
@@ -215,14 +222,15 @@ class Store:
                 self._write_file(ledger_path(digest), text)
             if ledgers:  # ledgers must be on the disk before the sessions that name them
                 _sync_folder(self.root / LEDGERS)
-            for folder in {path.parent: None for path in paths}:
-                added_sessions = [*new_sessions.get(folder, {}).values()]
+            # Also sync folders that get no new session: an earlier call may have been interrupted before it did.
+            folders_in_order = dict.fromkeys(path.parent for path in paths)
+            for folder in folders_in_order:
+                added_sessions = list(new_sessions.get(folder, {}).values())
                 for session in added_sessions:
                     self._write_file(session.path, session.text)
                 _sync_folder(self.root / folder)
-                self.index.add(
-                    folder, (make_index_row(session.path.name, session.baseline) for session in added_sessions)
-                )
+                rows = [make_index_row(session.path.name, session.baseline) for session in added_sessions]
+                self.index.add(folder, rows)
         return paths
 
     def remove(self, path: PurePosixPath) -> None:
@@ -243,19 +251,26 @@ class Store:
         return path
 
     def move_anchor(self, anchor: Anchor) -> PurePosixPath:
-        """Write an anchor. Its ``previous`` becomes the commit of the present anchor. Raises BaselineError, OSError."""
+        """Replace the anchor of a variant and node class, and return the path of the new anchor.
+
+        The field ``previous`` of the new anchor becomes the commit of the present anchor. Raises BaselineError,
+        OSError.
+        """
         path = anchor_path(anchor)
         with self._write_lock():
-            previous_anchor = self.anchor(anchor.workload, anchor.variant, anchor.node_class)
-            new_anchor = anchor.model_copy(update={"previous": previous_anchor.commit if previous_anchor else None})
+            present = self.anchor(anchor.workload, anchor.variant, anchor.node_class)
+            new_anchor = anchor.model_copy(update={"previous": present.commit if present else None})
             self._write_synced(path, new_anchor.to_json().encode())
         return path
 
     def _stored_path(self, baseline: Baseline) -> PurePosixPath | None:
-        """Return the path under which the session of ``baseline`` is already stored, by any user; None if it is not
-        stored.
+        """Return the path of the file that already has the session of ``baseline``; None if there is none.
+
+        Another user may have stored the session. The file then has another name, because it names that user. Raises
+        BaselineError if its content differs otherwise.
         """
-        for path in self.index.find_by_session(session_path(baseline, "").parent, baseline.session):
+        group = session_path(baseline, digest="").parent
+        for path in self.index.find_by_session(group, baseline.session):
             if (self.root / path).exists():
                 return _same_session_path(path, self.session(path), baseline)
         return None
@@ -265,7 +280,8 @@ class Store:
     ) -> PurePosixPath:
         """Return the path at which ``baseline`` will be stored, and add it to ``new_sessions``.
 
-        The keys of ``new_sessions`` are folders, and the keys of its values are session ids. Nothing is written yet.
+        ``new_sessions`` has the planned sessions by folder and then by identity. Nothing is written yet. A session that
+        is given twice gets one path. Raises BaselineError if its two records differ.
         """
         text = baseline.to_json().encode()
         path = session_path(baseline, hashlib.sha256(text).hexdigest())
@@ -276,7 +292,11 @@ class Store:
 
     @contextmanager
     def _write_lock(self) -> Iterator[None]:
-        """Lock the store on this machine, and remove the files that interrupted writers left in ``.incoming``."""
+        """Lock the store against other writers on this machine.
+
+        Also remove the files that interrupted writers left in ``.incoming``, and write the two files for git if they
+        are missing.
+        """
         incoming = self.root / INCOMING
         self.root.parent.mkdir(parents=True, exist_ok=True)
         _make_folder(incoming, self.root)
@@ -321,6 +341,7 @@ class Store:
         return sorted(entry.name for entry in self._entries(group) if HASH_NAME.fullmatch(entry.name))
 
     def _entries(self, folder: PurePosixPath) -> list[os.DirEntry[str]]:
+        """Return what is in a folder, without hidden files; [] if the folder does not exist."""
         try:
             with os.scandir(self.root / folder) as entries:
                 return [entry for entry in entries if not entry.name.startswith(".")]
@@ -328,14 +349,17 @@ class Store:
             return []
 
     def _read_bytes(self, path: PurePosixPath) -> bytes:
+        """Return the content of a file. Raises BaselineError if it cannot be read or is too large."""
         try:
             return read_capped(self.root / path, MAX_RECORD_BYTES)
         except RecordError as error:
             raise BaselineError(path, str(error).removeprefix(f"{self.root / path}: "), RESTORE) from error
 
     def _read_hashed(self, path: PurePosixPath, model: type[R]) -> R:
-        """Read a record from a file named after its hash. The BaselineError that it raises says what is wrong with the
-        file.
+        """Read a record from a file that is named after its hash.
+
+        Raises BaselineError if the hash differs. The likely causes are told apart: a merge conflict, a truncated file,
+        and an edit.
         """
         data = self._read_bytes(path)
         if _CONFLICT.search(data):
@@ -348,11 +372,12 @@ class Store:
 
 
 def _same_session_path(path: PurePosixPath, stored: Baseline, baseline: Baseline) -> PurePosixPath:
-    """Return ``path`` if ``stored`` and ``baseline`` differ only in provenance and in fields that older versions did
-    not store. Raises BaselineError otherwise.
+    """Return ``path`` if ``stored`` and ``baseline`` have the same content. Raises BaselineError otherwise.
+
+    Two kinds of differences are ignored: the provenance, and fields that older versions did not store.
     """
-    updated = {name: getattr(baseline, name) for name in ("provenance", "step_s", "loaded_files")}
-    if stored.model_copy(update=updated) != baseline:
+    ignored_fields = {name: getattr(baseline, name) for name in ("provenance", "step_s", "loaded_files")}
+    if stored.model_copy(update=ignored_fields) != baseline:
         raise BaselineError(
             path,
             f"has the same session of {baseline.measured} with {len(stored.runs)} runs, and the new one has "
@@ -368,14 +393,19 @@ def record_digest(record: Record) -> str:
 
 
 def _parse(path: PurePosixPath, data: bytes, model: type[R], advice: str) -> R:
+    """Return the record of type ``model`` in ``data``, the content of ``path``.
+
+    Raises BaselineError with ``advice`` if the content is of another schema or invalid.
+    """
     if not data.strip():
         raise BaselineError(path, "is empty", RESTORE)
-    expected = model.model_fields["schema_id"].default
+    expected_schema = model.model_fields["schema_id"].default
     try:
         document = parse_json(data, "it")
         schema = document.get("schema") if isinstance(document, dict) else None
-        if schema != expected:
-            raise BaselineError(path, f"is of schema {clip(str(schema), 80)!r}, but must be {expected!r}", advice)
+        if schema != expected_schema:
+            problem = f"is of schema {clip(str(schema), 80)!r}, but must be {expected_schema!r}"
+            raise BaselineError(path, problem, advice)
         return parse_record(data, model, "it")
     except BaselineError:
         raise
@@ -384,19 +414,25 @@ def _parse(path: PurePosixPath, data: bytes, model: type[R], advice: str) -> R:
 
 
 def _describe_misplacement(path: PurePosixPath, expected_path: PurePosixPath, version: int) -> str:
-    """Describe how the folder of ``path`` differs from the folder where its content belongs."""
-    (workload, *rest), (expected_workload, *expected_rest) = path.parts, expected_path.parts
-    if len(rest) == len(expected_rest):
-        if workload != expected_workload:
-            folder_parts = workload.rpartition("@")
-            if expected_workload.rpartition("@")[0] == folder_parts[0]:
-                return f"is of shape version {version} in the folder of version {folder_parts[2]}"
-            return "is in the folder of another workload"
-        return "is in the folder of another " + ("node class" if rest[0] != expected_rest[0] else "environment")
-    return "is outside the folder of its workload, class and environment"
+    """Describe how the folder of ``path`` differs from the folder where its content belongs.
+
+    ``version`` is the shape version in the content.
+    """
+    if len(path.parts) != len(expected_path.parts):
+        return "is outside the folder of its workload, class and environment"
+    workload, node_class, *_ = path.parts
+    expected_workload, expected_class, *_ = expected_path.parts
+    if workload == expected_workload:
+        return "is in the folder of another " + ("node class" if node_class != expected_class else "environment")
+    name, _, folder_version = workload.rpartition("@")
+    expected_name, _, _ = expected_workload.rpartition("@")
+    if name == expected_name:
+        return f"is of shape version {version} in the folder of version {folder_version}"
+    return "is in the folder of another workload"
 
 
 def _has_content(target: Path, data: bytes) -> bool:
+    """Return whether the file ``target`` exists, is no link, and has exactly the content ``data``."""
     try:
         return not target.is_symlink() and target.read_bytes() == data
     except OSError:
@@ -404,17 +440,13 @@ def _has_content(target: Path, data: bytes) -> bool:
 
 
 def _make_folder(folder: Path, root: Path) -> None:
-    """Create ``folder`` and its missing parents, and sync the parent of each new folder."""
+    """Create ``folder`` and its missing parents up to ``root``, and sync the parent of each new folder."""
     if folder.is_dir():
         return
-    missing = [
-        folder_path
-        for folder_path in (folder, *folder.parents)
-        if folder_path.is_relative_to(root) and not folder_path.is_dir()
-    ]
-    for folder_path in reversed(missing):
-        folder_path.mkdir(exist_ok=True)
-        _sync_folder(folder_path.parent)
+    innermost_first = [path for path in (folder, *folder.parents) if path.is_relative_to(root) and not path.is_dir()]
+    for new_folder in reversed(innermost_first):
+        new_folder.mkdir(exist_ok=True)
+        _sync_folder(new_folder.parent)
 
 
 def _sync_folder(folder: Path) -> None:

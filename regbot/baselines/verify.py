@@ -1,4 +1,7 @@
-"""Verification of the store. It reads every file and reports each problem in one line: file: problem: advice."""
+"""Verification of the store. It reads every file and reports each problem in one line: file: problem: advice.
+
+A note is about sound content that checks no longer use, for example traces of another kind of device.
+"""
 
 import os
 from collections.abc import Iterator
@@ -23,7 +26,10 @@ OWN_MODEL_KEY = "reshard_after_forward"
 
 
 class _LedgerFacts(NamedTuple):
+    """What the notes need to know about a ledger."""
+
     source: str
+    """How the collectives were counted, for example ``CPU_PROGRAM``."""
     is_own_model: bool
     """Whether regbot's own model ran: the smoke model, or the transformer around a user's layer."""
 
@@ -36,19 +42,21 @@ class _StoreContent(NamedTuple):
     """By the hash of each ledger."""
     anchors: list[tuple[PurePosixPath, Anchor]]
     calibrations: dict[PurePosixPath, bool]
-    """Whether a session of each calibration drew its compiler caches anew, which shows the luck of an arm."""
+    """By path: whether a session of the calibration drew its compiler caches anew. Only then does the calibration show
+    the luck of an arm."""
     problems: list[str]
+    """Error messages, one line each."""
 
 
 def verify(store: Store, now: datetime) -> BaselineCheck:
     """Read the whole store and return the result. Raises BaselineError if there is no store."""
     if not store.root.is_dir():
         raise BaselineError(store.root, "is not a folder", "give the folder of the baselines with --store")
-    content = _StoreContent({}, {}, [], {}, [])
+    content = _StoreContent(sessions={}, ledgers={}, anchors=[], calibrations={}, problems=[])
     for path in _list_files(store, PurePosixPath(), content.problems):
         _read_file(store, path, content, now)
     problems = [*content.problems, *_cross_check(content)]
-    notes = (*_outdated_traces(content), *_outdated_times(content), *_calibrations_without_luck(content))
+    notes = (*_note_outdated_traces(content), *_note_outdated_times(content), *_note_missing_luck(content))
     return BaselineCheck(
         sessions=len(content.sessions),
         ledgers=len(content.ledgers),
@@ -60,6 +68,7 @@ def verify(store: Store, now: datetime) -> BaselineCheck:
 
 
 def _read_file(store: Store, path: PurePosixPath, content: _StoreContent, now: datetime) -> None:
+    """Read a file, and add it to ``content``, or add the problem. The path shows which kind of file it is."""
     try:
         if path.parts[0] == LEDGERS:
             ledger = store.ledger(_check_ledger_name(path))
@@ -81,9 +90,12 @@ def _read_file(store: Store, path: PurePosixPath, content: _StoreContent, now: d
 
 
 def _cross_check(content: _StoreContent) -> Iterator[str]:
-    """Yield problems that concern several files, such as a missing ledger."""
+    """Yield problems that no file shows alone: a missing ledger, a session that is stored twice, a shape that this
+    version does not have, and an anchor without a session of its commit.
+    """
     path_by_session: dict[str, PurePosixPath] = {}
-    commits: set[tuple[PurePosixPath, str]] = set()
+    stored_commits: set[tuple[PurePosixPath, str]] = set()
+    """Commits with stored sessions, each with the folder of its node class."""
     checked_folders: set[PurePosixPath] = set()
     for path, baseline in sorted(content.sessions.items()):
         if baseline.ledger is not None and baseline.ledger not in content.ledgers:
@@ -91,16 +103,18 @@ def _cross_check(content: _StoreContent) -> Iterator[str]:
             yield str(
                 BaselineError(path, f"its ledger {LEDGERS}/{baseline.ledger}.json is missing or unusable", advice)
             )
-        if (first := path_by_session.setdefault(baseline.session, path)) != path:
-            yield str(BaselineError(path, f"has the same session as {first}", "delete one of the two"))
-        commits.add((class_folder(baseline.workload, baseline.variant, baseline.node_class), baseline.commit))
+        other_path = path_by_session.setdefault(baseline.session, path)
+        if other_path != path:
+            yield str(BaselineError(path, f"has the same session as {other_path}", "delete one of the two"))
+        folder = class_folder(baseline.workload, baseline.variant, baseline.node_class)
+        stored_commits.add((folder, baseline.commit))
         workload_folder = PurePosixPath(path.parts[0])
         if workload_folder not in checked_folders and not _has_shape(baseline.workload):
             problem = "has a shape or version that this regbot does not have"
             yield str(BaselineError(workload_folder, problem, "delete it, or use a version of regbot that has it"))
         checked_folders.add(workload_folder)
     for path, anchor in content.anchors:
-        if (path.parent, anchor.commit) not in commits:
+        if (path.parent, anchor.commit) not in stored_commits:
             advice = "add a session of it with 'regbot baseline add', or move the anchor"
             yield str(
                 BaselineError(
@@ -109,20 +123,20 @@ def _cross_check(content: _StoreContent) -> Iterator[str]:
             )
 
 
-def _outdated_traces(content: _StoreContent) -> Iterator[str]:
+def _note_outdated_traces(content: _StoreContent) -> Iterator[str]:
     """Yield a note for each workload whose newest trace comes from a CPU program.
 
     Such a trace is not comparable with traces on a paper GPU.
     """
-    newest: dict[str, PurePosixPath] = {}
-    for path, baseline in content.sessions.items():
-        newest_path = newest.get(path.parts[0])
-        if baseline.tier == "static" and (
-            newest_path is None or content.sessions[newest_path].measured < baseline.measured
-        ):
-            newest[path.parts[0]] = path
-    for path in sorted(newest.values()):
-        facts = content.ledgers.get(content.sessions[path].ledger or "")
+    traces = {path: baseline for path, baseline in content.sessions.items() if baseline.tier == "static"}
+    newest_by_workload: dict[str, PurePosixPath] = {}
+    for path, baseline in traces.items():
+        workload_folder = path.parts[0]
+        newest_path = newest_by_workload.get(workload_folder)
+        if newest_path is None or traces[newest_path].measured < baseline.measured:
+            newest_by_workload[workload_folder] = path
+    for path in sorted(newest_by_workload.values()):
+        facts = content.ledgers.get(traces[path].ledger or "")
         if facts is not None and facts.source == CPU_PROGRAM:
             yield (
                 f"{path}: was traced as a CPU program; checks of the adapters smoke and module trace on a paper GPU "
@@ -130,22 +144,25 @@ def _outdated_traces(content: _StoreContent) -> Iterator[str]:
             )
 
 
-def _outdated_times(content: _StoreContent) -> Iterator[str]:
+def _note_outdated_times(content: _StoreContent) -> Iterator[str]:
     """Yield a note for each workload and node class whose times are all from other versions of regbot's model code.
 
-    Checks do not compare with such times.
+    Checks do not compare with such times. Only workloads that run regbot's own model code are concerned.
     """
-    current = {model_hash(adapter) for adapter in MODEL_FILES}
+    current_hashes = {model_hash(adapter) for adapter in MODEL_FILES}
     timed = {path: baseline for path, baseline in content.sessions.items() if baseline.tier == "timed"}
-    with_current_times = {path.parts[:2] for path, baseline in timed.items() if baseline.environment.model in current}
+    current_folders = {
+        _class_folder_of(path) for path, baseline in timed.items() if baseline.environment.model in current_hashes
+    }
     outdated: dict[PurePosixPath, list[Baseline]] = {}
     for path, baseline in sorted(timed.items()):
         facts = content.ledgers.get(baseline.ledger or "")
         is_own_model = baseline.environment.model is not None or (facts is not None and facts.is_own_model)
-        if is_own_model and path.parts[:2] not in with_current_times:
-            outdated.setdefault(PurePosixPath(*path.parts[:2]), []).append(baseline)
+        folder = _class_folder_of(path)
+        if is_own_model and folder not in current_folders:
+            outdated.setdefault(folder, []).append(baseline)
     for folder, baselines in outdated.items():
-        calibrations = sum(path.parts[:2] == folder.parts for path in content.calibrations)
+        calibrations = sum(_class_folder_of(path) == folder for path in content.calibrations)
         stored, workload = count(len(baselines), "session"), baselines[0].workload
         commands = f"'regbot baseline refresh --workload {workload}'"
         if calibrations:
@@ -157,23 +174,31 @@ def _outdated_times(content: _StoreContent) -> Iterator[str]:
         )
 
 
-def _calibrations_without_luck(content: _StoreContent) -> Iterator[str]:
+def _note_missing_luck(content: _StoreContent) -> Iterator[str]:
     """Yield a note for each workload and node class whose calibrations do not show the luck of an arm, because none of
     them drew compiler caches anew."""
-    folders: dict[PurePosixPath, list[bool]] = {}
+    draws_by_folder: dict[PurePosixPath, list[bool]] = {}
     for path, has_draws in sorted(content.calibrations.items()):
-        folders.setdefault(PurePosixPath(*path.parts[:2]), []).append(has_draws)
-    for folder, with_draws in folders.items():
-        if not any(with_draws):
-            subject = "1 calibration does" if len(with_draws) == 1 else f"{len(with_draws)} calibrations do"
+        draws_by_folder.setdefault(_class_folder_of(path), []).append(has_draws)
+    for folder, draws_of_calibrations in draws_by_folder.items():
+        if not any(draws_of_calibrations):
+            calibrations = len(draws_of_calibrations)
+            subject = "1 calibration does" if calibrations == 1 else f"{calibrations} calibrations do"
             yield (
                 f"{folder}: {subject} not know the luck of an arm, because both arms used one compiler cache: "
                 "calibrate again with 'regbot calibrate'"
             )
 
 
+def _class_folder_of(path: PurePosixPath) -> PurePosixPath:
+    """Return the folder of the workload and node class to which a stored file belongs."""
+    return PurePosixPath(*path.parts[:2])
+
+
 def _list_files(store: Store, folder: PurePosixPath, problems: list[str]) -> Iterator[PurePosixPath]:
-    """Yield all files whose names do not begin with a dot. Links are reported as problems and not followed."""
+    """Yield all files in ``folder`` and its subfolders, sorted. Names that begin with a dot are left out. Links are
+    added to ``problems`` and not followed.
+    """
     for entry in sorted(os.scandir(store.root / folder), key=lambda dir_entry: dir_entry.name):
         path = folder / entry.name
         if entry.name.startswith("."):
@@ -203,6 +228,7 @@ def _check_session_name(path: PurePosixPath) -> PurePosixPath:
 
 
 def _check_not_in_future(path: PurePosixPath, written: str, now: datetime) -> None:
+    """Raise BaselineError if the time ``written`` is after ``now`` by more than ``FUTURE_TOLERANCE``."""
     if parse_time(written) > now + FUTURE_TOLERANCE:
         raise BaselineError(
             path, f"was written at {written}, and it is {format_time(now)} here: one of the clocks is wrong", RESTORE
@@ -210,8 +236,11 @@ def _check_not_in_future(path: PurePosixPath, written: str, now: datetime) -> No
 
 
 def _has_shape(workload: str) -> bool:
+    """Return whether this version of regbot has the shape of a workload ``[label:]shape@version/mesh``."""
+    shape_and_mesh = workload.rpartition(":")[2]
+    shape, _, _ = shape_and_mesh.partition("/")
     try:
-        load_shape(workload.rpartition(":")[2].partition("/")[0])
+        load_shape(shape)
     except ShapeError:
         return False
     return True

@@ -1,8 +1,8 @@
 """``regbot calibrate``: measure how the gate decides when both arms are the same commit.
 
-In a placebo session nothing differs between the arms. In an injected session, head is slowed down by a known share.
-Every session is launched, paired and judged like the session of a pull request. The result is stored, and later checks
-of the same workload, node class and environment cite it.
+In a placebo session nothing differs between the arms. In an injected session, every step of head is slowed down by a
+known share. Every session is launched, paired and judged like the session of a pull request. The result is stored, and
+later checks of the same workload, node class and environment cite it.
 """
 
 import hashlib
@@ -47,31 +47,46 @@ from regbot.workloads import Scratch, Task, plan_of
 
 PLACEBO_PAIRS, INJECTED_PAIRS = 20, 5
 """Default number of placebo pairs, and of pairs with an injected slowdown."""
+NO_TIME_LIMIT_S = math.inf
+"""Time budget of a session. A calibration has none: only the number of pairs limits it."""
+NO_SLOWDOWN_PCT = 0.0
+"""Injected slowdown of a placebo session."""
 
 
 @dataclass(frozen=True)
 class CalibrationOptions:
-    """Options of a calibration. Without ``rev``, the calibration measures the files in the working tree."""
+    """Options of a calibration."""
 
     workload: str
     out: Path
+    """Folder for the sessions."""
     who: str
+    """Who stores the calibration."""
     rev: str | None = None
+    """Commit to measure; None for the files in the working tree."""
     variant: str | None = None
+    """None for the variant that a check would time on this node."""
     pairs: int = PLACEBO_PAIRS
-    injected_pct: float = 0.0
+    """Number of placebo pairs."""
+    injected_pct: float = NO_SLOWDOWN_PCT
+    """Slowdown of head in the injected sessions, in percent; 0 for no such session."""
     injected_pairs: int = INJECTED_PAIRS
+    """Number of pairs with the injected slowdown."""
     resume: bool = False
+    """Whether to continue the interrupted calibration in ``out``."""
     engine: str = "local"
+    """Name of the engine that starts the processes: ``local`` or ``slurm``."""
 
 
 @dataclass(frozen=True)
 class CalibrationResult:
-    """The stored calibration, its path, and the summary of all calibrations with the same settings."""
+    """The stored calibration, and what is now known about the node."""
 
     calibration: Calibration
     path: Path
+    """File of the stored calibration."""
     summary: CalibrationSummary | None
+    """Summary of all stored calibrations on the same terms; None if they have too few placebo pairs."""
 
 
 def calibrate(
@@ -82,20 +97,22 @@ def calibrate(
     watch: Watcher = lambda _: None,
     engine: Engine | None = None,
 ) -> CalibrationResult:
-    """Run the sessions and store the result. Pairs run in whole blocks of two, so an odd number of pairs is rounded up.
+    """Run the sessions and store the result.
 
-    Every run is written to ``options.out`` as it ends; ``options.resume`` continues an interrupted calibration. Raises
-    ConfigError, ShapeError, CheckoutError, EngineError, UserError.
+    ``folder`` is the repository with the workload. ``engine`` is closed by the caller; None to open the engine that
+    ``options`` names. Pairs run in whole blocks of two, so an odd number of pairs is rounded up. Every run is written
+    to ``options.out`` as it ends. Raises ConfigError, ShapeError, CheckoutError, EngineError, UserError.
     """
     config = config_of(folder)
-    with nullcontext(engine) if engine is not None else _open_engine(options, config, cache) as active_engine:
+    engine_context = nullcontext(engine) if engine is not None else _open_engine(options, config, cache)
+    with engine_context as active_engine:
         return _calibrate_on(_CalibrationSetup(active_engine, folder, cache, watch), options, store, config)
 
 
 def _open_engine(options: CalibrationOptions, config: Config, cache: Path) -> AbstractContextManager[Engine]:
-    return open_engine(
-        options.engine, config, cache, excluded_hosts=Fitness(nodes_folder(cache), options.out).quarantined_hosts
-    )
+    """Open the engine that ``options`` names. It does not use nodes in quarantine."""
+    quarantined_hosts = Fitness(nodes_folder(cache), options.out).quarantined_hosts
+    return open_engine(options.engine, config, cache, excluded_hosts=quarantined_hosts)
 
 
 @dataclass(frozen=True)
@@ -112,46 +129,54 @@ class _CalibrationSetup:
 def _calibrate_on(
     setup: _CalibrationSetup, options: CalibrationOptions, store: Store, config: Config
 ) -> CalibrationResult:
+    """Run the sessions on an open engine, store the calibration, and summarise all calibrations on its terms."""
     folder, engine = setup.folder, setup.engine
     task = timed_task(SingleRunOptions(options.workload, options.rev, options.variant), folder, engine.gpus)
     plan = plan_of(task, config.session).model_copy(update={"fresh_caches": True, "measures_luck": True})
     if ENTRY_PATTERN.fullmatch(plan.entry) is None:
         raise ConfigError(f"{plan.entry} cannot be stored: a label has letters, digits, '_', '.' and '-'")
     arm = resolve_arm(folder, options.rev) if options.rev is not None else WORKING_TREE
-    log = _make_run_log(options, 1)
-    with log.lock(), log.writing():
+    # One lock for all sessions: the first session's log locks the folder that has the logs of all of them.
+    first_log = _make_run_log(options, number=1)
+    with first_log.lock(), first_log.writing():
         if not options.resume and any(options.out.glob("session-*.jsonl")):
             raise ConfigError(
                 f"{options.out}: contains the sessions of a calibration",
                 "continue it with --resume, or give another --out",
             )
         runner = _Runner(options, task, plan, arm, setup)
-        sessions = runner.run_sessions(options.pairs, 0.0)
+        sessions = runner.run_sessions(options.pairs, NO_SLOWDOWN_PCT)
         if options.injected_pct:
             sessions += runner.run_sessions(options.injected_pairs, options.injected_pct)
     calibration = build_calibration(sessions, options.who)
     path = store.add_calibration(calibration)
     group = path.parent.parent  # workload, node class and environment; the calibrations lie in a folder below it
-    stored = [store.calibration(calibration_path) for calibration_path in store.calibrations(group)]
-    comparable = [other for other in stored if _settings_key(other) == _settings_key(calibration)]
-    return CalibrationResult(
-        calibration, store.root / path, summarise_calibrations(comparable, thresholds(sessions[0].header))
-    )
+    stored = [store.calibration(stored_path) for stored_path in store.calibrations(group)]
+    on_same_terms = [other for other in stored if _terms_of(other) == _terms_of(calibration)]
+    summary = summarise_calibrations(on_same_terms, thresholds(sessions[0].header))
+    return CalibrationResult(calibration, store.root / path, summary)
 
 
 def build_calibration(sessions: Sequence[Session], who: str) -> Calibration:
-    """Build the calibration from sessions of one commit against itself. Raises UserError if a session has no result."""
-    last_run = [run for session in sessions for run in session.runs if run.timing is not None][-1]
-    header, (plan,) = sessions[0].header, sessions[0].header.timed
+    """Build the calibration from sessions that compare one commit with itself.
+
+    All sessions have the same workload and settings, so the header of the first session serves for all. The node and
+    the environment are those of the last timed run. ``who`` stores the calibration.
+    """
+    timed_runs = [run for session in sessions for run in session.runs if run.timing is not None]
+    last_run = timed_runs[-1]
     assert last_run.timing is not None
-    match = ENTRY_PATTERN.fullmatch(plan.entry)
-    assert match is not None
+    header = sessions[0].header
+    (plan,) = header.timed
+    entry_match = ENTRY_PATTERN.fullmatch(plan.entry)
+    assert entry_match is not None
+    headers = "".join(session.header.to_line() for session in sessions)
     return Calibration(
         measured=format_time(parse_time(header.created)),
-        session=hashlib.sha256("".join(session.header.to_line() for session in sessions).encode()).hexdigest(),
+        session=hashlib.sha256(headers.encode()).hexdigest(),
         workload=plan.entry,
         variant=plan.variant,
-        shape_version=int(match[3]),
+        shape_version=int(entry_match[3]),
         node_class=node_class_of(last_run),
         world_size=plan.world_size,
         steps=plan.steps,
@@ -174,20 +199,25 @@ def build_calibration(sessions: Sequence[Session], who: str) -> Calibration:
 
 
 def _judge_session(session: Session) -> CalibrationSession:
-    """Judge a session and compare its intervals with the injected slowdown. The judge does not use the injected
-    slowdown.
+    """Judge a session, and check whether the intervals of its last look contain the injected slowdown.
+
+    The judge decides without knowing the injected slowdown.
     """
     (plan,) = session.header.timed
-    true_effect = math.log1p(plan.injected_pct / 100)
-    section = judge(session, Config(throughput=session.header.throughput)).workloads[0].throughput
+    verdict = judge(session, Config(throughput=session.header.throughput))
+    throughput = verdict.workloads[0].throughput  # a calibration has one workload
+    decision = throughput.decision if throughput is not None else None
     interim = decide_so_far(session.runs, session.header, plan)
-    intervals = interim.intervals
+    true_log_ratio = math.log1p(plan.injected_pct / 100)
+    covered = None  # without a look, there are no intervals
+    if interim.intervals:
+        covered = all(interval.low <= true_log_ratio <= interval.high for interval in interim.intervals)
     return CalibrationSession(
         session=session_digest(session.header),
         injected_pct=plan.injected_pct,
-        decision=(section.decision if section is not None else None) or "undecided",
+        decision=decision or "undecided",
         pairs=interim.pairs,
-        covered=all(interval.low <= true_effect <= interval.high for interval in intervals) if intervals else None,
+        covered=covered,
         log_ratios=interim.pair_set.log_ratios(),
         draws=_list_draws(interim.pair_set) if plan.fresh_caches else None,
     )
@@ -200,33 +230,39 @@ def _list_draws(pair_set: PairSet) -> list[int]:
 
 
 class _Runner:
-    """Runs the sessions of one calibration one after another. Each session is written to its own file."""
+    """Runs the sessions of one calibration one after another. Each session is written to its own file.
+
+    ``arm`` is the commit that is compared with itself. ``plan`` has the settings of the runs; each session sets its own
+    slowdown and number of pairs.
+    """
 
     def __init__(
         self, options: CalibrationOptions, task: Task, plan: TimedPlan, arm: Arm, setup: _CalibrationSetup
     ) -> None:
         self._options, self._task, self._plan, self._arm, self._setup = options, task, plan, arm, setup
         self._number = 0
+        """Number of the present session, from 1. Its file is named after it."""
 
     def run_sessions(self, pairs: int, injected_pct: float) -> list[Session]:
-        """Run sessions until they have ``pairs`` valid pairs together. The gate decides how many pairs each session
-        has.
+        """Run sessions until they have ``pairs`` valid pairs together. Head is slowed down by ``injected_pct`` percent.
+
+        A session ends at the first look that decides, so it may have fewer pairs than the last look.
         """
         sessions: list[Session] = []
-        pair_count = 0
-        while pair_count < pairs:
-            remaining_pairs = block_count(pairs - pair_count) * BLOCK_PAIRS
-            max_pairs = min(remaining_pairs, LOOKS[-1])
-            session = self._run_session(
-                self._plan.model_copy(update={"injected_pct": injected_pct, "max_pairs": max_pairs})
-            )
+        valid_pairs = 0
+        while valid_pairs < pairs:
+            missing_pairs = block_count(pairs - valid_pairs) * BLOCK_PAIRS  # in whole blocks
+            max_pairs = min(missing_pairs, LOOKS[-1])
+            plan = self._plan.model_copy(update={"injected_pct": injected_pct, "max_pairs": max_pairs})
+            session = self._run_session(plan)
             sessions.append(session)
-            pair_count += len(pair_up(session.runs).valid)
+            valid_pairs += len(pair_up(session.runs).valid)
         return sessions
 
     def _run_session(self, plan: TimedPlan) -> Session:
+        """Run the next session, or continue it with ``options.resume``. Raises UserError if it has no valid pair."""
         self._number += 1
-        log, header = _make_run_log(self._options, self._number), self._header(plan)
+        log, header = _make_run_log(self._options, self._number), self._make_header(plan)
         session = log.resume(header) if self._options.resume else None
         if session is None:
             log.create(header)
@@ -250,15 +286,17 @@ class _Runner:
         session_runner = SessionRunner(
             session.header, trees, self._setup.engine, Scratch(scratch), write_run, announce, fitness=fitness
         )
-        session_runner.run(session.header.timed[0], self._task, session.runs, math.inf)
+        (session_plan,) = session.header.timed
+        session_runner.run(session_plan, self._task, session.runs, NO_TIME_LIMIT_S)
         measured = Session(header=session.header, runs=runs)
         if not pair_up(runs).valid:
-            verdict = judge(measured, Config()).workloads[0]
+            verdict = judge(measured, Config()).workloads[0]  # a calibration has one workload
             reasons = verdict.validity.reasons or (verdict.throughput.reasons if verdict.throughput else [])
             raise UserError(f"{log.path}: {'; '.join(reasons)[:2000]}", "fix that, then continue with --resume")
         return measured
 
-    def _header(self, plan: TimedPlan) -> SessionHeader:
+    def _make_header(self, plan: TimedPlan) -> SessionHeader:
+        """Return the header of a new session. Both arms are the same commit, and nothing is traced."""
         return SessionHeader(
             regbot=__version__,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -276,7 +314,16 @@ class _WorkingTree:
     """Supplies the working tree as the checkout of both arms."""
 
     def __init__(self, folder: Path) -> None:
-        self._tree = Worktree(folder, WORKING_TREE.commit, WORKING_TREE.tree, {}, False, "", (), {})
+        self._tree = Worktree(
+            path=folder,
+            commit=WORKING_TREE.commit,
+            tree=WORKING_TREE.tree,
+            submodules={},
+            built=False,
+            key="",
+            changed=(),
+            environment={},
+        )
 
     def worktree(self, arm: Arm, task: Task) -> Worktree:
         """Return the same worktree for every arm and workload."""
@@ -285,16 +332,23 @@ class _WorkingTree:
 
 
 def _make_run_log(options: CalibrationOptions, number: int) -> RunLog[Session]:
-    # Fields of the header that may differ when a calibration is resumed.
-    may_differ = dict.fromkeys(("regbot", "created", "seed", "throughput"), True)
-    return RunLog(options.out / f"session-{number:02}.jsonl", "calibration", read_session, may_differ)
+    """Return the log of session ``number``. When a calibration is resumed, some fields of the session's header may
+    differ.
+    """
+    return RunLog(
+        path=options.out / f"session-{number:02}.jsonl",
+        activity="calibration",
+        read=read_session,
+        may_differ=dict.fromkeys(("regbot", "created", "seed", "throughput"), True),
+    )
 
 
 def _rename_arm(arm: Arm, name: Literal["base", "head"]) -> Arm:
     return arm.model_copy(update={"name": name})
 
 
-def _settings_key(calibration: Calibration) -> tuple[object, ...]:
+def _terms_of(calibration: Calibration) -> tuple[object, ...]:
+    """Return the values of ``TERMS``. Times on other terms are not comparable."""
     return tuple(getattr(calibration, name) for name in TERMS)
 
 
@@ -303,7 +357,9 @@ def page(result: CalibrationResult) -> str:
     lines = [f"{result.calibration.workload}  {result.calibration.variant}  on {result.calibration.node_class}"]
     for session in result.calibration.sessions:
         kind = f"+{session.injected_pct:g}% injected" if session.injected_pct else "placebo"
-        coverage = {True: "contains the true value", False: "misses the true value", None: "no look"}[session.covered]
+        coverage = "no look"
+        if session.covered is not None:
+            coverage = "contains the true value" if session.covered else "misses the true value"
         pairs = len(session.log_ratios["median"])
         lines.append(f"  {kind:<16} {pairs:>3} pairs  {session.decision.replace('_', ' '):<10} interval {coverage}")
     if result.summary is not None:
@@ -312,7 +368,9 @@ def page(result: CalibrationResult) -> str:
 
 
 def describe_luck(luck: ArmLuck | None) -> str:
-    """Return the luck of an arm as text."""
+    """Return the luck of an arm as text; None if it is not known. The luck is the part of an arm's speed that is drawn
+    with its compiler caches.
+    """
     if luck is None:
         return (
             "not known: measuring it takes at least four sets of fresh compiler caches, which older calibrations lack"
@@ -323,27 +381,27 @@ def describe_luck(luck: ArmLuck | None) -> str:
 
 
 def summary_lines(summary: CalibrationSummary) -> list[str]:
-    """Return the summary of all calibrations with the same settings, as lines."""
+    """Return the summary of all calibrations on the same terms, as lines for the terminal."""
     flags, coverage = summary.false_flags, summary.covered
-    bounds = f"(95%: {summary.sd_low_pct:.2g}% to {summary.sd_high_pct:.2g}%)"
+    sd_bounds = f"(95%: {summary.sd_low_pct:.2g}% to {summary.sd_high_pct:.2g}%)"
     lines = [
-        f"noise of a pair    {summary.sd_pct:.2g}% {bounds}, {summary.pairs} placebo pairs",
+        f"noise of a pair    {summary.sd_pct:.2g}% {sd_bounds}, {summary.pairs} placebo pairs",
         f"false alarms       {flags.count} of {flags.total} placebo sessions (at most {flags.high:.0%})",
         f"intervals held      {coverage.count} of {coverage.total} (at least {coverage.low:.0%})",
     ]
     if summary.detected is not None:
         rate = summary.detected
-        lines.append(
-            f"{f'+{summary.injected_pct:g}% found':<19}{rate.count} of {rate.total} sessions (at least {rate.low:.0%})"
-        )
+        label = f"+{summary.injected_pct:g}% found"
+        lines.append(f"{label:<19}{rate.count} of {rate.total} sessions (at least {rate.low:.0%})")
     lines.append(f"luck of an arm     {describe_luck(summary.arm_luck)}")
-    for name, correlation in (
+    correlations = (
         ("neighbouring pairs", summary.lag_correlation),
         ("pairs of a block", summary.block_correlation),
-    ):
+    )
+    for label, correlation in correlations:
         if correlation is not None:
             bounds = f"(95%: {correlation.low:.2f} to {correlation.high:.2f})"
-            lines.append(f"{name:<19}correlated by {correlation.value:.2f} {bounds}")
+            lines.append(f"{label:<19}correlated by {correlation.value:.2f} {bounds}")
     if summary.resampled_false is not None:
         share = f"{summary.resampled_false:.1%} of sessions drawn from the placebo pairs are flagged"
         lines.append(f"resampled pairs    {share} (early, and optimistic)")

@@ -26,16 +26,12 @@ def collect_annotations(verdict: Verdict, session: Session) -> list[Annotation]:
     Paths and function names come from the code under test. They are shown as text, and no path is opened.
     """
     judged_names = {entry.name for entry in verdict.workloads}
-    stopped_ranks: Counter[tuple[str, int, str]] = Counter()  # by file, line and function
-    for run in session.runs:
-        if (
-            run.hang is None
-            or run.arm.name != "head"
-            or run.workload not in judged_names
-            or run.is_from_earlier_session
-        ):
-            continue
-        for rank in run.hang.ranks:
+    own_head_runs = [run for run in session.runs if run.arm.name == "head" and not run.is_from_earlier_session]
+    hangs = [run.hang for run in own_head_runs if run.hang is not None and run.workload in judged_names]
+    stopped_ranks: Counter[tuple[str, int, str]] = Counter()
+    """Number of ranks that stopped, by file, line and function."""
+    for hang in hangs:
+        for rank in hang.ranks:
             frame = rank.code_frame
             if frame is not None and frame.line > 0 and _SOURCE_PATH.fullmatch(frame.file):
                 stopped_ranks[frame.file, frame.line, frame.function] += 1

@@ -23,15 +23,14 @@ MAX_NAMED_FILES = 5
 
 @dataclass(frozen=True)
 class CommandRefusal:
-    """Why a command was not executed.
-
-    ``line``: a command line that can be typed instead; '' if no command line would be accepted. ``fault``: the error
-    from GitHub that stopped an accepted command; None if regbot itself refused the command.
-    """
+    """Why a command was not executed."""
 
     reason: Words
+    """Text of the reply, in which untrusted text is marked."""
     line: str = ""
+    """A command line that the person can type instead; '' if no command line would be accepted."""
     fault: RefusedError | None = None
+    """GitHub's error, if regbot accepted the command and GitHub did not execute it. None if regbot refused it."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,10 @@ class ProtectedFiles:
         names: list[str] = []
         for path in self.files[:MAX_NAMED_FILES]:
             names += [", " if names else "", Name(path)]
-        hidden_count = len(self.files) - MAX_NAMED_FILES
-        return ("protected files: ", *names, *([f" and {hidden_count} more"] if hidden_count > 0 else []))
+        unnamed = len(self.files) - MAX_NAMED_FILES
+        if unnamed > 0:
+            names.append(f" and {unnamed} more")
+        return ("protected files: ", *names)
 
 
 def find_obstacle(pull: Pull, sha: str) -> Words | None:
@@ -62,8 +63,12 @@ def find_obstacle(pull: Pull, sha: str) -> Words | None:
 
 
 def find_protected(paths: Sequence[str], patterns: Sequence[str]) -> ProtectedFiles:
-    """Return the protected files among the changed ``paths``."""
-    return ProtectedFiles(tuple(path for path in paths if any(matches_glob(pattern, path) for pattern in patterns)))
+    """Return the files among the changed ``paths`` that match one of the globs ``patterns``."""
+
+    def is_protected(path: str) -> bool:
+        return any(matches_glob(pattern, path) for pattern in patterns)
+
+    return ProtectedFiles(tuple(path for path in paths if is_protected(path)))
 
 
 def matches_glob(pattern: str, path: str) -> bool:
@@ -79,10 +84,11 @@ def matches_glob(pattern: str, path: str) -> bool:
 def _compile_glob(pattern: str) -> re.Pattern[str]:
     """Return the regular expression for a glob. It matches lower-case paths."""
     text = pattern.casefold()
-    covers_folder = text.endswith("/**")
-    parts = re.split(r"(\*\*/|\*\*|\*|\?)", text.removesuffix("/**"))
-    body = "".join(_WILDCARDS.get(part, re.escape(part)) for part in parts)
-    return re.compile(body + ("(?:/.*)?" if covers_folder else ""), re.DOTALL)
+    parts = re.split(r"(\*\*/|\*\*|\*|\?)", text.removesuffix("/**"))  # literal text and wildcards in turn
+    expression = "".join(_WILDCARDS.get(part, re.escape(part)) for part in parts)
+    if text.endswith("/**"):
+        expression += "(?:/.*)?"  # the folder itself, and everything in it
+    return re.compile(expression, re.DOTALL)
 
 
 _WILDCARDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}

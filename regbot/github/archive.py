@@ -19,15 +19,16 @@ _CHUNK_BYTES = 1024 * 1024
 """Bytes to unpack before the size limit is checked again."""
 
 
-def read_only_member(
+def read_single_file(
     archive: bytes, name: str, max_bytes: int, origin: str, max_packed_bytes: int | None = None
 ) -> bytes:
-    """Return the bytes of ``name``, which must be the only member of ``archive``. Raises RecordError.
+    """Return the content of the file ``name``, which must be the only file in the zip ``archive``. Raises RecordError.
 
-    ``max_bytes``: size limit of the unpacked file. ``max_packed_bytes``: size limit of the archive itself, by default
-    ``max_bytes``. ``origin``: name of the archive in error messages.
+    The unpacked file may have ``max_bytes``. The archive itself may have ``max_packed_bytes``; None for ``max_bytes``.
+    Error messages call the archive ``origin``.
     """
-    max_packed_bytes = max_bytes if max_packed_bytes is None else max_packed_bytes
+    if max_packed_bytes is None:
+        max_packed_bytes = max_bytes
     if len(archive) > max_packed_bytes:
         raise RecordError(
             f"{origin}: {len(archive):,} bytes, more than the {max_packed_bytes:,} it may have", "it was not read"
@@ -41,16 +42,16 @@ def read_only_member(
             (entry,) = entries
             if entry.flag_bits & _ENCRYPTED_FLAG or entry.compress_type not in _METHODS:
                 raise RecordError(f"{origin}: {name} is encrypted, or compressed with another method than deflate")
-            parts: list[bytes] = []
+            chunks: list[bytes] = []
             size = 0
             with opened.open(entry) as stream:
-                while part := stream.read(_CHUNK_BYTES):
-                    size += len(part)
+                while chunk := stream.read(_CHUNK_BYTES):
+                    size += len(chunk)
                     if size > max_bytes:
                         raise RecordError(
                             f"{origin}: {name} unpacks to more than {max_bytes:,} bytes", "it was not read"
                         )
-                    parts.append(part)
+                    chunks.append(chunk)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError) as error:
         raise RecordError(f"{origin}: is not a zip archive that can be read") from error
-    return b"".join(parts)
+    return b"".join(chunks)

@@ -4,7 +4,7 @@ The pull request's code may have changed the uploaded file. The artifact must th
 fixed name and limited size. The result is a session or an error.
 """
 
-from regbot.github.archive import read_only_member
+from regbot.github.archive import read_single_file
 from regbot.records.files import RecordError
 from regbot.records.session import Session, parse_session
 
@@ -22,9 +22,9 @@ MAX_LINES = 10_000
 
 def read_artifact(archive: bytes, origin: str) -> Session:
     """Return the session in a zip ``archive``. ``origin`` names the archive in errors. Raises RecordError."""
-    lines = read_only_member(archive, MEMBER, MAX_SESSION_BYTES, origin, MAX_ARCHIVE_BYTES).split(b"\n")
-    text_after_last_newline = lines.pop()
-    if text_after_last_newline:
+    content = read_single_file(archive, MEMBER, MAX_SESSION_BYTES, origin, MAX_ARCHIVE_BYTES)
+    *lines, rest_after_last_newline = content.split(b"\n")
+    if rest_after_last_newline:
         raise RecordError(f"{origin}: {MEMBER} ends in the middle of a line", "the job was cut off: run it again")
     if len(lines) > MAX_LINES:
         raise RecordError(f"{origin}: {MEMBER} has {len(lines):,} lines, more than the {MAX_LINES:,} of any session")

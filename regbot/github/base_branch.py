@@ -31,8 +31,8 @@ def load_base_config(repo: Path, base: str, target: str | None) -> LoadedConfig:
     """Load the first configuration that exists: from the commit ``base``, from the newest commit of ``target``, or from
     the default branch.
 
-    ``target``: branch that the pull request merges into; None for a measurement on a node. Anybody with push access can
-    create a branch, so the branch ``target`` must not supply the thresholds of a measurement.
+    ``target`` is the branch that the pull request merges into. It is None for a measurement on a node: anybody with
+    push access can create a branch, so that branch must not supply the thresholds of a measurement.
 
     Raises CheckoutError, ConfigError.
     """
@@ -40,12 +40,11 @@ def load_base_config(repo: Path, base: str, target: str | None) -> LoadedConfig:
         raise CheckoutError(
             f"the base commit {short_commit(base)} is not in the checkout of regbot-post", DEEPEN_ADVICE
         )
-    tips = (f"refs/remotes/origin/{target}", f"refs/heads/{target}") if target else ()
-    candidates = (
-        ConfigSource(SourceKind.BASE, base),
-        *(ConfigSource(SourceKind.TARGET, tip) for tip in tips),
-        ConfigSource(SourceKind.DEFAULT_BRANCH, "HEAD"),
-    )
+    candidates = [ConfigSource(SourceKind.BASE, base)]
+    if target:
+        candidates.append(ConfigSource(SourceKind.TARGET, f"refs/remotes/origin/{target}"))
+        candidates.append(ConfigSource(SourceKind.TARGET, f"refs/heads/{target}"))
+    candidates.append(ConfigSource(SourceKind.DEFAULT_BRANCH, "HEAD"))  # the checkout is of the default branch
     loaded = load_first(partial(file_at, repo, FILE_NAME), candidates)
     if loaded is None:
         branch_name = target or "the default branch"
@@ -71,7 +70,8 @@ def load_github_settings(repo: Path) -> GitHub:
     paths = _find_install_paths(repo)
     if isinstance(baselines_folder, str):
         paths = [baselines_folder, *paths]
-    patterns = [f"{PurePosixPath(path)}/**".removeprefix("./") for path in paths]  # "." becomes "**", all files
+    # The path "." becomes the pattern "**", which matches all files.
+    patterns = [f"{PurePosixPath(path)}/**".removeprefix("./") for path in paths]
     return github.model_copy(update={"protected": [*github.protected, *patterns]})
 
 

@@ -11,9 +11,10 @@ Two inputs are not trusted:
 
 import re
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from regbot.github.archive import read_only_member
+from regbot.github.archive import read_single_file
 from regbot.github.client import Forge, ForgeError, RefusedError
 from regbot.github.commands import BisectCommand, parse_command
 from regbot.github.metadata import BISECT, IgnoredRun
@@ -43,15 +44,14 @@ _REPOSITORY_URL = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._-]
 
 @dataclass(frozen=True)
 class BisectionReply:
-    """The reply in the pull request ``number``. ``is_new``: whether this call wrote or changed the reply.
-
-    ``fault``: traceback for the job's log if regbot failed on the run's artifact; else ''.
-    """
+    """The reply in the pull request ``number``."""
 
     number: int
     text: str
     is_new: bool
+    """Whether this call wrote or changed the reply."""
     fault: str = ""
+    """Traceback for the job's log if regbot failed on the run's artifact; '' if it did not fail."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,13 @@ class BisectionRequest:
 
     run: WorkflowRun
     number: int
+    """Number of the pull request."""
     good: str
+    """Hash of the commit where the search begins."""
     bad: str
+    """Hash of the commit where the search ends."""
     nonce: str
+    """Identifier of the comment that requested the bisection."""
 
 
 def post_bisection(forge: Forge, run: WorkflowRun, bot: str) -> BisectionReply | IgnoredRun:
@@ -70,13 +74,14 @@ def post_bisection(forge: Forge, run: WorkflowRun, bot: str) -> BisectionReply |
     nothing.
 
     Returns IgnoredRun if regbot-gate did not start the run, or if the request is no longer valid. The run may still be
-    in progress, because its last job posts the reply. ``bot``: login of regbot's app. Raises ForgeError.
+    in progress, because its last job posts the reply. ``bot`` is the login of regbot's app. Raises ForgeError.
     """
     request = _read_request(forge, run)
     if request is None:
         return IgnoredRun(f"run {run.id} was not started by regbot-gate")
-    if mismatch := _explain_unrequested(forge, request, bot):
-        return IgnoredRun(f"run {run.id} answers no request of #{request.number}: {mismatch}")
+    doubt = _explain_unrequested(forge, request, bot)
+    if doubt:
+        return IgnoredRun(f"run {run.id} answers no request of #{request.number}: {doubt}")
     fault = ""
     try:
         result = _read_result(forge, request)
@@ -96,14 +101,16 @@ def _read_request(forge: Forge, run: WorkflowRun) -> BisectionRequest | None:
     """Return the request in the title of a run; None if regbot-gate cannot have started the run."""
     title = _TITLE.fullmatch(run.title)
     is_own = {run.repository.casefold(), run.head_repository.casefold()} == {forge.repository.casefold()}
-    if title is None or run.path != BISECT or run.event != "workflow_dispatch" or not is_own:
+    is_bisection = run.path == BISECT and run.event == "workflow_dispatch"
+    if title is None or not is_bisection or not is_own:
         return None
     branch = forge.default_branch()
     if run.head_branch != branch:
         return None
     if not is_ancestor(forge, run.head_sha, forge.tip(branch)):  # the run may be of a tag with the branch's name
         return None
-    return BisectionRequest(run=run, number=int(title[1]), good=title[2], bad=title[3], nonce=title[4])
+    number, good, bad, nonce = title.groups()
+    return BisectionRequest(run=run, number=int(number), good=good, bad=bad, nonce=nonce)
 
 
 def _explain_unrequested(forge: Forge, request: BisectionRequest, bot: str) -> str:
@@ -115,30 +122,31 @@ def _explain_unrequested(forge: Forge, request: BisectionRequest, bot: str) -> s
         if error.status not in MISSING_STATUSES:
             raise
         return "this number is no pull request"
-    comment = next(
-        (candidate for candidate in comments if _compute_comment_nonce(forge, request, candidate) == request.nonce),
-        None,
-    )
+    comment = _find_comment(forge, request, comments)
     if comment is None:
         return "none of its comments has this nonce"
-    command = None if comment.bot or comment.created != comment.updated else parse_command(comment.body)
+    is_unedited_of_person = not comment.bot and comment.created == comment.updated
+    command = parse_command(comment.body) if is_unedited_of_person else None
     if not isinstance(command, BisectCommand) or (command.good, command.bad) != (request.good, request.bad):
         return f"comment {comment.id} does not ask for this range, or the comment was edited"
     role = forge.role(comment.author)
     if not has_role(role, get_required_role(command)):
         return f"the author of comment {comment.id} has only the role {role}"
     first_line = build_marker(f"comment:{comment.id}")
-    own_bodies = (candidate.body.replace("\r\n", "\n") for candidate in comments if candidate.author == bot)
+    own_bodies = [candidate.body.replace("\r\n", "\n") for candidate in comments if candidate.author == bot]
     replies = [body for body in own_bodies if body.startswith(first_line)]
     # A reply about a fault of GitHub is no refusal: the command is executed if the job runs again.
-    if any(not reply.startswith(f"{first_line}\n{FAULT}") for reply in replies):
-        return f"comment {comment.id} was refused"
-    return ""
+    refusals = [reply for reply in replies if not reply.startswith(f"{first_line}\n{FAULT}")]
+    return f"comment {comment.id} was refused" if refusals else ""
 
 
-def _compute_comment_nonce(forge: Forge, request: BisectionRequest, comment: Comment) -> str:
-    """Return the nonce that regbot-gate computes for a command in ``comment``."""
-    return compute_nonce(forge.repository, request.number, "comment", comment.id)
+def _find_comment(forge: Forge, request: BisectionRequest, comments: Sequence[Comment]) -> Comment | None:
+    """Return the comment that requested the bisection; None if no comment has the nonce of ``request``."""
+    for comment in comments:
+        # regbot-gate computes the nonce of a command in the same way.
+        if compute_nonce(forge.repository, request.number, "comment", comment.id) == request.nonce:
+            return comment
+    return None
 
 
 def _build_commit_url(run: WorkflowRun) -> str:
@@ -153,16 +161,18 @@ def _read_result(forge: Forge, request: BisectionRequest) -> Bisection:
     """Return the result in the run's artifact. Raises UnusableArtifact if the result does not answer ``request``."""
 
     def read(archive: bytes) -> Bisection:
-        data = read_only_member(archive, MEMBER, MAX_RECORD_BYTES, "the artifact")
+        data = read_single_file(archive, MEMBER, MAX_RECORD_BYTES, "the artifact")
         return parse_record(data, Bisection, "the artifact")
 
     result = read_newest_artifact(forge, request.run.id, ARTIFACT, MAX_RECORD_BYTES, read)
-    is_other_range = (result.good.commit, result.bad.commit) != (request.good, request.bad)
+    is_same_range = (result.good.commit, result.bad.commit) == (request.good, request.bad)
     # A comment can request neither a search over versions of a dependency nor a search by a command.
-    if is_other_range or result.axis or result.on == "command":
+    is_requestable = not result.axis and result.on != "command"
+    if not is_same_range or not is_requestable:
         raise UnusableArtifact("the job's artifact answers another request")
-    distinct_points = {point.key: point for point in list_linked_points(result)}
-    for point in distinct_points.values():
+    # The reply links these points, so each of them must be a commit in the range, and not a version of a dependency.
+    linked_points = {point.key: point for point in list_linked_points(result)}
+    for point in linked_points.values():
         if point.version or not _is_in_range(forge, point.commit, request):
             raise UnusableArtifact("the job's artifact names a commit outside the range: ", UntrustedText(point.commit))
     return result

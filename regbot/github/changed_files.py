@@ -28,7 +28,7 @@ def list_changed_files(forge: Forge, change: CommitComparison, sha: str) -> list
 def fetched_trees(forge: Forge, *commits: str, checkout: Path | None = None) -> Iterator[Path]:
     """Yield a temporary bare repository with ``commits`` and their trees. Raises ForgeError, CheckoutError.
 
-    ``checkout``: a repository whose objects can be read through the temporary repository too.
+    If ``checkout`` is given, git can also read the objects of this repository through the temporary one.
     """
     with tempfile.TemporaryDirectory(prefix="regbot-") as folder:
         repo = Path(folder)

@@ -53,28 +53,27 @@ _EXTERNAL_ID = re.compile(r"([0-9]{1,10}):([0-9a-f]{40}):([0-9a-f]{16}|static)")
 
 
 def format_external_id(number: int, sha: str, nonce: str = STATIC_NONCE) -> str:
-    """Return the external id of the check run on ``sha`` for the pull request ``number``. The number of a merge group
+    """Return the external id of the check run on ``sha`` for the pull request ``number``. For a merge group, the number
     is 0."""
     return f"{number}:{sha}:{nonce}"
 
 
 @dataclass(frozen=True)
 class HeadChecks:
-    """regbot's present check runs on one head for one pull request.
-
-    ``runs``: the present check runs, oldest first. Normally there is at most one. There are two only if two jobs
-    created them at the same moment. A new measurement of a judged commit gets a new check run, because GitHub does not
-    set a completed check run back to in progress. ``runs`` then leaves out the earlier check run: GitHub shows only the
-    newest check run of a name.
-    """
+    """regbot's present check runs on one head for one pull request."""
 
     runs: Sequence[CheckRun]
+    """The present check runs, oldest first. There is at most one, or two if two jobs created them at the same moment.
+
+    A new measurement of a judged commit gets a new check run, because GitHub does not set a completed check run back to
+    in progress. The earlier check run is then left out, because GitHub shows only the newest check run of a name.
+    """
     other_pulls: Mapping[int, "HeadChecks"] = field(default_factory=dict)
     """Check runs of other pull requests with the same head, by pull request number."""
     foreign_runs: Sequence[CheckRun] = ()
     """Foreign check runs, oldest first: they have regbot's name and app, but regbot did not create them."""
     is_complete: bool = True
-    """Whether all check runs called ``NAME`` were read. Otherwise the commit has older ones, which may be foreign."""
+    """Whether all check runs called ``NAME`` were read. If False, the commit has older ones, which may be foreign."""
 
     @property
     def is_unique(self) -> bool:
@@ -84,40 +83,46 @@ class HeadChecks:
     @property
     def is_hidden(self) -> bool:
         """Whether GitHub shows a foreign check run instead of regbot's check run, because the foreign one is newer."""
-        return bool(self.foreign_runs and self.runs) and self.foreign_runs[-1].id > self.runs[-1].id
+        if not self.foreign_runs or not self.runs:
+            return False
+        return self.foreign_runs[-1].id > self.runs[-1].id  # a newer check run has a larger id
 
     def is_hidden_by_pull(self, conclusion: Conclusion | None, peers: Sequence[Stamp]) -> bool:
-        """Return whether GitHub shows the check run of another pull request with the same head, and its conclusion
-        differs from ``conclusion``. A closed pull request can leave such a check run behind.
+        """Return whether GitHub shows the check run of another pull request with the same head, and this check run has
+        another conclusion than ``conclusion``. A closed pull request can leave such a check run behind.
 
         Check runs of ``peers``, the other open pull requests, do not count: ``regbot.github.same_head`` corrects them.
         """
         newest_runs = {number: other.runs[-1] for number, other in self.other_pulls.items() if other.runs}
         if not newest_runs or not self.runs:
             return False
-        number = max(newest_runs, key=lambda other: newest_runs[other].id)
-        newest_run = newest_runs[number]
+        number, newest_run = max(newest_runs.items(), key=lambda item: item[1].id)
+        is_newer = newest_run.id > self.runs[-1].id
         is_peer = any(peer.pr == number for peer in peers)
         is_other_result = newest_run.status == "completed" and newest_run.conclusion != conclusion
-        return is_other_result and not is_peer and newest_run.id > self.runs[-1].id
+        return is_newer and is_other_result and not is_peer
 
     @property
     def completed_text(self) -> StampedText | None:
-        """The strongest result in the completed check runs; None if they contain no result of their commit."""
+        """The strongest result in the completed check runs; None if they contain no result on their commit. Results are
+        ranked by ``stamped_text.STRENGTH``."""
         return _select_text([run for run in self.runs if run.status == "completed"])
 
     @property
     def previous_text(self) -> StampedText | None:
-        """The result from before a measurement was requested, which the waiting check run still contains; None without
-        an earlier result."""
+        """The earlier result in a check run that waits for a measurement; None without an earlier result.
+
+        A check run keeps its result when a measurement is requested, because an INVALID measurement does not replace
+        the result.
+        """
         return _select_text([run for run in self.runs if run.status != "completed"])
 
     @property
     def title(self) -> str:
-        """Title of the first completed check run, without the prefixes of ``_TITLE_PREFIX``; '' if no check run is
+        """Title of the oldest completed check run, without the prefixes of ``_TITLE_PREFIX``; '' if no check run is
         completed."""
-        titles = (run.title for run in self.runs if run.status == "completed")
-        return _TITLE_PREFIX.sub("", next(titles, ""))
+        titles = [run.title for run in self.runs if run.status == "completed"]
+        return _TITLE_PREFIX.sub("", titles[0]) if titles else ""
 
     @property
     def waiting_run(self) -> CheckRun | None:
@@ -127,8 +132,8 @@ class HeadChecks:
     @property
     def pending_nonce(self) -> str:
         """Nonce of the measurement that a check run waits for; '' if no check run waits."""
-        nonces = (_read_nonce(run) for run in self.runs if run.status != "completed")
-        return next((nonce for nonce in nonces if nonce not in ("", STATIC_NONCE)), "")
+        nonces = [_read_nonce(run) for run in self.runs if run.status != "completed"]
+        return next((nonce for nonce in nonces if nonce and nonce != STATIC_NONCE), "")
 
     def can_show(self, nonce: str, run_id: int) -> bool:
         """Return whether the measurement by the workflow run ``run_id`` may be shown.
@@ -137,38 +142,52 @@ class HeadChecks:
         result of this workflow run.
         """
         results = [result for result in (self.completed_text, self.previous_text) if result is not None]
-        results += [result.void for result in results if result.void is not None]
-        is_known = any(result.stamp.tier == "measured" and result.stamp.run == run_id for result in results)
-        return is_known or any(_read_nonce(run) == nonce for run in self.runs)
+        results += [result.void for result in results if result.void is not None]  # INVALID measurements in banners
+        measured_runs = [result.stamp.run for result in results if result.stamp.tier == "measured"]
+        is_requested = any(_read_nonce(run) == nonce for run in self.runs)
+        return is_requested or run_id in measured_runs
 
 
 def find(forge: Forge, sha: str, number: int, bot: str) -> HeadChecks:
-    """Return regbot's check runs on ``sha`` for the pull request ``number``; ``bot``: login of regbot's app. Raises
-    ForgeError."""
+    """Return regbot's check runs on ``sha`` for the pull request ``number``, or for a merge group if it is 0.
+
+    ``bot`` is the login of regbot's app. Raises ForgeError.
+    """
     runs_by_pull: dict[int, list[CheckRun]] = {}
     foreign_runs: list[CheckRun] = []
     listed, is_complete = forge.checks(sha, NAME)
     for run in listed:
-        if run.app != bot.removesuffix("[bot]"):
+        if run.app != _app_of(bot):
             continue
-        if (owner := find_owner(run, bot)) is not None:
+        owner = find_owner(run, bot)
+        if owner is not None:
             runs_by_pull.setdefault(owner, []).append(run)
         else:
             foreign_runs.append(run)
     present_runs = {pull: _select_present(runs) for pull, runs in runs_by_pull.items()}
     own_runs = present_runs.pop(number, [])
-    others = {other: HeadChecks(runs, {}, foreign_runs, is_complete) for other, runs in present_runs.items()}
-    return HeadChecks(own_runs, others, foreign_runs, is_complete)
+    other_pulls = {
+        other: HeadChecks(runs, foreign_runs=foreign_runs, is_complete=is_complete)
+        for other, runs in present_runs.items()
+    }
+    return HeadChecks(own_runs, other_pulls, foreign_runs, is_complete)
 
 
 def find_owner(run: CheckRun, bot: str) -> int | None:
     """Return the number of the pull request that a check run belongs to; 0 for a merge group.
 
-    The result is None if regbot did not create the check run. ``bot``: login of regbot's app.
+    The result is None if regbot did not create the check run. ``bot`` is the login of regbot's app.
     """
     match = _EXTERNAL_ID.fullmatch(run.external_id)
-    is_own = run.app == bot.removesuffix("[bot]") and run.name == NAME
-    return int(match[1]) if is_own and match is not None and match[2] == run.sha else None
+    if match is None or run.app != _app_of(bot) or run.name != NAME:
+        return None
+    number, sha, _ = match.groups()
+    return int(number) if sha == run.sha else None
+
+
+def _app_of(bot: str) -> str:
+    """Return the short name of the app whose login is ``bot``. The login of an app ends with ``[bot]``."""
+    return bot.removesuffix("[bot]")
 
 
 def write(
@@ -184,42 +203,46 @@ def write(
 ) -> bool:
     """Complete the check run of a head with ``stamped_text``. Return whether anything changed. Raises ForgeError.
 
-    ``peers``: stamps of the verdicts on other pull requests with this head. GitHub does not distinguish the check runs
-    of pull requests with the same head, so all these check runs get the strictest conclusion. Annotations cannot be
-    removed from a check run, so they are sent only once. An existing check run keeps its external id, because somebody
-    may have requested a measurement after ``head_checks`` was read.
+    ``peers`` are the stamps of the verdicts on other pull requests with this head. GitHub does not distinguish the
+    check runs of pull requests with the same head, so all these check runs get the strictest conclusion. Annotations
+    cannot be removed from a check run, so they are sent only once. An existing check run keeps its external id, because
+    somebody may have requested a measurement after ``head_checks`` was read.
     """
     check = _build_check(stamped_text, github, title, url, peers, head_checks)
-    changed = False
+    has_changed = False
     for run in head_checks.runs:
         if not _has_content(run, check):
-            forge.update_check(run.id, replace(check, annotations=() if run.annotations else tuple(annotations)))
-            changed = True
+            new_annotations = () if run.annotations else tuple(annotations)
+            forge.update_check(run.id, replace(check, annotations=new_annotations))
+            has_changed = True
     is_hidden = head_checks.is_hidden or head_checks.is_hidden_by_pull(check.conclusion, peers)
     if not head_checks.runs or is_hidden:
-        own_id = format_external_id(stamped_text.stamp.pr, stamped_text.stamp.head)
-        external_id = head_checks.runs[-1].external_id if head_checks.runs else own_id
+        external_id = format_external_id(stamped_text.stamp.pr, stamped_text.stamp.head)
+        if head_checks.runs:
+            external_id = head_checks.runs[-1].external_id
         forge.create_check(replace(check, external_id=external_id, annotations=tuple(annotations)))
-        changed = True
-    return changed
+        has_changed = True
+    return has_changed
 
 
 def is_current(stamped_text: StampedText, head_checks: HeadChecks, github: GitHub, peers: Sequence[Stamp] = ()) -> bool:
     """Return whether the existing check runs show ``stamped_text`` with the conclusion that ``write`` would give it."""
-    check = _build_check(stamped_text, github, "", "", peers, head_checks)
+    # Titles and URLs are not compared, so they may be empty.
+    check = _build_check(stamped_text, github, title="", url="", peers=peers, head_checks=head_checks)
     return all(_has_content(run, check) for run in head_checks.runs)
 
 
 def _has_content(run: CheckRun, check: NewCheck) -> bool:
     """Return whether a check run is completed with the conclusion and summary of ``check``. Titles are not compared."""
-    summary = run.summary.replace("\r\n", "\n").strip()
-    return (run.status, run.conclusion, summary) == ("completed", check.conclusion, check.summary.strip())
+    summary = run.summary.replace("\r\n", "\n").strip()  # GitHub may change line ends and outer whitespace
+    has_same_result = run.status == "completed" and run.conclusion == check.conclusion
+    return has_same_result and summary == check.summary.strip()
 
 
 def show_waiting(forge: Forge, head_checks: HeadChecks) -> bool:
     """If a foreign check run hides the check run that waits for a measurement, create the waiting check run again.
 
-    Return whether it was created. Raises ForgeError.
+    Return whether a check run was created. Raises ForgeError.
     """
     waiting_run = head_checks.waiting_run
     if waiting_run is None or not head_checks.is_hidden:
@@ -238,34 +261,40 @@ def show_waiting(forge: Forge, head_checks: HeadChecks) -> bool:
     return True
 
 
-def conclude(status: Status, github: GitHub, least_strict: Conclusion = "success") -> Conclusion:
-    """Return the conclusion of a check run for a verdict. In shadow mode the conclusion is always neutral."""
-    return "neutral" if github.shadow else conclude_without_shadow(status, github, least_strict)
+def conclude(status: Status, github: GitHub, mildest: Conclusion = "success") -> Conclusion:
+    """Return the conclusion of a check run for a verdict. In shadow mode the conclusion is always neutral.
 
-
-def conclude_without_shadow(status: Status, github: GitHub, least_strict: Conclusion = "success") -> Conclusion:
-    """Return the conclusion that applies without shadow mode: the configured conclusion for ``status``, or
-    ``least_strict`` if that is stricter."""
-    configured = github.conclusions.get(status, CONCLUSIONS[status])
-    return max(configured, least_strict, key=_BY_STRICTNESS.index)
-
-
-def get_least_strict(github: GitHub, tier: Tier, number: int) -> Conclusion:
-    """Return the most lenient conclusion that a result may have. ``number``: pull request, or 0 for a merge group.
-
-    For a self-reported result, it is ``github.self_reported``, but for a merge group never stricter than neutral.
-    Nobody can start a measurement of a traced merge group, so nothing could unblock a stricter conclusion.
+    ``mildest`` is the most lenient conclusion that the result may have (``get_mildest_conclusion``).
     """
-    if tier != "static":
+    return "neutral" if github.shadow else conclude_without_shadow(status, github, mildest)
+
+
+def conclude_without_shadow(status: Status, github: GitHub, mildest: Conclusion = "success") -> Conclusion:
+    """Return the conclusion that applies without shadow mode: the configured conclusion for ``status``, or ``mildest``
+    if ``mildest`` is stricter."""
+    configured = github.conclusions.get(status, CONCLUSIONS[status])
+    return max(configured, mildest, key=_BY_STRICTNESS.index)
+
+
+def get_mildest_conclusion(github: GitHub, tier: Tier, number: int) -> Conclusion:
+    """Return the most lenient conclusion that a result may have. ``number`` is the pull request; 0 for a merge group.
+
+    A measured result may have any conclusion, and ``success`` is the mildest. For a self-reported result, the mildest
+    is ``github.self_reported``. For a merge group, it is at most as strict as ``neutral``: nobody can start a
+    measurement of a traced merge group, so nothing could unblock a stricter conclusion.
+    """
+    is_self_reported = tier == "static"
+    if not is_self_reported:
         return "success"
-    if number:
-        return github.self_reported
-    return min(github.self_reported, "neutral", key=_BY_STRICTNESS.index)
+    is_merge_group = number == 0
+    if is_merge_group:
+        return min(github.self_reported, "neutral", key=_BY_STRICTNESS.index)
+    return github.self_reported
 
 
 def _conclude_stamp(stamp: Stamp, github: GitHub) -> Conclusion:
     """Return the conclusion of a check run for the result with ``stamp``."""
-    return conclude(stamp.status, github, get_least_strict(github, stamp.tier, stamp.pr))
+    return conclude(stamp.status, github, get_mildest_conclusion(github, stamp.tier, stamp.pr))
 
 
 def get_strictness(stamp: Stamp, github: GitHub) -> int:
@@ -276,25 +305,27 @@ def get_strictness(stamp: Stamp, github: GitHub) -> int:
 def _build_check(
     stamped_text: StampedText, github: GitHub, title: str, url: str, peers: Sequence[Stamp], head_checks: HeadChecks
 ) -> NewCheck:
-    """Return the completed check run for ``stamped_text``, with the strictest conclusion of ``peers``, and with notes
-    about other pull requests and foreign check runs."""
+    """Return the completed check run for ``stamped_text``, with notes about other pull requests and foreign check runs.
+
+    It has the strictest conclusion of ``stamped_text`` and ``peers``, the stamps of other pull requests with this head.
+    """
     stamp = stamped_text.stamp
     strictest = max((stamp, *peers), key=lambda candidate: get_strictness(candidate, github))
     conclusion = _conclude_stamp(strictest, github)
-    prefix = f"conclusion of #{strictest.pr} ({strictest.status}): " if strictest is not stamp else ""
+    title_prefix = f"conclusion of #{strictest.pr} ({strictest.status}): " if strictest is not stamp else ""
     same_head_note = write_same_head_note(stamp.pr, peers, strictest)
     notes = [same_head_note] if same_head_note is not None else []
     if not head_checks.is_unique:
         conclusion = max(conclusion, conclude("INVALID", github), key=_BY_STRICTNESS.index)
-        prefix = f"{_FOREIGN_PREFIX}{prefix}"
-        notes = [_FOREIGN_NOTE if head_checks.is_complete else _MANY_NOTE, *notes]
+        title_prefix = f"{_FOREIGN_PREFIX}{title_prefix}"
+        notes.insert(0, _FOREIGN_NOTE if head_checks.is_complete else _MANY_NOTE)
     return NewCheck(
         name=NAME,
         sha=stamp.head,
-        external_id="",
+        external_id="",  # keeps the external id of an existing check run
         status="completed",
         conclusion=conclusion,
-        title=clip(f"{prefix}{title}", TITLE_CHARACTERS),
+        title=clip(f"{title_prefix}{title}", TITLE_CHARACTERS),
         summary=stamped_text.body(note=Markdown("\n> ".join(notes)) if notes else None),
         details_url=url,
     )
@@ -317,8 +348,8 @@ _MANY_NOTE = Markdown(
 def write_same_head_note(number: int, peers: Sequence[Stamp], strictest: Stamp) -> Markdown | None:
     """Return the note that other pull requests have the same head; None if ``peers`` is empty.
 
-    ``number``: the pull request of the check run. ``peers``: stamps of the verdicts on the other pull requests.
-    ``strictest``: the stamp with the strictest conclusion, which the check run gets.
+    ``number`` is the pull request of the check run. ``peers`` are the stamps of the verdicts on the other pull
+    requests. ``strictest`` is the stamp with the strictest conclusion, which the check run gets.
     """
     if not peers:
         return None
@@ -334,15 +365,19 @@ def write_same_head_note(number: int, peers: Sequence[Stamp], strictest: Stamp) 
 
 
 def _select_present(runs: Sequence[CheckRun]) -> list[CheckRun]:
-    """Return the check runs with the same external id as the newest check run. Each measurement has its own external
-    id."""
+    """Return the check runs with the external id of the newest check run. ``runs`` are the check runs of one pull
+    request, oldest first. Each measurement has its own external id."""
     return [run for run in runs if run.external_id == runs[-1].external_id]
 
 
 def _select_text(runs: Sequence[CheckRun]) -> StampedText | None:
-    """Return the strongest result in the summaries of ``runs``; None without a result of the check run's commit."""
-    parsed = [(run, text) for run in runs if (text := StampedText.read(run.summary)) is not None]
-    own_texts = [text for run, text in parsed if text.stamp.head == run.sha]
+    """Return the strongest result in the summaries of ``runs``; None without a result on the commit of the check runs.
+    All ``runs`` are on one commit."""
+    own_texts: list[StampedText] = []
+    for run in runs:
+        text = StampedText.read(run.summary)
+        if text is not None and text.stamp.head == run.sha:
+            own_texts.append(text)
     return select_strongest(own_texts, own_texts[0].stamp.head) if own_texts else None
 
 

@@ -45,6 +45,8 @@ started. GitHub lists a new run only after some seconds."""
 MAX_END_POLLS, END_POLL_INTERVAL_S = 60, 10.0
 """Limits of ``Forge.ended_run``: number of polls, and seconds between two polls. Without a limit, a job that waits for
 the end of its own run would wait forever."""
+NOT_FOUND, GONE = 404, 410
+"""HTTP statuses of an object that does not exist, or that was deleted."""
 MAX_CLOCK_SKEW = timedelta(minutes=10)
 """Largest expected difference between GitHub's clock and the clock of this machine."""
 _REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
@@ -56,8 +58,8 @@ T = TypeVar("T")
 class Forge:
     """One repository on GitHub or GitHub Enterprise, accessed with one token. All methods raise ForgeError.
 
-    ``url``: address of the REST API, as in GITHUB_API_URL. ``patience_s``: total seconds to wait while GitHub is down
-    or asks the client to wait.
+    ``repository`` is "owner/name". ``url`` is the address of the REST API, as in GITHUB_API_URL. ``patience_s`` is the
+    total number of seconds to wait while GitHub is down or asks the client to wait.
     """
 
     def __init__(
@@ -97,11 +99,15 @@ class Forge:
         first."""
         owner = self.repository.partition("/")[0]
         parameters = {"state": "closed", "head": f"{owner}:{ref}", "sort": "created", "direction": "desc"}
-        listed = self._api.pages(f"{self._root}/pulls", parameters)
-        pairs = [(_parse(Pull.from_json, item), _parse(ClosedPull.from_json, item)) for item in listed]
-        return [closed for pull, closed in pairs if (pull.head_repository, pull.head_ref) == (self.repository, ref)]
+        closed_pulls = []
+        for item in self._api.pages(f"{self._root}/pulls", parameters):
+            pull, closed = _parse(Pull.from_json, item), _parse(ClosedPull.from_json, item)
+            if (pull.head_repository, pull.head_ref) == (self.repository, ref):
+                closed_pulls.append(closed)
+        return closed_pulls
 
     def _pulls(self, **parameters: str) -> list[Pull]:
+        """Return the open pull requests that GitHub selects by ``parameters`` of the request."""
         return _parse_all(Pull.from_json, self._api.pages(f"{self._root}/pulls", {"state": "open", **parameters}))
 
     def create_pull(self, title: str, body: str, head: str, base: str) -> Pull:
@@ -141,9 +147,8 @@ class Forge:
 
     def tip(self, branch: str) -> str:
         """Return the newest commit of a branch. A tag with the same name is ignored."""
-        return _parse(
-            lambda data: str(data["commit"]["sha"]), self._api.get(f"{self._root}/branches/{_quote_part(branch)}")
-        )
+        branch_data = self._api.get(f"{self._root}/branches/{_quote_part(branch)}")
+        return _parse(lambda data: str(data["commit"]["sha"]), branch_data)
 
     def parents(self, sha: str) -> list[str]:
         """Return the parents of a commit."""
@@ -157,7 +162,7 @@ class Forge:
         try:
             data = self._api.get(f"{self._root}/collaborators/{_quote_part(login)}/permission")
         except RefusedError as error:
-            if error.status == 404:
+            if error.status == NOT_FOUND:
                 return "none"
             raise
         return _parse(_parse_role, data)
@@ -171,16 +176,18 @@ class Forge:
     def recent_comments(self, number: int, max_pages: int) -> tuple[list[Comment], bool]:
         """Return comments of a pull request, oldest first, and whether these are all its comments.
 
-        At most ``max_pages`` pages of 100 comments are read: the oldest page and the newest pages.
+        At most ``max_pages`` pages of 100 comments are read: the oldest page and the newest pages. For example, of 10
+        pages and with ``max_pages`` 5, these are page 1 and the pages 7 to 10.
         """
         path = f"{self._root}/issues/{number}/comments"
-        first_page = self._api.page(path, 1)
+        first_page = self._api.page(path, number=1)
         last_number = max(first_page.last_page, 2) if first_page.more else 1
-        resume_number = max(2, last_number - max_pages + 2)  # pages between the first page and this one are left out
-        items = [*first_page.data]
+        resume_number = max(2, last_number - max_pages + 2)
+        items = list(first_page.data)
         for page_number in range(resume_number, last_number + 1):
             items += self._api.page(path, page_number).data
-        return _sort_comments(items), resume_number == 2
+        is_complete = resume_number == 2
+        return _sort_comments(items), is_complete
 
     def changed_comments(self, number: int, since: datetime) -> list[Comment]:
         """Return the comments of a pull request that were written or edited at or after ``since``, oldest first."""
@@ -192,15 +199,15 @@ class Forge:
         try:
             return _parse(Comment.from_json, self._api.get(f"{self._root}/issues/comments/{id}"))
         except RefusedError as error:
-            if error.status in (404, 410):
+            if error.status in (NOT_FOUND, GONE):
                 return None
             raise
 
     def create_comment(
         self, number: int, body: str, find_created: Callable[[], Comment | None] | None = None
     ) -> Comment:
-        """Create a comment. If GitHub's reply is lost, ``find_created`` looks for the created comment. By default, it
-        looks for a new comment with the same text."""
+        """Create a comment. If GitHub's reply is lost, ``find_created`` looks for the created comment, and returns None
+        if there is none. By default, it looks for a new comment with the same text."""
         if find_created is None:
             known_ids = {comment.id for comment in self.comments(number)}
 
@@ -239,9 +246,10 @@ class Forge:
         can create any number of check runs, so only the first page is read, on which GitHub lists the newest.
         """
         path = f"{self._root}/commits/{_quote_part(sha)}/check-runs"
-        answer = self._api.page(path, 1, {"check_name": name, "filter": "all"})
-        listed = _parse(lambda data: [CheckRun.from_json(item) for item in data["check_runs"]], answer.data)
-        return sorted(listed, key=lambda check: check.id), not answer.more
+        first_page = self._api.page(path, number=1, parameters={"check_name": name, "filter": "all"})
+        listed = _parse(lambda data: [CheckRun.from_json(item) for item in data["check_runs"]], first_page.data)
+        is_complete = not first_page.more
+        return sorted(listed, key=lambda check: check.id), is_complete
 
     def check(self, id: int) -> CheckRun:
         """Return one check run."""
@@ -261,7 +269,11 @@ class Forge:
 
     def update_check(self, id: int, check: NewCheck) -> None:
         """Change the content of a check run. GitHub *adds* the annotations to the existing annotations, so the caller
-        must send annotations only once."""
+        must send annotations only once.
+
+        If GitHub's reply to a request with annotations is lost, the number of annotations shows whether GitHub has
+        added them. The request is repeated only if it has not.
+        """
         path = f"{self._root}/check-runs/{id}"
         body = check.body()
         if not check.annotations:
@@ -297,14 +309,21 @@ class Forge:
         this nonce, the workflow has started. Without a nonce in ``inputs``, the workflow is started again.
         """
         path = f"{self._root}/actions/workflows/{_quote_part(workflow)}/dispatches"
-        nonce, since = inputs.get("nonce", ""), datetime.now(UTC) - MAX_CLOCK_SKEW
-        max_lookups = MAX_DISPATCH_LOOKUPS if nonce else MAX_LOOKUPS
+        nonce = inputs.get("nonce", "")
+        since = datetime.now(UTC) - MAX_CLOCK_SKEW
 
-        def find_created() -> bool | None:
-            return True if nonce and any(nonce in run.title.split() for run in self.runs(workflow, since)) else None
+        def find_started() -> bool | None:
+            """Return True if a run has the nonce; None if no run has it, or if there is no nonce to look for."""
+            if not nonce:
+                return None
+            return True if any(nonce in run.title.split() for run in self.runs(workflow, since)) else None
 
         self._api.create(
-            path, {"ref": ref, "inputs": dict(inputs)}, lambda _: True, find_created, max_lookups=max_lookups
+            path,
+            {"ref": ref, "inputs": dict(inputs)},
+            read=lambda _: True,  # GitHub returns nothing about the started run
+            find_created=find_started,
+            max_lookups=MAX_DISPATCH_LOOKUPS if nonce else MAX_LOOKUPS,
         )
 
     def runs(self, workflow: str, since: datetime) -> list[WorkflowRun]:
@@ -326,7 +345,7 @@ class Forge:
         return _parse(WorkflowRun.from_json, self._api.get(f"{self._root}/actions/runs/{id}"))
 
     def ended_run(self, run: WorkflowRun) -> WorkflowRun:
-        """Wait at most ten minutes for the end of a run, and return the run in its newest state."""
+        """Wait at most ten minutes for the end of a run, and return the newest state of the run."""
         for _ in range(MAX_END_POLLS):
             if run.status == "completed":
                 break
@@ -336,8 +355,9 @@ class Forge:
 
     def jobs(self, run_id: int) -> list[WorkflowJob]:
         """Return the jobs of all attempts of a run, at most 100, in the order in which they started."""
-        answer = self._api.page(f"{self._root}/actions/runs/{run_id}/jobs", 1, {"filter": "all"})
-        jobs = _parse(lambda data: [WorkflowJob.from_json(item) for item in data["jobs"]], answer.data)
+        path = f"{self._root}/actions/runs/{run_id}/jobs"
+        first_page = self._api.page(path, number=1, parameters={"filter": "all"})
+        jobs = _parse(lambda data: [WorkflowJob.from_json(item) for item in data["jobs"]], first_page.data)
         return sorted(jobs, key=lambda job: job.started)
 
     def artifacts(self, run_id: int, name: str = "") -> list[Artifact]:
@@ -356,17 +376,19 @@ class Forge:
         try:
             self._api.change("DELETE", path)
         except RefusedError as error:
-            if error.status not in (404, 410):
+            if error.status not in (NOT_FOUND, GONE):
                 raise
 
 
 def _sort_comments(items: Iterable[Any]) -> list[Comment]:
+    """Parse comments, and return them oldest first."""
     return sorted(_parse_all(Comment.from_json, items), key=lambda comment: (comment.created, comment.id))
 
 
 def _parse_role(data: Mapping[str, Any]) -> Role:
     """Return the role in GitHub's answer. For a custom role of an organisation, return the standard role that the
     custom role extends."""
+    # ``role_name`` may be a custom role. ``permission`` is always one of admin, write, read and none.
     for name in (data.get("role_name"), data["permission"]):
         for role in ROLES:
             if name == role:
@@ -375,6 +397,7 @@ def _parse_role(data: Mapping[str, Any]) -> Role:
 
 
 def _quote_part(text: str) -> str:
+    """Quote one part of a URL's path. A slash is quoted too, so that the text stays one part."""
     return quote(text, safe="")
 
 

@@ -63,17 +63,18 @@ class GateOutcome:
 
 @dataclass(frozen=True)
 class CommandRequest:
-    """Origin of a command or run label on the pull request ``number``.
-
-    ``login``, ``role``: account and role of the person who gave the command or set the label. ``since``: time of the
-    comment or label event. ``nonce``: identifier of the request.
-    """
+    """Who requested something, where and when: by a command, a label, or a click on *Re-run*."""
 
     number: int
+    """Number of the pull request."""
     login: str
+    """Account of the person."""
     role: Role
+    """Present role of the person in the repository."""
     nonce: str
+    """Identifier of the request."""
     since: datetime
+    """Time of the request. Runs that the request has started cannot be older."""
 
 
 def execute_command(
@@ -105,20 +106,20 @@ def start_measurement(
     if pull.draft:
         return refuse_draft(command)
     change, default_branch = forge.compare(pull.base_ref, command.sha), forge.default_branch()
-    if (
-        pull.base_ref != default_branch
-        and not has_role(request.role, OTHER_BASE_ROLE)
-        and not is_ancestor(forge, change.merge_base, default_branch)
-    ):
+    may_use_other_base = pull.base_ref == default_branch or has_role(request.role, OTHER_BASE_ROLE)
+    if not may_use_other_base and not is_ancestor(forge, change.merge_base, default_branch):
         return refuse_other_base(pull.base_ref, default_branch, command)
-    # "/regbot run" must confirm protected files with its option; the role alone is not enough.
-    may_change_protected = (
-        command.protected if isinstance(command, RunCommand) else has_role(request.role, PROTECTED_ROLE)
-    )
-    paths = [] if may_change_protected else list_changed_files(forge, change, command.sha)
-    if files := find_protected(paths, settings.protected):
-        accepted_command = RunCommand(command.sha, protected=True) if isinstance(command, RunCommand) else command
-        return refuse_protected(files.describe(), accepted_command)
+    if isinstance(command, RunCommand):
+        # "/regbot run" must confirm protected files with its option; the role alone is not enough.
+        may_change_protected = command.protected
+        accepted_command: Command = RunCommand(command.sha, protected=True)
+    else:
+        may_change_protected = has_role(request.role, PROTECTED_ROLE)
+        accepted_command = command
+    if not may_change_protected:
+        files = find_protected(list_changed_files(forge, change, command.sha), settings.protected)
+        if files:
+            return refuse_protected(files.describe(), accepted_command)
     measurement = Measurement(
         number=pull.number,
         sha=command.sha,
@@ -130,10 +131,11 @@ def start_measurement(
         bot=settings.bot,
         more=command.pairs if isinstance(command, MoreCommand) else 0,
     )
-    started = request_measurement(forge, measurement, lambda: find_obstacle(forge.pull(pull.number), command.sha))
-    if isinstance(started, CommandRefusal):
-        return started
-    if not started:
+    result = request_measurement(forge, measurement, lambda: find_obstacle(forge.pull(pull.number), command.sha))
+    if isinstance(result, CommandRefusal):
+        return result
+    is_started_now = result
+    if not is_started_now:
         return GateOutcome("nothing", "this measurement was started before")
     return GateOutcome("started", f"{MEASURE} was started on {command.sha}, for {request.login}")
 
@@ -142,10 +144,13 @@ def _start_bisection(
     forge: Forge, request: CommandRequest, pull: Pull, command: BisectCommand, settings: GitHub
 ) -> GateOutcome | CommandRefusal:
     """Start a bisection, or return the reason for the refusal. Both ends of the range must be in the history of the
-    pull request's head or base branch."""
+    pull request's head or base branch.
+
+    The state of the pull request is read again immediately before the start, because the head may have moved.
+    """
     if obstacle := find_obstacle(pull, pull.head_sha):
         return CommandRefusal(obstacle)
-    has_code_of_pull = False
+    has_code_of_pull = False  # whether an end of the range is not in the base branch yet
     for sha in (command.good, command.bad):
         if is_ancestor(forge, sha, pull.base_ref):
             continue
@@ -173,7 +178,8 @@ def _apply_declaration(
 ) -> GateOutcome | CommandRefusal:
     """Start regbot-post again for the workflow run that the present verdict came from.
 
-    regbot-post reads the new declaration from the comments. The gate passes only the id of the workflow run to it.
+    regbot-post reads the new declaration from the comments. The gate passes only the id of the workflow run to
+    regbot-post. If there is no verdict yet, nothing is started: the declaration counts as soon as a verdict is posted.
     """
     sha = command.sha if isinstance(command, AcceptCommand) else pull.head_sha
     if obstacle := find_obstacle(pull, sha):

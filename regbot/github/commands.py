@@ -102,13 +102,12 @@ Command = RunCommand | MoreCommand | BisectCommand | ExpectCommand | AcceptComma
 
 @dataclass(frozen=True)
 class InvalidCommand:
-    """A comment that addresses regbot without a valid command. ``verb`` is None where the verb cannot be recognized.
-
-    ``problem`` may quote the comment, so it must be shown as untrusted text.
-    """
+    """A comment that addresses regbot without a valid command."""
 
     verb: Verb | None
+    """First word of the command; None if it is no known verb."""
     problem: str
+    """What is wrong. It may quote the comment, so it must be shown as untrusted text."""
 
 
 def parse_command(body: str) -> Command | InvalidCommand | None:
@@ -125,12 +124,11 @@ def parse_command(body: str) -> Command | InvalidCommand | None:
         return InvalidCommand(None, "the line contains invisible characters; type the line instead of pasting it")
     if line != _PREFIX and not line.startswith(f"{_PREFIX} "):
         return InvalidCommand(None, f"a command begins with {_PREFIX} in lower case and one space")
-    word, _, rest = line[len(_PREFIX) + 1 :].partition(" ")
-    verb = next((known for known in VERBS if known == word), None)
+    word, _, rest = line.removeprefix(_PREFIX).removeprefix(" ").partition(" ")
+    verb = next((known_verb for known_verb in VERBS if known_verb == word), None)
     if verb is None:
-        return InvalidCommand(
-            None, f"there is no command {word!r}" if word else "the command is missing, with one space before it"
-        )
+        problem = f"there is no command {word!r}" if word else "the command is missing, with one space before it"
+        return InvalidCommand(None, problem)
     if _LATER_COMMAND.search(text_below):
         return InvalidCommand(verb, "the comment contains more than one command; write a comment for each command")
     return _PARSERS[verb](rest)
@@ -139,8 +137,10 @@ def parse_command(body: str) -> Command | InvalidCommand | None:
 def format_command(command: Command) -> str:
     """Return the command line of ``command``. ``parse_command`` turns the line back into an equal command."""
     match command:
-        case RunCommand(sha, protected):
-            return f"{_PREFIX} run {sha}{f' {_PROTECTED_OPTION}' if protected else ''}"
+        case RunCommand(sha, protected=True):
+            return f"{_PREFIX} run {sha} {_PROTECTED_OPTION}"
+        case RunCommand(sha):
+            return f"{_PREFIX} run {sha}"
         case MoreCommand(sha, pairs):
             return f"{_PREFIX} more {sha} {pairs}"
         case BisectCommand(good, bad, workload):
@@ -151,9 +151,14 @@ def format_command(command: Command) -> str:
             return f"{_PREFIX} accept {sha}: {reason}"
 
 
+# Each of these functions parses ``rest``, the command line after the verb.
+
+
 def _parse_run(rest: str) -> RunCommand | InvalidCommand:
+    """Parse ``SHA [with-protected-files]``."""
     if match := _RUN.fullmatch(rest):
-        return RunCommand(match[1], bool(match[2]))
+        sha, option = match.groups()
+        return RunCommand(sha, protected=option is not None)
     has_commit = re.match(rf"{_SHA} ", rest)
     if has_commit:
         return InvalidCommand("run", f"only {_PROTECTED_OPTION} may follow the commit")
@@ -161,19 +166,23 @@ def _parse_run(rest: str) -> RunCommand | InvalidCommand:
 
 
 def _parse_more(rest: str) -> MoreCommand | InvalidCommand:
-    if not (match := _MORE.fullmatch(rest)):
+    """Parse ``SHA [PAIRS]``."""
+    match = _MORE.fullmatch(rest)
+    if match is None:
         has_commit = re.match(rf"{_SHA} ", rest)
-        return InvalidCommand(
-            "more", "PAIRS is no whole number above 0" if has_commit else _explain_missing_commit(rest)
-        )
-    pairs = int(match[2]) if match[2] else DEFAULT_PAIRS
+        problem = "PAIRS is no whole number above 0" if has_commit else _explain_missing_commit(rest)
+        return InvalidCommand("more", problem)
+    sha, pairs_text = match.groups()
+    pairs = int(pairs_text) if pairs_text else DEFAULT_PAIRS
     if pairs > MAX_PAIRS:
         return InvalidCommand("more", f"PAIRS is above {MAX_PAIRS}, the largest number that a command may request")
-    return MoreCommand(match[1], pairs)
+    return MoreCommand(sha, pairs)
 
 
 def _parse_bisect(rest: str) -> BisectCommand | InvalidCommand:
-    if not (match := _BISECT.fullmatch(rest)):
+    """Parse ``GOOD..BAD [WORKLOAD]``."""
+    match = _BISECT.fullmatch(rest)
+    if match is None:
         has_range = re.match(rf"{_SHA}\.\.{_SHA} ", rest)
         return InvalidCommand(
             "bisect",
@@ -182,22 +191,26 @@ def _parse_bisect(rest: str) -> BisectCommand | InvalidCommand:
             else "GOOD..BAD must be two commits of 40 lower-case hexadecimal digits with two dots between them. Branch "
             "names and short hashes are not accepted, because the commit that they name can change",
         )
-    if match[1] == match[2]:
+    good, bad, workload = match.groups()
+    if good == bad:
         return InvalidCommand("bisect", "GOOD and BAD are the same commit")
-    return BisectCommand(match[1], match[2], match[3] or "")
+    return BisectCommand(good, bad, workload or "")
 
 
 def _parse_expect(rest: str) -> ExpectCommand | InvalidCommand:
+    """Parse ``pattern@axis@workload: reason``."""
     try:
         rule = parse_expectation(rest)
     except ExpectationError as error:
         return InvalidCommand("expect", error.problem)
-    return _check_reason_length("expect", rule.reason) or ExpectCommand(rest)
+    return _refuse_long_reason("expect", rule.reason) or ExpectCommand(rest)
 
 
 def _parse_accept(rest: str) -> AcceptCommand | InvalidCommand:
+    """Parse ``SHA: reason``."""
     if match := _ACCEPT.fullmatch(rest):
-        return _check_reason_length("accept", match[2]) or AcceptCommand(match[1], match[2])
+        sha, reason = match.groups()
+        return _refuse_long_reason("accept", reason) or AcceptCommand(sha, reason)
     has_commit = re.match(_SHA, rest)
     return InvalidCommand("accept", "the reason is missing" if has_commit else _explain_missing_commit(rest))
 
@@ -211,7 +224,8 @@ _PARSERS = {
 }
 
 
-def _check_reason_length(verb: Verb, reason: str) -> InvalidCommand | None:
+def _refuse_long_reason(verb: Verb, reason: str) -> InvalidCommand | None:
+    """Return the fault of a command whose reason is too long; None if it is short enough."""
     if len(reason) <= MAX_REASON_CHARACTERS:
         return None
     return InvalidCommand(verb, f"the reason has more than {MAX_REASON_CHARACTERS} characters")

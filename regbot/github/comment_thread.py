@@ -28,12 +28,15 @@ class CommentThread:
     def __init__(self, forge: Forge, number: int) -> None:
         self.forge, self.number = forge, number
         self.is_complete = True
-        """Whether the first read found all comments."""
+        """Whether all comments were read; also true before the first read."""
         self._comments: dict[int, Comment] | None = None
         self._roles: dict[str, Role] = {}
 
     def read(self) -> list[Comment]:
-        """Return the comments as they are now, oldest first."""
+        """Return the comments as they are now, oldest first.
+
+        The first read is limited to ``MAX_PAGES``. Later reads add the comments that were written or edited since.
+        """
         if self._comments is None:
             comments, self.is_complete = self.forge.recent_comments(self.number, MAX_PAGES)
             self._comments = {comment.id: comment for comment in comments}
@@ -41,7 +44,7 @@ class CommentThread:
             newest = max(comment.updated for comment in self._comments.values())
             changed = self.forge.changed_comments(self.number, newest - LISTING_DELAY)
             self._comments |= {comment.id: comment for comment in changed}
-        else:
+        else:  # no comment is known, so there is no time from which on to look for changes
             self._comments = {comment.id: comment for comment in self.forge.comments(self.number)}
         return self.known
 
@@ -67,8 +70,10 @@ class CommentThread:
             self._comments.pop(id, None)
 
     def role(self, login: str) -> Role | None:
-        """Return the present role of an author; None after the roles of ``MAX_AUTHORS`` other authors were requested.
-        The role of each author is requested only once."""
+        """Return the present role of an author. The role of each author is requested only once.
+
+        Return None for an author whose role was not requested, because those of ``MAX_AUTHORS`` others were.
+        """
         if login not in self._roles:
             if len(self._roles) >= MAX_AUTHORS:
                 return None

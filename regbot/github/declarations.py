@@ -24,44 +24,45 @@ MEMBERS = ("OWNER", "MEMBER", "COLLABORATOR")
 
 @dataclass(frozen=True)
 class ReviewAcceptance:
-    """Acceptance of a REVIEW verdict on a commit. It also holds for a merge group that contains only this pull request.
-
-    ``login``: account of the person who accepted. The role of this person has been checked.
-    """
+    """Acceptance of a REVIEW verdict on a commit, and on a merge group that contains only this pull request."""
 
     login: str
+    """Account of the person who accepted. The role of this person has been checked."""
     reason: str
 
 
 @dataclass(frozen=True)
 class Declarations:
-    """Valid declarations: unedited comments by people with the required role.
-
-    The reason of each rule begins with the author and the time of the comment. A rule also applies to later pushes, so
-    readers have to see the author and the time even if a report cuts off a long reason.
-    """
+    """Valid declarations: unedited comments by people with the required role."""
 
     rules: Sequence[Expectation] = ()
+    """Expected sharding changes. The reason of each rule begins with the author and the time of the comment. A rule
+    also applies to later pushes, so readers have to see these even if a report cuts off a long reason."""
     acceptance: ReviewAcceptance | None = None
+    """Acceptance of the judged commit; None if nobody accepted it."""
     warnings: Sequence[str] = ()
+    """Which comments or authors were left out."""
 
 
 def read_declarations(thread: CommentThread, sha: str) -> Declarations:
     """Read the declarations of a pull request, and the acceptance of the commit ``sha``. Raises ForgeError."""
     candidates: list[tuple[Comment, ExpectCommand | AcceptCommand]] = []
     for comment in thread.read_once():
-        if comment.bot or comment.updated != comment.created:
+        is_edited = comment.updated != comment.created
+        if comment.bot or is_edited:
             continue
         command = parse_command(comment.body)
         if isinstance(command, ExpectCommand) or (isinstance(command, AcceptCommand) and command.sha == sha):
             candidates.append((comment, command))
-    by_priority = sorted(candidates, key=lambda pair: (pair[0].association in MEMBERS, pair[0].id), reverse=True)
-    for comment, _ in by_priority:
-        thread.role(comment.author)  # only the first authors in this order get a role
-    rules: dict[Expectation, None] = {}
+    comments = [comment for comment, _ in candidates]
+    # Only the first authors in this order get a role: members first, then the authors of newer comments.
+    for comment in sorted(comments, key=lambda comment: (comment.association in MEMBERS, comment.id), reverse=True):
+        thread.role(comment.author)
+    rules: dict[Expectation, None] = {}  # without duplicates, in order
     acceptance = None
     for comment, command in candidates:
-        if not has_role(thread.role(comment.author) or "none", get_required_role(command)):
+        role = thread.role(comment.author) or "none"
+        if not has_role(role, get_required_role(command)):
             continue
         if isinstance(command, ExpectCommand):
             rule = parse_expectation(command.rule)
@@ -69,11 +70,14 @@ def read_declarations(thread: CommentThread, sha: str) -> Declarations:
             rules[replace(rule, reason=f"{origin}: {rule.reason}")] = None
         else:
             acceptance = ReviewAcceptance(comment.author, command.reason)
-    return Declarations(list(rules), acceptance, _list_left_out(thread, [comment for comment, _ in candidates]))
+    return Declarations(list(rules), acceptance, _list_left_out(thread, comments))
 
 
 def _list_left_out(thread: CommentThread, comments: Sequence[Comment]) -> list[str]:
-    """Return a warning if comments were not read, and a warning if roles of authors were not requested."""
+    """Return a warning if comments were not read, and a warning if the role of an author was not requested.
+
+    ``comments`` are the comments with a declaration.
+    """
     warnings = []
     if not thread.is_complete:
         warnings.append(

@@ -20,44 +20,54 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PullEvent:
-    """An event of a pull request. ``label``: the label that was added or removed; '' if the event is about something
-    else."""
+    """An event of a pull request."""
 
     action: str
+    """What happened, in GitHub's words, such as "synchronize" for a push."""
     number: int
     head_sha: str
     label: str
+    """The label that was added or removed; '' if the event is about something else."""
     labels: tuple[str, ...]
     """All labels of the pull request at the time of the event."""
     sender: str
+    """Account that caused the event."""
     updated: datetime
-    """Time of the last change to the pull request. Two label events have different times. A repeated event has the same
-    time as the first event."""
+    """Time of the last change to the pull request. Two label events have different times. If GitHub sends an event
+    twice, both have the same time."""
     base_changed: bool
     """Whether the event changed the base branch."""
 
 
 @dataclass(frozen=True)
 class CommentEvent:
-    """A comment event. ``comment``: id of the comment. ``pull``: whether the comment is on a pull request; otherwise it
-    is on an issue."""
+    """An event of a comment."""
 
     action: str
+    """What happened, in GitHub's words, such as "created"."""
     number: int
+    """Number of the pull request or issue."""
     pull: bool
+    """Whether the comment is on a pull request; otherwise it is on an issue."""
     comment: int
+    """Id of the comment."""
     body: str
     author: str
+    """'' if the account was deleted."""
     bot: bool
+    """Whether the author is an app."""
 
 
 @dataclass(frozen=True)
 class CheckEvent:
-    """An event of the check run with the id ``check``. ``sender``: account that caused the event."""
+    """An event of a check run."""
 
     action: str
+    """What happened, in GitHub's words, such as "rerequested"."""
     check: int
+    """Id of the check run."""
     sender: str
+    """Account that caused the event."""
 
 
 def read_pull_event(file: Path, repository: str) -> PullEvent:
@@ -107,8 +117,8 @@ def check_event_repository(file: Path, repository: str) -> None:
 class _Event:
     """The JSON document in an event file. Its methods check that a field exists and has the expected type.
 
-    A field is named by its keys with dots between them, such as "pull_request.number". ``allow_schedule``: also accept
-    the event of a scheduled job, which names no repository.
+    A field is named by its keys with dots between them, such as "pull_request.number". With ``allow_schedule``, the
+    event of a scheduled job is accepted too. Such an event names no repository.
     """
 
     def __init__(self, file: Path, repository: str, allow_schedule: bool = False) -> None:
@@ -130,7 +140,7 @@ class _Event:
     def take(self, path: str, kind: type[T]) -> T:
         """Return the value of a field. Raises UserError if the field is missing or is not of the type ``kind``."""
         value = self._find_value(path)
-        if not isinstance(value, kind) or isinstance(value, bool):
+        if not isinstance(value, kind) or isinstance(value, bool):  # in Python, a bool is an int
             fault = "is missing" if value is None else f"is no {_TYPE_NAMES[kind]}"
             raise UserError(f"{self._file}: {path} {fault}", _ADVICE)
         return value
@@ -151,13 +161,14 @@ class _Event:
             raise UserError(f"{self._file}: {path} is no time", _ADVICE) from None
 
     def take_names(self, path: str) -> list[str]:
-        """Return the ``name`` of every item in the list at ``path``."""
-        items = [item.get("name") if isinstance(item, dict) else None for item in self.take(path, list)]
-        if not all(isinstance(item, str) for item in items):
+        """Return the ``name`` of every item in the list at ``path``. Raises UserError if an item has none."""
+        names = [item.get("name") if isinstance(item, dict) else None for item in self.take(path, list)]
+        if not all(isinstance(name, str) for name in names):
             raise UserError(f"{self._file}: {path} is no list of objects with a name", _ADVICE)
-        return [str(item) for item in items]
+        return [str(name) for name in names]
 
     def _find_value(self, path: str) -> Any:
+        """Return the value of a field; None if the field is missing or null."""
         value = self._document
         for key in path.split("."):
             value = value.get(key) if isinstance(value, dict) else None

@@ -63,21 +63,30 @@ def handle_comment(forge: Forge, event: CommentEvent, settings: GitHub) -> GateO
     reaction = THUMB if isinstance(command, ExpectCommand | AcceptCommand) else EYES
     if not isinstance(result, CommandRefusal):
         return _react(forge, comment, result, reaction)
+    # An event that arrives twice may be refused because the first one has started the workflow.
     if result.fault is None and has_command_started(forge, request, command):
         return _react(forge, comment, GateOutcome("nothing", "this comment was handled before"), reaction)
-    command_name = f"/regbot {type(command).__name__.removesuffix('Command').lower()}"
-    if isinstance(command, InvalidCommand):
-        command_name = f"/regbot {command.verb or ''}".rstrip()
-    outcome = GateOutcome("refused", f"{command_name} of {request.login} was refused")
-    if has_role(request.role, REPLY_ROLE):
-        body = write_refusal(request.login, command_name, result)
-        is_new_reply = reply_once(forge, request.number, f"comment:{comment.id}", body, settings.bot)
-        if result.fault is not None:
-            raise result.fault
+    command_name = _name_command(command)
+    if not has_role(request.role, REPLY_ROLE):
+        outcome = GateOutcome("refused", f"{command_name} of {request.login} was refused")
+        return _react(forge, comment, outcome, CONFUSED)
+    body = write_refusal(request.login, command_name, result)
+    is_new_reply = reply_once(forge, request.number, f"comment:{comment.id}", body, settings.bot)
+    if result.fault is not None:
+        raise result.fault
+    if is_new_reply:
+        outcome = GateOutcome("refused", f"{command_name} of {request.login} was refused and answered")
+    else:
         outcome = GateOutcome("nothing", "this comment was answered before")
-        if is_new_reply:
-            outcome = GateOutcome("refused", f"{command_name} of {request.login} was refused and answered")
     return _react(forge, comment, outcome, CONFUSED)
+
+
+def _name_command(command: Command | InvalidCommand) -> str:
+    """Return the name of a command, such as ``/regbot run``; ``/regbot`` if the verb is unknown."""
+    if isinstance(command, InvalidCommand):
+        return f"/regbot {command.verb}" if command.verb is not None else "/regbot"
+    verb = type(command).__name__.removesuffix("Command").lower()  # "run" for RunCommand
+    return f"/regbot {verb}"
 
 
 def handle_pull(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome:
@@ -96,10 +105,12 @@ def handle_pull(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome
         return GateOutcome("nothing", f"nothing is done when a pull request is {event.action}")
     pull = forge.pull(event.number)
     # A run label from before the push is removed. A run label that was set after the push approves the pushed commit.
+    is_push = event.action == "synchronize"
     was_set_before_push = any(_is_same_label(label, settings.run_label) for label in event.labels)
-    for label in pull.labels:
-        if event.action == "synchronize" and was_set_before_push and _is_same_label(label, settings.run_label):
-            forge.remove_label(event.number, label)
+    if is_push and was_set_before_push:
+        for label in pull.labels:
+            if _is_same_label(label, settings.run_label):
+                forge.remove_label(event.number, label)
     mark_stale(forge, event.number, settings.bot, pull.head_sha)
     return GateOutcome(
         "stale", f"#{event.number} has the head {pull.head_sha}; results of other heads are marked stale"
@@ -125,13 +136,14 @@ def _handle_base_change(forge: Forge, event: PullEvent, settings: GitHub) -> Gat
 
 
 def _handle_label(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome:
-    """Start the measurement that the run label requests. If it is refused, remove the label and reply with the
-    reason."""
+    """Start the measurement that the run label requests. If the request is refused, remove the label and reply with
+    the reason."""
     nonce = compute_nonce(forge.repository, event.number, "label", event.head_sha, event.sender, event.updated)
     request = CommandRequest(
         number=event.number, login=event.sender, role=forge.role(event.sender), nonce=nonce, since=event.updated
     )
     pull = forge.pull(event.number)
+    # GitHub's spelling of the run label; None if somebody has removed the label meanwhile.
     label = next((label for label in pull.labels if _is_same_label(label, settings.run_label)), None)
     result = _catch_refusal(lambda: _start_for_label(forge, request, pull, label, event.head_sha, settings))
     if not isinstance(result, CommandRefusal):
@@ -195,7 +207,7 @@ def _start_for_label(
 ) -> GateOutcome | CommandRefusal:
     """Start the measurement that a label approves, or return the reason for the refusal.
 
-    ``label``: the run label; None if it was removed. ``sha``: the head when the label was set. Only this commit is
+    ``label`` is the run label; None if it was removed. ``sha`` is the head when the label was set. Only this commit is
     approved.
     """
     command = RunCommand(pull.head_sha)
@@ -224,15 +236,18 @@ def _catch_refusal(execute: Callable[[], GateOutcome | CommandRefusal]) -> GateO
 
 
 def _refuse_edited(comment: Comment, command: Command | InvalidCommand) -> CommandRefusal | None:
-    """Return the refusal of a command whose comment was edited; None if the comment was not edited."""
+    """Return the refusal of a command whose comment was edited; None if the comment was not edited.
+
+    ``command`` comes from the event, and ``comment`` is the comment as it is now.
+    """
     if comment.created == comment.updated and parse_command(comment.body) == command:
         return None
     return CommandRefusal(("The comment was edited, and regbot ignores edited comments. Write a new comment.",))
 
 
 def _has_reacted(forge: Forge, comment: Comment, settings: GitHub) -> bool:
-    """Return whether a comment has a reaction of regbot. The reaction is the last step, so a comment with a reaction is
-    handled completely.
+    """Return whether a comment has a reaction of regbot. The gate reacts last, so a comment with a reaction is handled
+    completely.
 
     The result is False if the job's token may not read reactions. In that case the titles of runs and the existing
     replies still prevent most repeated effects.

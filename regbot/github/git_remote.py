@@ -18,6 +18,8 @@ from regbot.github.transport import AwayError, ForgeError
 
 DELAYS_S = (2.0, 8.0, 30.0, 60.0)
 """Seconds to wait before each repeated attempt, after a missing answer or a server error."""
+_DELAYS_AFTER_ATTEMPT_S = (*DELAYS_S, None)
+"""Seconds to wait after each failed attempt; None after the last attempt."""
 
 _REFUSED = re.compile(
     r"Authentication failed|could not read (Username|Password)|returned error: 40[0134]|[Nn]ot found|not our ref|denied"
@@ -62,12 +64,14 @@ class Remote:
     def tips(self, *branches: str) -> dict[str, str]:
         """Return the newest commits of ``branches``, by branch name. Branches that do not exist are left out. Raises
         ForgeError."""
-        out = self._run_until_success(
-            "ls-remote", "--quiet", self.url, *(BRANCH_PREFIX + branch for branch in branches)
-        ).out
-        lines = (line.split("\t", 1) for line in out.splitlines())
-        commits = {name.removeprefix(BRANCH_PREFIX): commit for commit, name in lines}
-        return {name: commits[name] for name in branches if name in commits}
+        refs = [BRANCH_PREFIX + branch for branch in branches]
+        answer = self._run_until_success("ls-remote", "--quiet", self.url, *refs)
+        commits = {}
+        for line in answer.out.splitlines():
+            commit, ref = line.split("\t", 1)
+            commits[ref.removeprefix(BRANCH_PREFIX)] = commit
+        # git also lists refs that only end with the given names.
+        return {branch: commits[branch] for branch in branches if branch in commits}
 
     def fetch(self, *commits: str) -> None:
         """Fetch ``commits`` with their history, without creating a ref. Raises ForgeError."""
@@ -82,17 +86,19 @@ class Remote:
         """Move ``branch`` from the commit ``expected`` to ``commit``. Return False if somebody else has moved the
         branch.
 
-        ``expected``: None if the branch must not exist yet. Raises ForgeError.
+        ``expected`` is None if the branch must not exist yet. Raises ForgeError.
         """
         ref = BRANCH_PREFIX + branch
-        arguments = ("push", "--porcelain", "--no-verify", f"--force-with-lease={ref}:{expected or ''}")
-        for delay_s in (*DELAYS_S, None):
-            answer = self._run_git(*arguments, self.url, f"{commit}:{ref}")
+        # With this option, GitHub moves the branch only if it is at ``expected``, or does not exist if that is empty.
+        lease = f"--force-with-lease={ref}:{expected or ''}"
+        for delay_s in _DELAYS_AFTER_ATTEMPT_S:
+            answer = self._run_git("push", "--porcelain", "--no-verify", lease, self.url, f"{commit}:{ref}")
             tip = self.tips(branch).get(branch)
             if tip == commit:
                 return True
             if tip != expected:
                 return False
+            # The branch is still at ``expected``, so the push failed for another reason than a moved branch.
             rejected = _REJECTED.search(answer.out)
             if rejected is not None and rejected[1] not in _MOVED_REASONS:
                 raise ForgeError(f"GitHub does not take a push to {branch}: {self._hide_token(rejected[1])}")
@@ -105,7 +111,7 @@ class Remote:
 
     def _run_until_success(self, *arguments: str) -> GitResult:
         """Run git until it succeeds. Raises ForgeError if GitHub refuses the request or all attempts fail."""
-        for delay_s in (*DELAYS_S, None):
+        for delay_s in _DELAYS_AFTER_ATTEMPT_S:
             answer = self._run_git(*arguments)
             if answer.code == 0:
                 return answer
@@ -116,6 +122,7 @@ class Remote:
         raise AwayError(self._describe_failure(arguments[0], answer))
 
     def _run_git(self, *arguments: str) -> GitResult:
+        """Run git once. Raises ForgeError if git cannot be started or takes too long."""
         try:
             return try_git(
                 self.repo, *arguments, settings=_SETTINGS, env=self._build_environment(), timeout_s=TRANSFER_TIMEOUT_S

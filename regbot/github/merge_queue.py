@@ -21,6 +21,8 @@ from regbot.github.types import Conclusion, NewCheck
 from regbot.github.workflow_start import MEASURE, Measurement, compute_nonce, request_measurement
 from regbot.report.markdown import Words, code, sentence
 
+GROUP_NUMBER = 0
+"""Stands for the number of a pull request where a merge group is meant."""
 LOGIN = "merge queue"
 """Stands in the check run instead of the account that requested the measurement."""
 
@@ -44,7 +46,7 @@ def handle_group(forge: Forge, run_id: int, settings: GitHub) -> GateOutcome:
         reason: Words = (f"The merge group of #{group.last_pull} changes ", *files.describe(), ".")
         return _block_group(forge, group, nonce, reason, settings)
     measurement = Measurement(
-        number=0,
+        number=GROUP_NUMBER,
         sha=group.sha,
         base=change.merge_base,
         branch=forge.default_branch(),
@@ -53,10 +55,11 @@ def handle_group(forge: Forge, run_id: int, settings: GitHub) -> GateOutcome:
         since=run.started,
         bot=settings.bot,
     )
-    started = request_measurement(forge, measurement, lambda: _find_obstacle(forge, group))
-    if isinstance(started, CommandRefusal):
-        return GateOutcome("refused", str(sentence(started.reason)))
-    if not started:
+    result = request_measurement(forge, measurement, lambda: _find_obstacle(forge, group))
+    if isinstance(result, CommandRefusal):
+        return GateOutcome("refused", str(sentence(result.reason)))
+    is_started_now = result
+    if not is_started_now:
         return GateOutcome("nothing", "this measurement was started before")
     return GateOutcome("started", f"{MEASURE} was started on the merge group {group.sha} of #{group.last_pull}")
 
@@ -86,10 +89,10 @@ def _is_measured_single_pull(forge: Forge, group: MergeGroup, bot: str) -> bool:
 def _block_group(forge: Forge, group: MergeGroup, nonce: str, reason: Words, settings: GitHub) -> GateOutcome:
     """Create the completed check run of a merge group that is not measured, unless the check run exists.
 
-    ``reason``: why the merge group is not measured. In shadow mode, the check run does not block.
+    ``reason`` says why the merge group is not measured. In shadow mode, the check run does not block.
     """
     outcome = GateOutcome("refused", str(sentence(reason)))
-    if checks.find(forge, group.sha, 0, settings.bot).runs:
+    if checks.find(forge, group.sha, GROUP_NUMBER, settings.bot).runs:
         return GateOutcome("nothing", "the check run of this merge group exists")
     line = format_command(RunCommand(forge.pull(group.last_pull).head_sha, protected=True))
     advice = (
@@ -101,7 +104,7 @@ def _block_group(forge: Forge, group: MergeGroup, nonce: str, reason: Words, set
     check = NewCheck(
         name=checks.NAME,
         sha=group.sha,
-        external_id=checks.format_external_id(0, group.sha, nonce),
+        external_id=checks.format_external_id(GROUP_NUMBER, group.sha, nonce),
         status="completed",
         conclusion=conclusion,
         title="Not measured: the merge group changes protected files",

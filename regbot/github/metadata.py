@@ -13,7 +13,7 @@ from pathlib import Path
 from regbot.checkout.git import try_git
 from regbot.errors import UserError
 from regbot.github import checks
-from regbot.github.client import Forge, RefusedError
+from regbot.github.client import NOT_FOUND, Forge, RefusedError
 from regbot.github.events import MAX_EVENT_BYTES
 from regbot.github.stamped_text import Tier
 from regbot.github.types import Pull, WorkflowJob, WorkflowRun
@@ -34,41 +34,43 @@ _QUEUE_BRANCH = re.compile(r"gh-readonly-queue/(?P<target>.+)/pr-(?P<last>[1-9][
 
 @dataclass(frozen=True)
 class MergeGroup:
-    """A merge group of GitHub's merge queue.
-
-    ``branch``: name of the merge group's own branch. ``sha``: newest commit of this branch. ``target``: branch that the
-    queue merges into. ``base``: commit that the merge group is based on. It is the newest commit of ``target`` or of
-    the previous merge group in the queue. ``last_pull``: number of the last pull request in the merge group.
-    """
+    """A merge group of GitHub's merge queue."""
 
     branch: str
+    """Name of the merge group's own branch."""
     sha: str
+    """Newest commit of ``branch``."""
     target: str
+    """Branch that the queue merges into."""
     base: str
+    """Commit that the merge group is based on: the newest commit of ``target`` or of the previous merge group in the
+    queue."""
     last_pull: int
+    """Number of the last pull request in the merge group."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a workflow run measured: the commit ``sha`` of the pull request ``number``. A merge group has the number
-    0."""
+    """What a workflow run measured: one commit of a pull request, or a merge group."""
 
     run: WorkflowRun
     tier: Tier
     sha: str
+    """The measured commit."""
     number: int
+    """Number of the pull request; 0 for a merge group."""
     comment_number: int
     """Pull request whose comments may declare changes. For a merge group, it is the last pull request of the group."""
     target_branch: str
     """Branch that the change merges into."""
     base_tips: Sequence[str]
-    """Commits or branches. The base commit is the merge base of ``sha`` and one of them."""
+    """Commits or branches. The base commit is the merge base of ``sha`` and one of these."""
     nonce: str = checks.STATIC_NONCE
     """Nonce of the measurement; ``checks.STATIC_NONCE`` for a static result."""
     measured_base: str = ""
     """Base commit in the title of a measurement; '' for a static result, and for a title without a base commit."""
     group_head: str = ""
-    """Present head of the last pull request of a merge group."""
+    """Present head of the last pull request of a merge group; '' for a pull request."""
     has_other_pulls: bool = False
     """Whether a merge group contains, or may contain, more than its last pull request."""
     jobs: Sequence[WorkflowJob] = ()
@@ -85,9 +87,8 @@ class Subject:
         """Upper limit for the duration of the measuring job, in seconds.
 
         It is the duration of the longest job. For a job that was executed several times, the newest execution counts.
-        If no jobs are known, the limit is the duration of the whole run, including the wait for a machine. The duration
-        of the run is not used otherwise: if somebody runs only the posting job again, GitHub moves the start of the
-        run.
+        If no jobs are known, the limit is the duration of the whole run, including the wait for a machine. This is only
+        the second choice: if somebody runs the posting job again, GitHub moves the start of the run.
         """
         newest_jobs = {job.name: job for job in sorted(self.jobs, key=lambda job: job.started)}
         run_s = (self.run.updated - self.run.started).total_seconds()
@@ -116,7 +117,8 @@ def read_run_id(file: Path, own_id: int = 0) -> int:
         event = parse_json(read_capped(file, MAX_EVENT_BYTES), str(file))
     except RecordError as error:
         raise UserError(str(error)) from error
-    event = event if isinstance(event, dict) else {}
+    if not isinstance(event, dict):
+        event = {}
     run, inputs = event.get("workflow_run"), event.get("inputs")
     run_id = None
     if isinstance(run, dict):
@@ -133,8 +135,8 @@ def read_run_id(file: Path, own_id: int = 0) -> int:
 def identify_subjects(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> list[Subject] | IgnoredRun:
     """Return what a run measured, or why its result is not posted.
 
-    ``bot``: login of regbot's app. ``repo``: a checkout of the default branch with its history. Raises ForgeError,
-    CheckoutError.
+    ``bot`` is the login of regbot's app. ``repo`` is a checkout of the default branch with its history. Raises
+    ForgeError, CheckoutError.
     """
     if run.repository.casefold() != forge.repository.casefold():
         return IgnoredRun(f"run {run.id} is of another repository")
@@ -164,17 +166,20 @@ def _identify_static(forge: Forge, run: WorkflowRun) -> list[Subject] | IgnoredR
             f"{len(pulls)} open pull requests come from the branch of run {run.id}, and its title names none of them: "
             "update regbot-static.yml on that branch"
         )
-    if run.conclusion == "cancelled" and all(pull.head_sha != run.head_sha for pull in pulls):
+    is_of_old_head = all(pull.head_sha != run.head_sha for pull in pulls)
+    if run.conclusion == "cancelled" and is_of_old_head:
         return IgnoredRun(f"run {run.id} was cancelled for a newer head and has no result")
-    subjects = [_build_subject(run, "static", pull, run.head_sha, checks.STATIC_NONCE) for pull in pulls]
-    return subjects or IgnoredRun(f"no open pull request comes from the branch of run {run.id} any more")
+    if not pulls:
+        return IgnoredRun(f"no open pull request comes from the branch of run {run.id} any more")
+    return [_build_subject(run, "static", pull, run.head_sha, checks.STATIC_NONCE) for pull in pulls]
 
 
 def _find_pulls(forge: Forge, run: WorkflowRun) -> list[Pull]:
     """Return the open pull requests that the run may have traced.
 
-    If the title of the run names a pull request, it is this pull request, provided that its head is the branch of the
-    run. Runs of older workflows have no such title. For them, all open pull requests from the branch are returned.
+    The title of a run names the pull request. It counts only if the head of that pull request is the branch of the run.
+    The titles of older workflows name no pull request. For their runs, all open pull requests from the branch are
+    returned.
     """
     if not run.head_repository:
         return []
@@ -184,7 +189,7 @@ def _find_pulls(forge: Forge, run: WorkflowRun) -> list[Pull]:
     try:
         pull = forge.pull(int(match["pr"]))
     except RefusedError as error:
-        if error.status != 404:
+        if error.status != NOT_FOUND:
             raise
         return []
     comes_from_branch = (pull.head_repository, pull.head_ref) == (run.head_repository, run.head_branch)
@@ -199,9 +204,16 @@ def find_group(forge: Forge, run: WorkflowRun) -> MergeGroup | None:
     """
     match = _QUEUE_BRANCH.fullmatch(run.head_branch)
     is_own = run.head_repository.casefold() == run.repository.casefold() == forge.repository.casefold()
-    if match is None or not is_own or (run.path, run.event) != (STATIC, "merge_group"):
+    is_trace_of_group = run.path == STATIC and run.event == "merge_group"
+    if match is None or not is_own or not is_trace_of_group:
         return None
-    return MergeGroup(run.head_branch, run.head_sha, match["target"], match["base"], int(match["last"]))
+    return MergeGroup(
+        branch=run.head_branch,
+        sha=run.head_sha,
+        target=match["target"],
+        base=match["base"],
+        last_pull=int(match["last"]),
+    )
 
 
 def has_other_pulls(forge: Forge, group: MergeGroup) -> bool:
@@ -211,7 +223,8 @@ def has_other_pulls(forge: Forge, group: MergeGroup) -> bool:
     first parent of its commit is therefore its base. A queue that rebases adds all commits of a pull request. One pull
     request with several commits then looks like several pull requests, and the result is True.
     """
-    return forge.parents(group.sha)[:1] != [group.base]
+    first_parent = next(iter(forge.parents(group.sha)), None)
+    return first_parent != group.base
 
 
 def _identify_measured(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> list[Subject] | IgnoredRun:
@@ -235,7 +248,9 @@ def _identify_measured(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> 
     if number:
         subject = _build_subject(run, "measured", forge.pull(number), sha, nonce)
         return [replace(subject, measured_base=base, jobs=forge.jobs(run.id))]
-    groups = (find_group(forge, traced) for traced in forge.group_runs(STATIC.removeprefix(FOLDER), sha))
+    # The branch of a merge group is known only from the run of regbot-static that traced it.
+    tracing_runs = forge.group_runs(STATIC.removeprefix(FOLDER), sha)
+    groups = (find_group(forge, tracing_run) for tracing_run in tracing_runs)
     group = next((group for group in groups if group is not None), None)
     if group is None:
         return IgnoredRun(f"run {run.id} measured {short_commit(sha)}, which is no merge group of the merge queue")
@@ -244,6 +259,10 @@ def _identify_measured(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> 
 
 
 def _build_subject(run: WorkflowRun, tier: Tier, pull: Pull, sha: str, nonce: str) -> Subject:
+    """Return the subject for the commit ``sha`` of a pull request.
+
+    The base branch may have moved since the run, so the recorded commit of the branch and its present commit count.
+    """
     return Subject(
         run=run,
         tier=tier,
@@ -257,6 +276,7 @@ def _build_subject(run: WorkflowRun, tier: Tier, pull: Pull, sha: str, nonce: st
 
 
 def _build_group_subject(forge: Forge, run: WorkflowRun, tier: Tier, group: MergeGroup) -> Subject:
+    """Return the subject for a merge group. People comment on its last pull request."""
     return Subject(
         run=run,
         tier=tier,

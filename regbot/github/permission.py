@@ -12,7 +12,7 @@ OTHER_BASE_ROLE: Role = "maintain"
 """Role required for a measurement against a base commit outside the default branch. The base commit can have its own
 regbot.toml with other thresholds."""
 REPLY_ROLE: Role = "triage"
-"""Role required to get a reply to a refused command. The bot does not reply to people with a weaker role."""
+"""Role required to get a reply to a refused command. regbot does not reply to people with a weaker role."""
 
 
 def get_required_role(command: Command) -> Role:
@@ -27,5 +27,5 @@ def get_required_role(command: Command) -> Role:
 
 
 def has_role(role: Role, required: Role) -> bool:
-    """Return whether ``role`` is at least ``required``."""
+    """Return whether ``role`` is at least ``required``. ``ROLES`` begins with the weakest role."""
     return ROLES.index(role) >= ROLES.index(required)

@@ -50,19 +50,20 @@ EXPIRED_NOTE = "The artifact of this run has expired, so the run was not judged 
 
 @dataclass(frozen=True)
 class PostedResult:
-    """The result of one run for one commit.
-
-    ``is_published``: whether the pull request shows this result; False if a stronger result exists. ``fault``:
-    traceback for the job's log if regbot failed on the run's artifact; else ''.
-    """
+    """The result of one run for one commit."""
 
     number: int
+    """Number of the pull request; 0 for a merge group."""
     sha: str
+    """The judged commit."""
     status: Status
     title: str
     text: str
+    """The report, as markdown."""
     is_published: bool
+    """Whether the pull request shows this result; False if a stronger result exists."""
     fault: str = ""
+    """Traceback for the job's log if regbot failed on the run's artifact; '' if it did not fail."""
 
 
 def post(
@@ -70,8 +71,8 @@ def post(
 ) -> list[PostedResult] | BisectionReply | IgnoredRun:
     """Judge and post the result of a run. A second call changes nothing.
 
-    ``repo``: a checkout of the default branch with its history. ``post_run_id``: the current run of regbot-post. Raises
-    ForgeError, ConfigError, CheckoutError.
+    ``repo`` is a checkout of the default branch with its history. ``post_run_id`` is the id of the current run of
+    regbot-post. Raises ForgeError, ConfigError, CheckoutError.
     """
     github = load_github_settings(repo)
     run = forge.run(run_id)
@@ -81,25 +82,27 @@ def post(
         run = forge.ended_run(run)  # the last job of the run starts regbot-post, shortly before the run ends
     poster = _Poster(forge, repo, github, post_run_id)
     cases = poster.find_cases(run)
-    return cases if isinstance(cases, IgnoredRun) else [_post_case(poster, case) for case in cases]
+    if isinstance(cases, IgnoredRun):
+        return cases
+    return [_post_case(poster, case) for case in cases]
 
 
 @dataclass(frozen=True)
 class _Case:
-    """One result to judge: the measured commit, the session in the run's artifact, and the allowed base commits.
-
-    ``bases``: merge bases of the measured commit with the base branch. There can be several, because the base branch
-    may have moved since the measurement. The session may use any of them as its base commit.
-    """
+    """One result to judge."""
 
     subject: Subject
+    """The measured commit, and its pull request or merge group."""
     artifact: Session | UnusableArtifact
+    """The session in the run's artifact, or why there is none."""
     bases: Sequence[str]
+    """Allowed base commits of the session: the merge bases of the measured commit with the base branch. There can be
+    several, because the base branch may have moved since the measurement."""
 
     @property
     def base(self) -> str:
-        """The base commit of the session if ``bases`` contains it. Otherwise the first commit of ``bases``; '' if
-        ``bases`` is empty."""
+        """The session's base commit if it is one of ``bases``. Otherwise the first commit of ``bases``; '' if ``bases``
+        is empty."""
         if isinstance(self.artifact, Session) and self.artifact.header.base.commit in self.bases:
             return self.artifact.header.base.commit
         return next(iter(self.bases), "")
@@ -107,15 +110,15 @@ class _Case:
 
 @dataclass(frozen=True)
 class _Poster:
-    """Finds and judges the results of workflow runs.
-
-    ``repo``: a checkout of the default branch with its history. ``post_run_id``: the current run of regbot-post.
-    """
+    """Finds and judges the results of workflow runs."""
 
     forge: Forge
     repo: Path
+    """A checkout of the default branch with its history."""
     github: GitHub
+    """The ``[github]`` settings of the default branch."""
     post_run_id: int
+    """Id of the current run of regbot-post."""
     threads: dict[int, CommentThread] = field(default_factory=dict)
     """Cache of ``get_thread``: comments of pull requests, by number."""
     merge_bases: dict[tuple[tuple[str, ...], str], list[str]] = field(default_factory=dict)
@@ -126,8 +129,8 @@ class _Poster:
         return self.threads.setdefault(number, CommentThread(self.forge, number))
 
     def find_bases(self, subject: Subject) -> list[str]:
-        """Return the merge bases of the measured commit with the base branch. GitHub is asked only once for each
-        commit."""
+        """Return the merge bases of the measured commit with the base branch. Each is requested from GitHub only
+        once."""
         key = (tuple(subject.base_tips), subject.sha)
         if key not in self.merge_bases:
             self.merge_bases[key] = find_merge_bases(self.forge, subject.base_tips, subject.sha)
@@ -136,7 +139,8 @@ class _Poster:
     def find_cases(self, run: WorkflowRun) -> list[_Case] | IgnoredRun:
         """Return the cases of a run, or why the result of the run is not posted.
 
-        If some cases have the base commit of the session, only these cases are returned.
+        A run can have several cases only if its title names no pull request. Then the cases whose allowed base commits
+        include that of the session are returned, or all cases if there are none.
         """
         subjects = identify_subjects(self.forge, run, self.github.bot, self.repo)
         if isinstance(subjects, IgnoredRun):
@@ -147,8 +151,8 @@ class _Poster:
         cases = [_Case(subject, artifact, self.find_bases(subject)) for subject in subjects]
         if not isinstance(artifact, Session):
             return cases
-        fitting = [case for case in cases if case.base == artifact.header.base.commit]
-        return fitting or cases
+        with_same_base = [case for case in cases if case.base == artifact.header.base.commit]
+        return with_same_base or cases
 
     def judge_case(self, case: _Case) -> Result:
         """Return the result of a case, judged with the declarations that are in the comments now. If the artifact has
@@ -194,20 +198,17 @@ class _Poster:
         """Return the verdict on the run of ``case`` from regbot's check run.
 
         The result is None if the check run contains no verdict on this run, or if the verdict was judged against a base
-        commit or base branch that is no longer allowed.
+        commit or base branch that is no longer allowed. INVALID is no verdict.
         """
         subject, run = case.subject, case.subject.run
         head_checks = checks.find(self.forge, subject.sha, subject.number, self.github.bot)
         for stamped_text in (head_checks.completed_text, head_checks.previous_text):
-            if (
-                stamped_text is None
-                or stamped_text.stamp.status == "INVALID"
-                or stamped_text.stamp.base not in case.bases
-                or stamped_text.stamp.target != subject.target_branch
-            ):
+            if stamped_text is None:
                 continue
             stamp = stamped_text.stamp
-            if (stamp.tier, stamp.run, stamp.attempt) == (subject.tier, run.id, run.attempt):
+            is_of_run = (stamp.tier, stamp.run, stamp.attempt) == (subject.tier, run.id, run.attempt)
+            has_valid_base = stamp.base in case.bases and stamp.target == subject.target_branch
+            if is_of_run and has_valid_base and stamp.status != "INVALID":
                 title = head_checks.title or f"{stamp.status}: see the summary"
                 return Result(
                     stamped_text=replace(stamped_text, void=None),
@@ -219,8 +220,11 @@ class _Poster:
         return None
 
     def judge_again(self, claim: Stamp) -> Result | None:
-        """Judge the run that the stamp ``claim`` in a comment names; None if the run has no result for the stamp's
-        commit. The comment's own text is not trusted, because somebody may have edited the comment."""
+        """Judge the run that the stamp ``claim`` in a comment names. The comment's own text is not trusted, because
+        somebody may have edited the comment.
+
+        Return None if the run does not exist, or has no result for the commit and pull request in the stamp.
+        """
         if not 0 < claim.run < MAX_RUN_ID:
             return None
         try:
@@ -237,7 +241,10 @@ class _Poster:
         cases = self.find_cases(run)
         if isinstance(cases, IgnoredRun):
             return None
-        return next((case for case in cases if (case.subject.number, case.subject.sha) == (number, sha)), None)
+        for case in cases:
+            if case.subject.number == number and case.subject.sha == sha:
+                return case
+        return None
 
 
 def _post_case(poster: _Poster, case: _Case) -> PostedResult:
@@ -284,13 +291,16 @@ def _read_session(forge: Forge, run: WorkflowRun) -> Session | UnusableArtifact:
 
 @dataclass(frozen=True)
 class _JudgedText:
-    """The verdict on a commit as texts to post: title, markdown text and annotations."""
+    """The verdict on a commit as texts to post."""
 
     status: Status
     title: str
+    """Title of the check run, as plain text."""
     text: str
+    """The report, as markdown."""
     annotations: Sequence[Annotation] = ()
     fault: str = ""
+    """Traceback for the job's log if regbot failed on the run's artifact; '' if it did not fail."""
 
 
 def _judge(
@@ -328,7 +338,10 @@ def _judge_by_base(
     *,
     declarations: Declarations,
 ) -> _JudgedText:
-    """Judge a session. Raises UnusableArtifact, ConfigError, CheckoutError or ForgeError if that is impossible."""
+    """Judge a session by the configuration of the commit ``base``. ``base`` is '' if there is no merge base.
+
+    Raises UnusableArtifact, ConfigError, CheckoutError or ForgeError if the session cannot be judged.
+    """
     if not base:
         raise UnusableArtifact("GitHub finds no merge base of the commit and its base branch")
     if subject.measured_base not in ("", base):
@@ -336,12 +349,15 @@ def _judge_by_base(
             f"the commit was measured against {short_commit(subject.measured_base)}, but its base is "
             f"{short_commit(base)}"
         )
-    loaded = load_base_config(repo, base, subject.target_branch if subject.tier == "static" else None)
+    target_branch = subject.target_branch if subject.tier == "static" else None
+    loaded = load_base_config(repo, base, target_branch)
     concern = _find_unconcerned(forge, subject, artifact_session, loaded.config, base, repo)
     session = build_trusted_session(artifact_session, loaded.config, subject, base, concern.unconcerned)
     traced_variants = [(run.workload, run.variant) for run in session.runs if run.tier == "static"]
     timed_variants = [(plan.entry, plan.variant) for plan in session.header.timed]
-    with store_at(repo, base, loaded.config.baselines.folder, None, [*traced_variants, *timed_variants]) as store:
+    baselines_folder = loaded.config.baselines.folder
+    variants = [*traced_variants, *timed_variants]
+    with store_at(repo, base, baselines_folder, override=None, workloads=variants) as store:
         session = replace_references(session, store)
     warnings = [*loaded.messages(), *concern.warnings, *declarations.warnings, *session.header.warnings]
     distinct_warnings = list(dict.fromkeys(warnings))
@@ -360,7 +376,7 @@ def _judge_by_base(
 def _find_unconcerned(
     forge: Forge, subject: Subject, session: Session, config: Config, base: str, repo: Path
 ) -> ConcernResult:
-    """Return the entries that the change does not concern (``regbot.check.concern``).
+    """Return the entries that need no runs, because the change cannot affect them (``regbot.check.concern``).
 
     These entries are computed from git's list of changed files and the stored references of ``base``. The artifact's
     own statement about these entries is not read. If every entry with ``paths`` has runs, the result is empty and
@@ -369,13 +385,14 @@ def _find_unconcerned(
     measured_entries = {run.workload for run in session.runs}
     is_timed = subject.tier == "measured"
     tasks = [task for task in plan(config) if is_timed or task.workload.adapter != "command"]
-    if not has_paths([task for task in tasks if task.entry not in measured_entries]):
+    unmeasured_tasks = [task for task in tasks if task.entry not in measured_entries]
+    if not has_paths(unmeasured_tasks):
         return ConcernResult([], [])
     evidence = list_evidence(config, tasks, is_timed)
-    variants = [(entry, needed.variant) for entry, group in evidence.items() for needed in group]
+    variants = [(entry, needed.variant) for entry, needed_variants in evidence.items() for needed in needed_variants]
     folder = config.baselines.folder
     with (
-        store_at(repo, base, folder, None, variants) as store,
+        store_at(repo, base, folder, override=None, workloads=variants) as store,
         fetched_trees(forge, base, subject.sha, checkout=repo) as trees,
     ):
         return find_unconcerned(ChangedTrees(trees, base, subject.sha, folder), tasks, evidence, store)

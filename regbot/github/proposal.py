@@ -1,6 +1,9 @@
 """Check a refresh proposal, and store its records. The node that measured wrote the proposal and is not trusted. This
 module runs in a job that has a token.
 
+A *night* is the report on one workload (``WorkloadRefresh``). A *fault* is a text about something that a refresh may
+not do.
+
 A proposal contains records and cannot name files: the path of each record in the store is computed from the record.
 This module checks that a proposal does only what a refresh may do:
 
@@ -10,14 +13,14 @@ This module checks that a proposal does only what a refresh may do:
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from regbot.baselines import BaselineError, Store
 from regbot.baselines.names import class_folder, ledger_path
 from regbot.baselines.store import record_digest
 from regbot.config import Config
 from regbot.errors import UserError
-from regbot.github.archive import read_only_member
+from regbot.github.archive import read_single_file
 from regbot.judge.interim import thresholds_from
 from regbot.records.baseline import Anchor, AnchorComparison, Baseline
 from regbot.records.files import MAX_RECORD_BYTES, RecordError, parse_record
@@ -46,13 +49,13 @@ Key = tuple[str, str]
 def unpack_proposal(archive: bytes, origin: str) -> bytes:
     """Return the bytes of the proposal in the zip ``archive`` of an artifact. Raises UserError."""
     try:
-        return read_only_member(archive, MEMBER, MAX_RECORD_BYTES, origin)
+        return read_single_file(archive, MEMBER, MAX_RECORD_BYTES, origin)
     except RecordError as error:
         raise UserError(str(error)) from error
 
 
 def read_proposal(data: bytes, origin: str) -> Proposal:
-    """Return ``data`` as a proposal; ``origin`` names it in errors. Raises UserError."""
+    """Parse the JSON text of a proposal. Error messages call the text ``origin``. Raises UserError."""
     if len(data) > MAX_RECORD_BYTES:
         raise UserError(f"{origin}: {len(data):,} bytes, more than the {MAX_RECORD_BYTES:,} of any proposal")
     try:
@@ -64,7 +67,7 @@ def read_proposal(data: bytes, origin: str) -> Proposal:
 def check_proposal(proposal: Proposal, store: Store, tree_of: TreeOf, config: Config) -> None:
     """Check that a proposal does only what a refresh may do. Raises UserError.
 
-    ``store``, ``config``: the store and the configuration at the measured commit.
+    ``store`` and ``config`` are those of the measured commit.
     """
     try:
         faults = list(_NightCheck(proposal, store, tree_of, config).faults())
@@ -86,11 +89,13 @@ def store_proposal(proposal: Proposal, store: Store) -> None:
             (night.name, night.variant) for night in proposal.refreshed.workloads if night.accepted is not None
         }
         main_sessions = _select_main_sessions(proposal)
-        remove_withheld_copies(store, [session for session in main_sessions if _get_key(session) in accepted_keys])
+        accepted_sessions = [session for session in main_sessions if _get_key(session) in accepted_keys]
+        remove_withheld_copies(store, accepted_sessions)
         store.add(proposal.sessions, {record_digest(ledger): ledger for ledger in proposal.ledgers})
         for anchor in proposal.anchors:
             stored = store.anchor(anchor.workload, anchor.variant, anchor.node_class)
-            if stored is None or (anchor.previous is not None and stored.commit != anchor.commit):
+            is_moved = anchor.previous is not None  # otherwise the proposal has a first anchor
+            if stored is None or (is_moved and stored.commit != anchor.commit):
                 store.move_anchor(anchor)
     except BaselineError as error:
         raise UserError(f"the proposal cannot be stored: {error}") from error
@@ -102,36 +107,38 @@ def _select_main_sessions(proposal: Proposal) -> list[Baseline]:
 
 
 def _get_key(record: Baseline | Anchor) -> Key:
+    """Return workload and variant, by which a session or anchor belongs to a night."""
     return record.workload, record.variant
 
 
 class _NightCheck:
     """Checks of one proposal against the store, the configuration and the commits of the repository.
 
-    Each ``*_faults`` method yields one sentence without its subject for each fault. The caller adds the subject, such
-    as "the anchor of ...".
+    Each ``*_faults`` method yields one sentence without its subject for each fault, such as "is moved to a
+    commit without a session of its class". The caller adds the subject, such as "the anchor of ...".
     """
 
     def __init__(self, proposal: Proposal, store: Store, tree_of: TreeOf, config: Config) -> None:
         self.proposal = proposal
         self.main = proposal.commit
+        """The measured commit of main."""
         self.store = store
         self.tree_of = tree_of
         self.config = config
         self.nights = {(night.name, night.variant): night for night in proposal.refreshed.workloads}
+        """The reported decisions, by workload and variant."""
 
     def faults(self) -> Iterator[str]:
         """Yield everything that a refresh may not do, as complete sentences."""
         proposal = self.proposal
         if len(self.nights) < len(proposal.refreshed.workloads):
             yield "a workload is listed twice"
-        yield from _find_duplicates("the session", (session.session for session in proposal.sessions))
-        yield from _find_duplicates(
-            "the night of", (f"{name} {variant}" for name, variant in map(_get_key, _select_main_sessions(proposal)))
-        )
-        yield from _find_duplicates(
-            "the anchor of", (f"{anchor.workload} {anchor.variant} {anchor.node_class}" for anchor in proposal.anchors)
-        )
+        session_ids = [session.session for session in proposal.sessions]
+        night_names = [f"{session.workload} {session.variant}" for session in _select_main_sessions(proposal)]
+        anchor_names = [f"{anchor.workload} {anchor.variant} {anchor.node_class}" for anchor in proposal.anchors]
+        yield from _find_duplicates("the session", session_ids)
+        yield from _find_duplicates("the night of", night_names)
+        yield from _find_duplicates("the anchor of", anchor_names)
         for session in proposal.sessions:
             name = f"{session.tier} session {short_commit(session.session)} of {session.workload}"
             yield from (f"{name} {fault}" for fault in self._session_faults(session))
@@ -152,8 +159,8 @@ class _NightCheck:
         anchor = self.store.anchor(session.workload, session.variant, session.node_class)
         stored_commit = anchor.commit if anchor is not None else None
         if night.anchor != stored_commit:
-            named_anchor, stored_anchor = (short_commit(commit or "none") for commit in (night.anchor, stored_commit))
-            yield f"names the anchor {named_anchor}, but the store has {stored_anchor}"
+            named_text, stored_text = short_commit(night.anchor or "none"), short_commit(stored_commit or "none")
+            yield f"names the anchor {named_text}, but the store has {stored_text}"
         if session.series == "anchor":
             if session.commit != night.anchor or session.against is not None:
                 yield f"is stored as a session of the anchor, but is of {short_commit(session.commit)}"
@@ -161,38 +168,37 @@ class _NightCheck:
             yield from self._timed_faults(session, night)
 
     def _timed_faults(self, session: Baseline, night: WorkloadRefresh) -> Iterator[str]:
-        """Yield the faults of a timed session of main. ``night``: the reported decision on its workload."""
+        """Yield the faults of a timed session of main. ``night`` is the reported decision on the session's workload.
+
+        A session joins the rolling reference if and only if its night is PASS. An accepted slowdown is PASS, too.
+        """
         if session.commit != self.main:
             yield f"is of {short_commit(session.commit)}, but {short_commit(self.main)} was measured"
-        if session.series != night.series or (night.series == "rolling") != (night.status == "PASS"):
+        is_consistent = (night.series == "rolling") == (night.status == "PASS")
+        if session.series != night.series or not is_consistent:
             yield f"is stored as {session.series}, but the night is {night.status}, {night.series}"
         against = session.against
         if against is None or against.commit != (night.anchor or self.main):
             yield "was not run beside the commit that the night names"
             return
-        pairs = {len(against.log_ratios.get(name, [])) for name in SUMMARIES}
-        if pairs != {night.pairs} or against.log_ratios.keys() != {*SUMMARIES}:
-            yield f"has {' and '.join(map(str, sorted(pairs)))} pairs, but the night names {night.pairs}"
+        pair_counts = {len(against.log_ratios.get(name, [])) for name in SUMMARIES}  # one element if the counts agree
+        if pair_counts != {night.pairs} or against.log_ratios.keys() != {*SUMMARIES}:
+            yield f"has {' and '.join(map(str, sorted(pair_counts)))} pairs, but the night names {night.pairs}"
             return
-        thresholds = thresholds_from(self.config.throughput)
-        reported, estimate_pct = night.tonight, night_slowdown_pct(against, thresholds)
-        if reported is None and estimate_pct is not None:
+        estimate_pct = night_slowdown_pct(against, thresholds_from(self.config.throughput))
+        reported_pct = night.tonight.estimate_pct if night.tonight is not None else None
+        if reported_pct is None and estimate_pct is not None:
             yield "comes without an estimate, but its pairs give an estimate"
-        elif reported is not None and estimate_pct is None:
+        if reported_pct is not None and estimate_pct is None:
             yield "comes with an estimate, but its pairs give no estimate"
-        elif (
-            reported is not None
-            and estimate_pct is not None
-            and abs(reported.estimate_pct - estimate_pct) > PCT_TOLERANCE
-        ):
-            yield f"is reported as {reported.estimate_pct:+.2f}% slower, but its pairs show {estimate_pct:+.2f}%"
+        if reported_pct is not None and estimate_pct is not None and abs(reported_pct - estimate_pct) > PCT_TOLERANCE:
+            yield f"is reported as {reported_pct:+.2f}% slower, but its pairs show {estimate_pct:+.2f}%"
         if estimate_pct is None and session.series == "rolling":
             yield f"would join the reference with {night.pairs} pairs, which give no estimate"
         if session.series == "rolling" and night.accepted is None:
             yield from self._absorbed_faults(session, against)
-        if night.accepted is not None and not any(
-            _get_key(anchor) == _get_key(session) for anchor in self.proposal.anchors
-        ):
+        has_new_anchor = any(_get_key(anchor) == _get_key(session) for anchor in self.proposal.anchors)
+        if night.accepted is not None and not has_new_anchor:
             yield "has an accepted slowdown, but the proposal has no new anchor for its workload"
 
     def _absorbed_faults(self, session: Baseline, against: AnchorComparison) -> Iterator[str]:
@@ -202,27 +208,29 @@ class _NightCheck:
         anchor.
         """
         folder = class_folder(session.workload, session.variant, session.node_class)
-        earlier_nights = [
-            stored.against
+        earlier_sessions = [
+            stored
             for stored in timed_sessions(self.store, folder)
-            if stored.environment == session.environment
-            and stored.session != session.session
-            and stored.against is not None
-            and stored.against.commit == against.commit
+            if stored.environment == session.environment and stored.session != session.session
         ]
+        comparisons = [earlier.against for earlier in earlier_sessions if earlier.against is not None]
+        earlier_nights = [comparison for comparison in comparisons if comparison.commit == against.commit]
         thresholds, budget_pct = thresholds_from(self.config.throughput), self.config.baselines.creep_budget_pct
-        if reason := describe_absorbed_slowdown([*earlier_nights, against], thresholds, budget_pct):
+        reason = describe_absorbed_slowdown([*earlier_nights, against], thresholds, budget_pct)
+        if reason:
             yield f"would join the reference, and {reason}"
 
     def _static_faults(self, session: Baseline) -> Iterator[str]:
-        """Yield the faults of a traced session. It must belong to a timed session that joins the rolling reference."""
+        """Yield the faults of a traced session. A night must join the rolling reference with a timed session. The trace
+        must be of the measured commit or of that night's anchor.
+        """
         main_keys = {_get_key(main_session) for main_session in _select_main_sessions(self.proposal)}
         joined_nights = [night for key, night in self.nights.items() if night.series == "rolling" and key in main_keys]
-        allowed_commits: dict[str, set[str | None]] = {
+        allowed_commits_by_series: dict[str, set[str | None]] = {
             "rolling": {self.main},
             "anchor": {night.anchor for night in joined_nights},
         }
-        if not joined_nights or session.commit not in allowed_commits.get(session.series, set()):
+        if not joined_nights or session.commit not in allowed_commits_by_series.get(session.series, set()):
             yield f"is stored as {session.series}, but no stored night is of {short_commit(session.commit)}"
 
     def _anchor_faults(self, anchor: Anchor) -> Iterator[str]:
@@ -230,20 +238,21 @@ class _NightCheck:
         yield from self._commit_faults(anchor.commit, anchor.tree)
         if anchor.commit != self.main:
             yield f"is moved to {short_commit(anchor.commit)}, but {short_commit(self.main)} was measured"
-        if not any(
-            _get_key(session) == _get_key(anchor) and session.node_class == anchor.node_class
-            for session in _select_main_sessions(self.proposal)
-        ):
+        main_sessions = _select_main_sessions(self.proposal)
+        stored_classes = {session.node_class for session in main_sessions if _get_key(session) == _get_key(anchor)}
+        if anchor.node_class not in stored_classes:
             yield "is moved to a commit without a session of its class"
         stored = self.store.anchor(anchor.workload, anchor.variant, anchor.node_class)
         night = self.nights.get(_get_key(anchor))
         if stored is None:
-            if anchor.previous is not None or anchor.accepted is not None or anchor.evidence is not None:
+            is_first = anchor.previous is None and anchor.accepted is None and anchor.evidence is None
+            if not is_first:
                 yield "is moved, but the store has no anchor to move"
             return
         if anchor.previous != stored.commit:
             yield f"is not moved from its present commit {short_commit(stored.commit)}"
-        if anchor.accepted is None or anchor.evidence is None or night is None or night.accepted != anchor.accepted:
+        has_same_acceptance = night is not None and night.accepted == anchor.accepted
+        if anchor.accepted is None or anchor.evidence is None or not has_same_acceptance:
             yield "is moved, but no named person accepted a slowdown"
         elif anchor.accepted.slowdown_pct < anchor.evidence.estimate_pct:
             yield f"is moved, but the slowdown is larger than the accepted {anchor.accepted.slowdown_pct:g}%"
@@ -267,6 +276,8 @@ class _NightCheck:
             yield f"is of {short_commit(commit)}, but has the tree of another commit"
 
 
-def _find_duplicates(kind: str, names: Iterator[str]) -> Iterator[str]:
-    """Yield a fault for each name that occurs more than once."""
-    yield from (f"{kind} {clip(name, 80)} appears twice" for name, count in Counter(names).items() if count > 1)
+def _find_duplicates(kind: str, names: Iterable[str]) -> Iterator[str]:
+    """Yield a fault for each name that occurs more than once. ``kind`` is the words before the name."""
+    for name, occurrences in Counter(names).items():
+        if occurrences > 1:
+            yield f"{kind} {clip(name, 80)} appears twice"

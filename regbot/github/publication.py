@@ -14,7 +14,7 @@ comment, and judges that workflow run again.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from regbot.config import GitHub
 from regbot.github import checks
@@ -32,35 +32,34 @@ ROUNDS = 8
 
 @dataclass(frozen=True)
 class Result:
-    """A result to publish. A stronger existing result takes precedence.
-
-    ``nonce``: nonce of the measurement, or ``checks.STATIC_NONCE``. ``bases``: allowed base commits of a verdict on the
-    head; None allows all. ``url``: page of the workflow run. ``fault``: traceback for the job's log if regbot failed on
-    the run's artifact; else ''.
-    """
+    """A result to publish. A stronger existing result takes precedence."""
 
     stamped_text: StampedText
     nonce: str
+    """Nonce of the measurement; ``checks.STATIC_NONCE`` for a static result."""
     title: str
+    """Title of the check run, as plain text."""
     annotations: Sequence[Annotation] = ()
     url: str = ""
+    """Page of the workflow run."""
     bases: Sequence[str] | None = None
+    """Allowed base commits of a verdict on the head; None allows all."""
     fault: str = ""
+    """Traceback for the job's log if regbot failed on the run's artifact; '' if it did not fail."""
 
 
 @dataclass(frozen=True)
 class Publication:
-    """What was published.
-
-    ``comment``: text of the comment; None for a merge group, which has no comment. ``current_head``: present head of
-    the pull request. ``is_concluded``: whether the check run was completed. ``is_retargeted``: whether publishing ended
-    early, because the base branch of the pull request is no longer the base branch of the result.
-    """
+    """What was published."""
 
     comment: StampedText | None
+    """Text of the comment; None for a merge group, which has no comment."""
     current_head: str
+    """Present head of the pull request."""
     is_concluded: bool
+    """Whether the check run was completed. False if it waits for another measurement."""
     is_retargeted: bool = False
+    """Whether publishing ended early, because the base branch of the pull request is no longer that of the result."""
 
 
 Rejudge = Callable[[Stamp], Result | None]
@@ -78,108 +77,139 @@ def publish(
     """Publish ``result`` in the check run and the comment. A deleted comment is created again.
 
     Each round reads the check run and the comment, selects the strongest text for each of them, and writes both.
-    ``rejudge``: see ``Rejudge``. ``thread``: comments of the pull request, if the caller has read them already.
-
-    Raises ForgeError. After an error, another call completes the work.
+    ``thread`` has the comments of the pull request, if the caller has read them already. Raises ForgeError. After an
+    error, another call completes the work.
     """
     stamp = result.stamped_text.stamp
     thread = thread or CommentThread(forge, stamp.pr)
     same_head = SameHead(forge, stamp.pr, stamp.head, github)
-    own_results = [result]
-    judged_runs = set[int]()  # runs that were judged again; each run is judged again only once
-    is_new = True  # whether own_results has grown since the previous round
+    judged = _JudgedResults(rejudge, [result])
+    is_new = True
+    """Whether this is the first round, or ``judged`` has grown in the previous round."""
     comment_text: StampedText | None = None
     for _ in range(ROUNDS):
         current_head = stamp.head
-        if stamp.pr:
+        is_merge_group = stamp.pr == 0
+        if not is_merge_group:
             pull = forge.pull(stamp.pr)
             current_head = pull.head_sha
             if pull.base_ref != stamp.target:
-                return Publication(None, current_head, is_concluded=False, is_retargeted=True)
+                return Publication(comment=None, current_head=current_head, is_concluded=False, is_retargeted=True)
         head_checks = checks.find(forge, stamp.head, stamp.pr, github.bot)
-        result_count = len(own_results)
+        result_count = len(judged.results)
         # The requested measurement is INVALID, so the result from before the request stays. Its text lacks declarations
         # from later comments, so it is judged again.
         is_requested_but_invalid = result.nonce == head_checks.pending_nonce and stamp.status == "INVALID"
         previous = head_checks.previous_text if is_requested_but_invalid else None
-        if previous is not None and previous.stamp.run not in judged_runs and previous.stamp.run != stamp.run:
-            judged_runs.add(previous.stamp.run)
-            if (rejudged := rejudge(previous.stamp)) is not None:
-                own_results.insert(0, rejudged)
-        head_results = [candidate for candidate in own_results if candidate.stamped_text.stamp.head == stamp.head]
+        if previous is not None and previous.stamp.run != stamp.run:
+            judged.judge_again(previous.stamp)
+        head_results = [candidate for candidate in judged.results if candidate.stamped_text.stamp.head == stamp.head]
         check_texts = _select_check_texts(head_checks, result)
         check_text = _select_strongest(is_new, head_results, check_texts, stamp.head)
         # A check run that waits for another measurement is not completed here. That measurement completes it.
-        is_concluded = head_checks.pending_nonce in ("", *(candidate.nonce for candidate in head_results))
+        own_nonces = [candidate.nonce for candidate in head_results]
+        is_concluded = head_checks.pending_nonce in ("", *own_nonces)
         if is_concluded:
-            own_result = next(
-                (candidate for candidate in head_results if candidate.stamped_text == replace(check_text, void=None)),
-                None,
-            )
-            title = head_checks.title or f"{check_text.stamp.status}: see the summary"
-            if own_result is not None:
-                title = own_result.title
-            annotations = own_result.annotations if own_result is not None else ()
-            peers = same_head.find_peers(head_checks)
-            has_changed = checks.write(
-                forge,
-                check_text,
-                head_checks,
-                github,
-                title,
-                annotations=annotations,
-                url=(own_result or result).url,
-                peers=peers,
-            )
-            has_changed = same_head.update_newest_peer(check_text, peers, head_checks) or has_changed
+            has_changed = _write_check(forge, result, head_results, check_text, head_checks, same_head)
         else:
             has_changed = checks.show_waiting(forge, head_checks)
-        if stamp.pr:
+        if not is_merge_group:
             comment = sticky.find(thread, github.bot, current_head)
-            head_text = (
-                check_text
-                if current_head == stamp.head
-                else checks.find(forge, current_head, stamp.pr, github.bot).completed_text
-            )
+            head_text: StampedText | None = check_text
+            if current_head != stamp.head:
+                head_text = checks.find(forge, current_head, stamp.pr, github.bot).completed_text
             known_texts: list[StampedText | None] = [check_text, head_text]
             # Verify stronger results that only the comment shows: by a check run, or by judging their runs again.
-            for claim in _find_unknown_claims(
-                comment, [*known_texts, *(candidate.stamped_text for candidate in own_results)], current_head
-            ):
+            own_texts = [candidate.stamped_text for candidate in judged.results]
+            for claim in _find_unknown_claims(comment, [*known_texts, *own_texts], current_head):
                 claimed_text = None
                 if claim.head not in (stamp.head, current_head):
                     claimed_text = checks.find(forge, claim.head, stamp.pr, github.bot).completed_text
                 if claimed_text is not None and _covers_claim(claimed_text, claim, current_head):
                     known_texts.append(claimed_text)
-                elif claim.run not in judged_runs:
-                    judged_runs.add(claim.run)
-                    if (rejudged := rejudge(claim)) is not None:
-                        own_results.insert(0, rejudged)
-            comment_text = _select_strongest(
-                is_new or len(own_results) > result_count, own_results, known_texts, current_head
-            )
+                else:
+                    judged.judge_again(claim)
+            has_new_result = is_new or len(judged.results) > result_count
+            comment_text = _select_strongest(has_new_result, judged.results, known_texts, current_head)
             has_changed = sticky.write(thread, github.bot, current_head, comment_text, comment) or has_changed
-        is_new = len(own_results) > result_count
+        is_new = len(judged.results) > result_count
         if not has_changed and not is_new:
             break
     return Publication(comment_text, current_head, is_concluded)
 
 
+@dataclass
+class _JudgedResults:
+    """The results that this job has judged: the result to publish, and results that were judged again."""
+
+    rejudge: Rejudge
+    results: list[Result]
+    """The newest judgement first."""
+    judged_runs: set[int] = field(default_factory=set)
+    """Ids of the workflow runs that were judged again."""
+
+    def judge_again(self, stamp: Stamp) -> None:
+        """Judge the workflow run of ``stamp`` again, and add its result if there is one. Each run is judged again only
+        once."""
+        if stamp.run in self.judged_runs:
+            return
+        self.judged_runs.add(stamp.run)
+        rejudged = self.rejudge(stamp)
+        if rejudged is not None:
+            self.results.insert(0, rejudged)
+
+
+def _write_check(
+    forge: Forge,
+    result: Result,
+    head_results: Sequence[Result],
+    check_text: StampedText,
+    head_checks: HeadChecks,
+    same_head: SameHead,
+) -> bool:
+    """Complete the check run with ``check_text``, and correct the check run of another pull request with the same head.
+
+    Title, annotations and link come from the result in ``head_results`` with this text. If another job has published
+    the text, the title of the check run stays, and ``result`` gives the link. Return whether anything changed.
+    """
+    text_without_banner = replace(check_text, void=None)
+    own_result = next((candidate for candidate in head_results if candidate.stamped_text == text_without_banner), None)
+    title = head_checks.title or f"{check_text.stamp.status}: see the summary"
+    if own_result is not None:
+        title = own_result.title
+    peers = same_head.find_peers(head_checks)
+    has_changed = checks.write(
+        forge,
+        check_text,
+        head_checks,
+        same_head.github,
+        title,
+        annotations=own_result.annotations if own_result is not None else (),
+        url=(own_result or result).url,
+        peers=peers,
+    )
+    return same_head.update_newest_peer(check_text, peers, head_checks) or has_changed
+
+
 def _select_check_texts(head_checks: HeadChecks, result: Result) -> list[StampedText | None]:
     """Return the result that the check run shows, and the result that it showed before a measurement was requested.
 
-    A verdict is dropped if its base branch differs from that of ``result``, or if its base commit is not in
-    ``result.bases``. The INVALID measurement in the banner of a dropped verdict is kept. Stamps of older versions of
-    regbot do not name the base branch. If the base branch is unknown, only a PASS is dropped.
+    A verdict is dropped, and is None in the list, if it was judged against another base branch than ``result``, or
+    against a base commit that is not in ``result.bases``. If a dropped verdict has the banner of an INVALID
+    measurement, that measurement takes its place. Stamps of older versions of regbot do not name the base branch.
+    Without a base branch, a PASS is dropped and any other status is kept.
     """
     bases, target = result.bases, result.stamped_text.stamp.target
 
     def keep_valid(text: StampedText | None) -> StampedText | None:
+        """Return ``text`` if it is kept, otherwise the INVALID measurement in its banner, or None."""
         if text is None or bases is None or text.stamp.status == "INVALID":
             return text
         stamp = text.stamp
-        has_valid_target = stamp.target == target or (not stamp.target and stamp.status != "PASS")
-        return text if stamp.base in bases and has_valid_target else text.void
+        may_lack_target = stamp.status != "PASS"
+        has_valid_target = stamp.target == target or (not stamp.target and may_lack_target)
+        has_valid_base = stamp.base in bases
+        return text if has_valid_base and has_valid_target else text.void
 
     return [keep_valid(head_checks.completed_text), keep_valid(head_checks.previous_text)]
 
@@ -189,20 +219,22 @@ def _select_strongest(
 ) -> StampedText:
     """Return the strongest text of ``own_results`` and ``published``.
 
-    If two texts are equally new, an own result is preferred in the first round and after a run was judged again
-    (``is_new``). Otherwise a published text is preferred.
+    If two texts are equally strong and new, the first in the list is chosen. With ``is_new`` (in the first round, and
+    after a run was judged again) this is an own result, otherwise a published text.
     """
     own_texts = [result.stamped_text for result in own_results]
     published_texts = [text for text in published if text is not None]
-    return select_strongest([*own_texts, *published_texts] if is_new else [*published_texts, *own_texts], current_head)
+    texts = [*own_texts, *published_texts] if is_new else [*published_texts, *own_texts]
+    return select_strongest(texts, current_head)
 
 
 def _find_unknown_claims(
     comment: sticky.StickyComment | None, known_texts: Sequence[StampedText | None], current_head: str
 ) -> list[Stamp]:
-    """Return the stamps in the comment, and in newer comments of regbot, that outrank all known texts.
+    """Return the stamps in the comment, and in newer comments of regbot, that promise a stronger result than all known
+    texts.
 
-    A stamp in a comment is a claim, because somebody may have edited the comment. ``known_texts`` are trusted.
+    A stamp in a comment is only a claim, because somebody may have edited the comment. ``known_texts`` are trusted.
     """
     if comment is None:
         return []
@@ -214,13 +246,17 @@ def _find_unknown_claims(
         claimed_texts += [text] if text.void is None else [text, text.void]
     claims = []
     for text in claimed_texts:
-        best = select_strongest([*trusted_texts, replace(text, void=None)], current_head)
-        best_stamps = (best.stamp, best.void.stamp if best.void else None)
-        if text.stamp not in trusted_stamps and text.stamp in best_stamps:
+        strongest = select_strongest([*trusted_texts, replace(text, void=None)], current_head)
+        strongest_stamps = [strongest.stamp]
+        if strongest.void is not None:  # a newer INVALID measurement, which would be shown as a banner
+            strongest_stamps.append(strongest.void.stamp)
+        if text.stamp not in trusted_stamps and text.stamp in strongest_stamps:
             claims.append(text.stamp)
     return claims
 
 
 def _covers_claim(known: StampedText, claim: Stamp, current_head: str) -> bool:
     """Return whether the known result is at least as strong as the result that the stamp ``claim`` promises."""
-    return select_strongest([known, StampedText(claim, "")], current_head).stamp != claim or known.stamp == claim
+    promised = StampedText(claim, text="")  # only its stamp is ranked
+    strongest = select_strongest([known, promised], current_head)
+    return known.stamp == claim or strongest.stamp != claim

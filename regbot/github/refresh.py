@@ -1,7 +1,8 @@
 """``regbot github refresh``: maintain one open pull request with the references of the last nights.
 
 The node that measures has no token. It passes its records to this job as a ``regbot.records.proposal``. This job has a
-token and measures nothing. It writes the text of the pull request from the records.
+token and measures nothing. It writes the text of the pull request from the records. Several nodes may measure different
+workloads in one night; each uploads a proposal of its own.
 
 Each night becomes one commit on top of the refresh branch, so that earlier commits, including commits by people, are
 never overwritten. After the pull request was merged or closed, the branch starts again from the measured commit.
@@ -38,7 +39,7 @@ from regbot.github.refresh_commit import (
 )
 from regbot.github.refresh_text import list_unmeasured, write_pull_body, write_unmeasured_comment
 from regbot.github.types import ClosedPull, Pull
-from regbot.records.baseline import parse_time
+from regbot.records.baseline import Baseline, parse_time
 from regbot.records.files import MAX_RECORD_BYTES
 from regbot.records.proposal import Proposal
 from regbot.records.refresh import RefreshReport
@@ -56,18 +57,20 @@ MAX_NIGHTS = 30
 
 
 class ReceivedProposal(NamedTuple):
-    """The proposal of one node, not yet checked. ``origin``: name of the file or artifact, for messages. ``data``: the
-    content of the file, which should be JSON."""
+    """The proposal of one node, not yet checked."""
 
     origin: str
+    """Name of the file or artifact, for messages."""
     data: bytes
+    """Content of the file, which should be JSON."""
 
 
 @dataclass(frozen=True)
 class RefreshPost:
-    """What the job did. ``number``: number of the open pull request; None if no pull request is open."""
+    """What the job did."""
 
     number: int | None
+    """Number of the open pull request; None if no pull request is open."""
     message: str
     """One sentence that says what was done, as markdown."""
     summary: str
@@ -78,17 +81,18 @@ class RefreshPost:
 
 @dataclass(frozen=True)
 class _RefreshNight:
-    """Tonight's proposals, and the repository that stores them.
-
-    ``run_url``: URL of the run that measured. ``main_name``: name of the default branch.
-    """
+    """Tonight's proposals, and the repository that stores them."""
 
     forge: Forge
     remote: Remote
+    """The same repository, for git. Its field ``repo`` is the local checkout."""
     proposals: Sequence[Proposal]
+    """One proposal of each node, at least one."""
     now: datetime
     run_url: str
+    """URL of the workflow run that measured; '' if unknown."""
     main_name: str
+    """Name of the default branch."""
 
     @property
     def measured(self) -> str:
@@ -124,7 +128,7 @@ def fetch_proposals(forge: Forge, run: int) -> list[ReceivedProposal]:
     for artifact in forge.artifacts(run):  # oldest first
         is_proposal = artifact.name == ARTIFACT or artifact.name.startswith(f"{ARTIFACT}-")
         if is_proposal and not artifact.expired:
-            newest_artifacts[artifact.name] = artifact
+            newest_artifacts[artifact.name] = artifact  # replaces an older artifact of the same name
     proposals = []
     for name, artifact in sorted(newest_artifacts.items()):
         origin = f"artifact {clip(printable(name), 80)}"
@@ -139,13 +143,14 @@ def post_refresh(
     """Add one night to the open refresh pull request, or open a new pull request. If the night has nothing to store, a
     comment on the open pull request names the workloads that were not measured.
 
-    ``run_url``: URL of the run that measured. Raises UserError if a proposal is refused. In that case nothing is
-    changed. Raises ForgeError, CheckoutError, ConfigError.
+    ``run_url`` is the URL of the workflow run that measured; '' if unknown. Raises UserError if a proposal is refused.
+    In that case nothing is changed. Raises ForgeError, CheckoutError, ConfigError.
     """
     proposals = [read_proposal(item.data, item.origin) for item in received]
     if not proposals:
         raise UserError("no node uploaded a proposal", "see the log of the job that measures")
-    if len(commits := {proposal.commit for proposal in proposals}) > 1:
+    commits = {proposal.commit for proposal in proposals}
+    if len(commits) > 1:
         commit_names = ", ".join(sorted(short_commit(commit) for commit in commits))
         raise UserError(f"the nodes measured different commits: {commit_names}")
     if any(parse_time(proposal.created) > now + FUTURE_TOLERANCE for proposal in proposals):
@@ -170,8 +175,12 @@ def post_refresh(
 
 
 def _store_night(night: _RefreshNight) -> RefreshPost | None:
-    """Commit the night, push the commit, and open or update the pull request. Return None if somebody else moved the
-    branch before the push."""
+    """Commit the night, push the commit, and open or update the pull request.
+
+    Return None if somebody else moved the branch before the push. The caller then tries again. Nothing is stored if
+    somebody closed the last pull request without merging and this night has no new session, or if main already has
+    everything.
+    """
     remote, measured = night.remote, night.measured
     tips = remote.tips(night.main_name, BRANCH)
     if night.main_name not in tips:
@@ -181,29 +190,34 @@ def _store_night(night: _RefreshNight) -> RefreshPost | None:
     if not is_reachable(remote.repo, measured, main):
         raise UserError(f"the measured commit {short_commit(measured)} is not in the history of {night.main_name}")
     config, measured_config = _load_configs(night, main)
+    folder = config.baselines.folder
     pull = _find_open_pull(night)
-    closed = [other for other in night.forge.closed_pulls_from(BRANCH) if other.base_ref == night.main_name]
-    if pull is None and closed and not closed[0].merged and not _has_news(night, closed[0], config.baselines.folder):
-        reason = f"#{closed[0].number} was closed without merging, and this night has no new session."
+    closed_pulls = [closed for closed in night.forge.closed_pulls_from(BRANCH) if closed.base_ref == night.main_name]
+    newest_closed = closed_pulls[0] if closed_pulls else None
+    # The last pull request, if a person closed it without merging and no other pull request is open.
+    rejected = newest_closed if pull is None and newest_closed is not None and not newest_closed.merged else None
+    if rejected is not None and not _has_new_session(night, rejected, folder):
+        reason = f"#{rejected.number} was closed without merging, and this night has no new session."
         return _report_unchanged(night, None, reason)
-    is_new_branch = tip is None or (pull is None and tip in {other.head_sha for other in closed})
-    # ``is_new_branch`` already includes ``tip is None``; the type checker needs the second condition.
-    branch = RefreshBranch(
-        repo=remote.repo,
-        main=main,
-        folder=config.baselines.folder,
-        parent=measured if is_new_branch or tip is None else tip,
-    )
+    # After its pull request was merged or closed, the branch starts again from the measured commit.
+    is_finished = pull is None and tip in {closed.head_sha for closed in closed_pulls}
+    parent = measured if tip is None or is_finished else tip
+    branch = RefreshBranch(repo=remote.repo, main=main, folder=folder, parent=parent)
     check_night(branch, night.proposals, measured_config)
     message = f"{commit_message(night.report)}\n\n{TRAILER}: {night.digest}"
     night_commit = make_commit(branch, night.proposals, message, parse_time(night.proposals[0].created), night.now)
     if night_commit.is_already_in_main and pull is None:
         return _report_unchanged(night, None, "Main already has these baselines.")
     report = night.report.model_copy(update={"files": list(night_commit.files)})
-    is_previous_pull_rejected = bool(closed) and not closed[0].merged and pull is None
-    rejected = closed[0].number if is_previous_pull_rejected else None
     commits = list_commits(replace(branch, parent=night_commit.commit), MAX_NIGHTS)
-    body = write_pull_body(night.proposals, report, night_commit, commits, rejected, night.run_url)
+    body = write_pull_body(
+        night.proposals,
+        report,
+        night_commit,
+        commits,
+        rejected=rejected.number if rejected is not None else None,
+        run_url=night.run_url,
+    )
     has_new_commit = night_commit.commit != branch.parent
     if has_new_commit:
         if not remote.push(night_commit.commit, BRANCH, tip):
@@ -228,13 +242,12 @@ def _write_pull(night: _RefreshNight, title: str, body: str, pull: Pull | None, 
 
 
 def _report_unchanged(night: _RefreshNight, pull: Pull | None, reason: str) -> RefreshPost:
-    """Report that nothing was stored, with the reason. ``pull``: the open pull request, which stays as it is."""
+    """Report that nothing was stored, with the reason. ``pull`` is the open pull request, which stays as it is; None if
+    no pull request is open."""
     report = night.report
-    note = f" #{pull.number} stays as it is." if pull is not None else ""
-    message = f"{reason}{note}"
-    return RefreshPost(
-        pull.number if pull else None, message, f"# {proposal_title(report)}\n\n{message}\n\n{proposal_body(report)}"
-    )
+    message = f"{reason} #{pull.number} stays as it is." if pull is not None else reason
+    summary = f"# {proposal_title(report)}\n\n{message}\n\n{proposal_body(report)}"
+    return RefreshPost(pull.number if pull is not None else None, message, summary)
 
 
 def _find_open_pull(night: _RefreshNight) -> Pull | None:
@@ -246,15 +259,16 @@ def _comment_once(night: _RefreshNight, pull: Pull, unmeasured: Sequence[str]) -
     """Comment that the pull request does not contain tonight's measurement. An existing comment with the same text is
     not repeated."""
     text = write_unmeasured_comment(night.measured, unmeasured)
-    if all(comment.body.strip() != text.strip() for comment in night.forge.comments(pull.number)):
+    existing_texts = {comment.body.strip() for comment in night.forge.comments(pull.number)}
+    if text.strip() not in existing_texts:
         night.forge.create_comment(pull.number, text)
 
 
-def _has_news(night: _RefreshNight, closed: ClosedPull, folder: str) -> bool:
+def _has_new_session(night: _RefreshNight, closed: ClosedPull, folder: str) -> bool:
     """Return whether tonight has a session that the closed pull request ``closed`` lacks.
 
-    Sessions are compared by their commit of main, workload, variant, node class and series. If GitHub does not have the
-    head of ``closed`` any more, the result is True.
+    Two sessions of the measured commit count as the same if workload, variant, node class and series are equal. If
+    GitHub does not have the head of ``closed`` any more, the result is True.
     """
     try:
         night.remote.fetch(closed.head_sha)
@@ -263,14 +277,14 @@ def _has_news(night: _RefreshNight, closed: ClosedPull, folder: str) -> bool:
     except ForgeError:
         return True
     stored = load_sessions(night.remote.repo, closed.head_sha, folder, night.measured)
-    stored_keys = {(session.workload, session.variant, session.node_class, session.series) for session in stored}
-    tonight_keys = {
-        (session.workload, session.variant, session.node_class, session.series)
-        for proposal in night.proposals
-        for session in proposal.sessions
-        if session.commit == night.measured and session.tier == "timed"
-    }
-    return not tonight_keys <= stored_keys
+    proposed = [session for proposal in night.proposals for session in proposal.sessions]
+    tonight = [session for session in proposed if session.commit == night.measured and session.tier == "timed"]
+    new_keys = {_session_key(session) for session in tonight} - {_session_key(session) for session in stored}
+    return bool(new_keys)
+
+
+def _session_key(session: Baseline) -> tuple[str, ...]:
+    return session.workload, session.variant, session.node_class, session.series
 
 
 def _load_configs(night: _RefreshNight, main: str) -> tuple[Config, Config]:

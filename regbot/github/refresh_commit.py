@@ -32,21 +32,25 @@ TRAILER = "regbot-proposal"
 
 @dataclass(frozen=True)
 class RefreshBranch:
-    """The refresh branch before a night's commit. ``main``: newest commit of main. ``folder``: folder of references.
-    ``parent``: newest commit of the branch, which becomes the parent of the night's commit."""
+    """The refresh branch before a night's commit."""
 
     repo: Path
+    """Local checkout that has all commits of the branch and of main."""
     main: str
+    """Newest commit of main."""
     folder: str
+    """Folder of references, relative to the root of the repository."""
     parent: str
+    """Newest commit of the branch, which becomes the parent of the night's commit. For a new branch, it is the measured
+    commit."""
 
 
 @dataclass(frozen=True)
 class NightCommit:
-    """The commit of a night. If the branch already contains the whole night, ``commit`` is the branch's newest
-    commit."""
+    """The commit of a night."""
 
     commit: str
+    """Hash of the commit. If the branch already contains the whole night, it is the branch's newest commit."""
     files: tuple[str, ...]
     """Files below the folder of references that the merge into main changes."""
     conflicts: tuple[str, ...]
@@ -67,6 +71,7 @@ def check_night(branch: RefreshBranch, proposals: Sequence[Proposal], config: Co
 
     @cache
     def tree_of(commit: str) -> str | None:
+        """Return the tree of a commit; None if the commit is not in the history of main."""
         is_known = is_reachable(branch.repo, commit, branch.main)
         return git(branch.repo, "rev-parse", f"{commit}^{{tree}}").strip() if is_known else None
 
@@ -81,8 +86,8 @@ def make_commit(
 ) -> NightCommit:
     """Commit ``proposals`` on top of ``branch.parent``.
 
-    ``at``: time of the commit. ``now``: present time, for the check of the store. Raises UserError if the commit would
-    cause a new problem in the store. Raises CheckoutError.
+    ``at`` is the time of the commit, and ``now`` is the present time for the check of the store. Raises UserError if
+    the commit would cause a new problem in the store. Raises CheckoutError.
     """
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
         store = _export_store(branch, branch.parent, Path(scratch))
@@ -96,20 +101,25 @@ def make_commit(
         _check_unread_files(branch, [path for path in changed if path not in files_before])
         commit = branch.parent
         if changed:
+            # The commit takes the content of each file, and removes a file whose value is None.
             files = {f"{branch.folder}/{path}": store.root / path if path in files_after else None for path in changed}
             commit = commit_files(branch.repo, branch.parent, files, message, at)
     merged_tree, conflicts = _merge(branch.repo, branch.main, commit)
     # Check the merged store. With conflicts there is no merged store, so check the store on the branch.
-    problems = _find_problems(branch, commit if conflicts else merged_tree, now)
-    problems_before = _find_problems(branch, branch.parent if conflicts else branch.main, now) if problems else []
-    if new_problems := [problem for problem in problems if problem not in problems_before]:
+    checked, checked_before = (commit, branch.parent) if conflicts else (merged_tree, branch.main)
+    problems = _find_problems(branch, checked, now)
+    problems_before = _find_problems(branch, checked_before, now) if problems else []
+    new_problems = [problem for problem in problems if problem not in problems_before]
+    if new_problems:
         raise UserError(f"the store would be invalid with this commit: {'; '.join(new_problems[:3])}")
-    names = git(branch.repo, "diff", "--name-only", "--no-renames", "-z", branch.main, merged_tree, "--", branch.folder)
+    diff = ("diff", "--name-only", "--no-renames", "-z", branch.main, merged_tree, "--", branch.folder)
+    names = git(branch.repo, *diff).split("\0")
+    main_tree = git(branch.repo, "rev-parse", f"{branch.main}^{{tree}}").strip()
     return NightCommit(
         commit=commit,
-        files=tuple(name for name in names.split("\0") if name),
+        files=tuple(name for name in names if name),
         conflicts=tuple(conflicts),
-        is_already_in_main=merged_tree == git(branch.repo, "rev-parse", f"{branch.main}^{{tree}}").strip(),
+        is_already_in_main=merged_tree == main_tree,
         earlier_problems=tuple(problems_before),
     )
 
@@ -132,15 +142,19 @@ def list_commits(branch: RefreshBranch, max_count: int) -> list[tuple[str, str, 
 
 
 def load_sessions(repo: Path, commit: str, folder: str, measured: str) -> list[Baseline]:
-    """Return the timed sessions of the commit ``measured``, read from the files of the store at ``commit``. The list is
-    empty if the store cannot be read. Raises CheckoutError."""
+    """Return the stored timed sessions of the commit ``measured``, read from the store in the commit ``commit``.
+
+    The list is empty if the store cannot be read. Raises CheckoutError.
+    """
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
-        store = _export_store(RefreshBranch(repo, commit, folder, commit), commit, Path(scratch))
+        branch = RefreshBranch(repo, main=commit, folder=folder, parent=commit)
+        store = _export_store(branch, commit, Path(scratch))
         try:
             paths = [path for group in store.groups() for _, path in store.index.find_commits(group, measured)]
-            return [session for path in paths if (session := store.session(path)).tier == "timed"]
+            sessions = [store.session(path) for path in paths]
         except BaselineError:
             return []
+    return [session for session in sessions if session.tier == "timed"]
 
 
 def _export_store(branch: RefreshBranch, commit: str, scratch: Path) -> Store:
@@ -153,14 +167,17 @@ def _check_changes(
     changed: Sequence[PurePosixPath], before: dict[PurePosixPath, bytes], after: dict[PurePosixPath, bytes]
 ) -> None:
     """Check the changed paths. Only the content of an anchor may change. A file may be removed only if a file is added
-    to the same folder. Raises UserError."""
-    removed_paths = [path for path in changed if path not in after]
+    to the same folder: an accepted session replaces its copy that was held back.
+
+    ``before`` and ``after`` have the files of the store, by path. Raises UserError.
+    """
     folders_with_additions = [path.parent for path in changed if path not in before]
     for path in changed:
         if path in before and path in after and path.name != ANCHOR:
             raise UserError(f"{path} would be changed", "a refresh may change only anchors")
-    for path in removed_paths:
-        if path.parent not in folders_with_additions:
+    for path in changed:
+        is_removed = path not in after
+        if is_removed and path.parent not in folders_with_additions:
             raise UserError(f"{path} would be removed without a replacement")
 
 
@@ -179,7 +196,8 @@ def _check_unread_files(branch: RefreshBranch, added: Sequence[PurePosixPath]) -
 def _merge(repo: Path, main: str, commit: str) -> tuple[str, list[str]]:
     """Return the tree that results from merging ``commit`` into main, and the files in conflict."""
     answer = try_git(repo, "merge-tree", "--write-tree", "--name-only", "--no-messages", main, commit)
-    if answer.code not in (0, 1):
+    has_merged, has_conflicts = answer.code == 0, answer.code == 1
+    if not has_merged and not has_conflicts:
         raise CheckoutError(f"{repo}: git merge-tree failed, git 2.38 or newer is needed: {answer.error_line}")
     tree, *conflicts = answer.out.splitlines()
     return tree, list(dict.fromkeys(name for name in conflicts if name))

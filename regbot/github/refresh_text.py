@@ -28,9 +28,9 @@ def write_pull_body(
 ) -> str:
     """Return the text of the pull request as markdown: obstacles to merging, tonight's evidence, earlier nights.
 
-    ``report``: combined report of all ``proposals``, with the files of ``night_commit``. ``commits``: commits of the
-    branch, from ``list_commits``. ``rejected``: number of the previous pull request if a person closed it without
-    merging; else None. ``run_url``: URL of the run that measured; '' if unknown.
+    ``report`` combines the reports of all ``proposals`` and has the files of ``night_commit``. ``commits`` are those of
+    the branch, from ``list_commits``. ``rejected`` is the number of the previous pull request if a person closed it
+    without merging; otherwise None. ``run_url`` is the URL of the run that measured; '' if unknown.
     """
     lines = []
     if night_commit.conflicts:
@@ -46,9 +46,9 @@ def write_pull_body(
     if len(proposals) == 1:
         lines.append(proposal_body(report))
     else:
-        lines += [
-            f"# {code(_list_node_classes(proposal), 200)}\n\n{_write_single_body(proposal)}" for proposal in proposals
-        ]
+        for proposal in proposals:
+            heading = f"# {code(_list_node_classes(proposal), 200)}"
+            lines.append(f"{heading}\n\n{_write_single_body(proposal)}")
         lines.append(files_section(report.files))
     if run_url:
         lines.append(f"Measured by [this run]({run_url}).")
@@ -58,7 +58,8 @@ def write_pull_body(
     text = "\n\n".join(line.strip() for line in lines)
     if len(text) <= MAX_CHARACTERS:
         return text
-    return text[:MAX_CHARACTERS].rpartition("\n")[0] + "\n\n…The text is cut off here. The files have all numbers."
+    whole_lines, _, _ = text[:MAX_CHARACTERS].rpartition("\n")
+    return f"{whole_lines}\n\n…The text is cut off here. The files have all numbers."
 
 
 def list_unmeasured(proposals: Sequence[Proposal]) -> tuple[str, ...]:
@@ -67,13 +68,16 @@ def list_unmeasured(proposals: Sequence[Proposal]) -> tuple[str, ...]:
 
 
 def write_unmeasured_comment(commit: str, unmeasured: Sequence[str]) -> str:
-    """Return the comment on a night that stored nothing, as markdown. ``unmeasured``: lines from
-    ``list_unmeasured``."""
+    """Return the comment on a night that stored nothing, as markdown. ``commit`` is the measured commit of main.
+    ``unmeasured`` has the lines of ``list_unmeasured``."""
     lines = [f"- {prose(line, REASON_CHARACTERS)}" for line in unmeasured[:MAX_NOTES]]
-    lines += [f"- …and {len(unmeasured) - MAX_NOTES} more"] if len(unmeasured) > MAX_NOTES else []
+    if len(unmeasured) > MAX_NOTES:
+        lines.append(f"- …and {len(unmeasured) - MAX_NOTES} more")
     listing = "\n".join(lines)
-    at = code(short_commit(commit))
-    return f"This pull request does not contain main at {at}: nothing of that night can be stored.\n\n{listing}"
+    commit_name = code(short_commit(commit))
+    return (
+        f"This pull request does not contain main at {commit_name}: nothing of that night can be stored.\n\n{listing}"
+    )
 
 
 def _find_unmeasured(proposal: Proposal) -> Iterator[str]:
@@ -86,6 +90,7 @@ def _find_unmeasured(proposal: Proposal) -> Iterator[str]:
 
 
 def _explain_missing_session(night: WorkloadRefresh) -> list[str]:
+    """Return the reasons why no session of a night is stored; [] if the report names none."""
     if night.series is None:
         return [describe_outcome(night), *night.reasons]
     return [night.not_stored] if night.not_stored else []

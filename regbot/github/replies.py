@@ -19,6 +19,7 @@ from regbot.github.commands import (
     InvalidCommand,
     MoreCommand,
     RunCommand,
+    Verb,
     format_command,
 )
 from regbot.github.permission import OTHER_BASE_ROLE, PROTECTED_ROLE
@@ -38,9 +39,10 @@ def build_marker(subject: str) -> str:
 
 
 def reply_once(forge: Forge, number: int, subject: str, body: str, bot: str) -> bool:
-    """Reply to ``subject``, unless the account ``bot`` has already replied. Return whether this call replied. Raises
-    ForgeError."""
-    return _find_or_create_reply(forge, number, build_marker(subject), body, bot) is None
+    """Reply to ``subject``, a comment or label (see ``build_marker``). If the account ``bot`` has already replied, do
+    nothing. Return whether this call replied. Raises ForgeError."""
+    existing_reply = _find_or_create_reply(forge, number, build_marker(subject), body, bot)
+    return existing_reply is None
 
 
 def update_reply(forge: Forge, number: int, first_line: str, body: str, bot: str) -> bool:
@@ -49,12 +51,13 @@ def update_reply(forge: Forge, number: int, first_line: str, body: str, bot: str
 
     Raises ForgeError.
     """
-    reply = _find_or_create_reply(forge, number, first_line, body, bot)
-    if reply is None:
+    existing_reply = _find_or_create_reply(forge, number, first_line, body, bot)
+    if existing_reply is None:
         return True
-    if reply.body.replace("\r\n", "\n").strip() == f"{first_line}\n{body}".strip():
+    text = f"{first_line}\n{body}"
+    if existing_reply.body.replace("\r\n", "\n").strip() == text.strip():
         return False
-    forge.edit_comment(reply.id, f"{first_line}\n{body}")
+    forge.edit_comment(existing_reply.id, text)
     return True
 
 
@@ -66,13 +69,15 @@ def _find_or_create_reply(forge: Forge, number: int, first_line: str, body: str,
         own_comments = (comment for comment in forge.comments(number) if comment.author == bot)
         return next((comment for comment in own_comments if comment.body.startswith(first_line)), None)
 
-    if (reply := find_reply()) is None:
+    existing_reply = find_reply()
+    if existing_reply is None:
         forge.create_comment(number, f"{first_line}\n{body}", find_reply)
-    return reply
+    return existing_reply
 
 
 def write_refusal(login: str, command: str, refusal: CommandRefusal) -> str:
-    """Return the reply to somebody whose command or label was refused."""
+    """Return the reply to the person ``login``, whose command or label was refused. ``command`` is its name, such as
+    ``/regbot run``."""
     reason = sentence((Name(login), ", ", Name(command), ": nothing was done. ", *refusal.reason))
     body = f"{reason}\n\n{fence(refusal.line)}" if refusal.line else reason
     return f"{FAULT}\n{body}" if refusal.fault is not None else body
@@ -84,8 +89,10 @@ def format_line(command: Command) -> str:
     line = format_command(command)
     if len(line) <= LOG_LINE_CHARACTERS:
         return line
-    # Only commands with a reason can be that long.
-    return FORMS["accept"].replace("SHA", command.sha) if isinstance(command, AcceptCommand) else FORMS["expect"]
+    # Only a command with a reason can be so long: "accept" or "expect".
+    if isinstance(command, AcceptCommand):
+        return FORMS["accept"].replace("SHA", command.sha)
+    return FORMS["expect"]
 
 
 def refuse_role(command: Command | InvalidCommand, role: Role, required: Role) -> CommandRefusal:
@@ -99,7 +106,7 @@ def refuse_role(command: Command | InvalidCommand, role: Role, required: Role) -
 def refuse_moved_head(
     obstacle: Words, pull: Pull, command: RunCommand | MoreCommand | ExpectCommand | AcceptCommand
 ) -> CommandRefusal:
-    """Refuse a command because the head has moved or the pull request is closed. ``obstacle``: from
+    """Refuse a command because the head has moved or the pull request is closed. ``obstacle`` is the result of
     ``find_obstacle``."""
     if not pull.open:
         return CommandRefusal(obstacle)
@@ -123,16 +130,15 @@ def refuse_draft(command: Command) -> CommandRefusal:
 
 
 def refuse_protected(changes: Words, command: Command) -> CommandRefusal:
-    """Refuse a command because the commit changes protected files. ``changes``: phrase that names the files."""
-    return CommandRefusal(
-        ("This pull request changes ", *changes, f". Somebody with the role `{PROTECTED_ROLE}` can type this line:"),
-        format_line(command),
-    )
+    """Refuse a command because the commit changes protected files. ``changes`` is a phrase that names the files
+    (``ProtectedFiles.describe``). ``command`` is the command that a person with the required role may give."""
+    advice = f". Somebody with the role `{PROTECTED_ROLE}` can type this line:"
+    return CommandRefusal(("This pull request changes ", *changes, advice), format_line(command))
 
 
 def refuse_other_base(base: str, branch: str, command: Command) -> CommandRefusal:
     """Refuse a measurement against a base commit outside the default branch. Anybody with push access may have made
-    this base commit. ``base``: base branch of the pull request. ``branch``: the default branch."""
+    this base commit. ``base`` is the base branch of the pull request, and ``branch`` is the default branch."""
     reason = (
         "The merge base of this pull request and its base branch ",
         Name(base),
@@ -156,7 +162,7 @@ def refuse_expired(sha: str) -> CommandRefusal:
 
 def refuse_invalid(command: InvalidCommand, pull: Pull) -> CommandRefusal:
     """Refuse an invalid command. The refusal says what is wrong and what to type instead."""
-    lines = {
+    line_by_verb: dict[Verb, str] = {
         "run": format_command(RunCommand(pull.head_sha)),
         "more": format_command(MoreCommand(pull.head_sha)),
         "bisect": format_command(BisectCommand(pull.base_sha, pull.head_sha)),
@@ -166,8 +172,8 @@ def refuse_invalid(command: InvalidCommand, pull: Pull) -> CommandRefusal:
     problem = UntrustedText(f"{command.problem[:1].upper()}{command.problem[1:]}.")
     if command.verb is None:
         advice = " Type one of these lines as the first line of a comment:"
-        return CommandRefusal((problem, advice), "\n".join(lines.values()))
+        return CommandRefusal((problem, advice), "\n".join(line_by_verb.values()))
     advice = " Type this line as the first line of a comment:"
     if command.verb == "run":
         advice = " Look at the commit first, then type this line as the first line of a comment:"
-    return CommandRefusal((problem, advice), lines[command.verb])
+    return CommandRefusal((problem, advice), line_by_verb[command.verb])

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from regbot.github.client import Forge, RefusedError, TooLargeError
+from regbot.github.client import NOT_FOUND, Forge, RefusedError, TooLargeError
 from regbot.records.files import RecordError
 from regbot.report.markdown import UntrustedText, Words
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class UnusableArtifact(Exception):
-    """A run's artifact cannot be used. ``reason``: a sentence in which untrusted text is marked."""
+    """A run's artifact cannot be used. ``reason`` is a sentence in parts. Untrusted parts are ``UntrustedText``."""
 
     def __init__(self, *reason: str) -> None:
         super().__init__("".join(reason))
@@ -25,20 +25,21 @@ class ExpiredArtifact(UnusableArtifact):
 def read_newest_artifact(forge: Forge, run: int, name: str, max_bytes: int, read: Callable[[bytes], T]) -> T:
     """Download the newest artifact called ``name`` of a run and return ``read(archive)``.
 
-    ``max_bytes``: size limit of the zip archive. Raises ForgeError. Raises UnusableArtifact if the run has no usable
-    artifact, or if ``read`` raises RecordError.
+    ``max_bytes`` is the size limit of the zip archive. Raises ForgeError. Raises UnusableArtifact if the run has no
+    usable artifact, or if ``read`` raises RecordError.
     """
     artifacts = [artifact for artifact in forge.artifacts(run, name) if artifact.name == name]
+    if not artifacts:
+        raise UnusableArtifact(f"the job uploaded no artifact {name}; its log says why")
     available = [artifact for artifact in artifacts if not artifact.expired]
     if not available:
-        if artifacts:
-            raise ExpiredArtifact(f"its artifact {name} has expired")
-        raise UnusableArtifact(f"the job uploaded no artifact {name}; its log says why")
+        raise ExpiredArtifact(f"its artifact {name} has expired")
+    newest = available[-1]  # artifacts are listed oldest first
     too_large = UnusableArtifact(f"its artifact has more than {max_bytes:,} bytes, and was not read")
-    if available[-1].size > max_bytes:
+    if newest.size > max_bytes:
         raise too_large
     try:
-        return read(forge.download(available[-1].id, max_bytes))
+        return read(forge.download(newest.id, max_bytes))
     except TooLargeError as error:
         raise too_large from error
     except RecordError as error:
@@ -46,8 +47,8 @@ def read_newest_artifact(forge: Forge, run: int, name: str, max_bytes: int, read
 
 
 def can_judge_again(forge: Forge, run: int, name: str) -> bool:
-    """Return whether a run can be judged again. It cannot if the run was deleted, if its last attempt failed, or if its
-    artifact ``name`` has expired.
+    """Return whether a run can be judged again. The result is False if the run was deleted, if its last attempt failed,
+    or if its artifact ``name`` has expired.
 
     Raises ForgeError.
     """
@@ -55,7 +56,7 @@ def can_judge_again(forge: Forge, run: int, name: str) -> bool:
         has_failed = forge.run(run).conclusion not in (None, "success")
         artifacts = [artifact for artifact in forge.artifacts(run, name) if artifact.name == name]
     except RefusedError as error:
-        if error.status == 404:
+        if error.status == NOT_FOUND:
             return False
         raise
     has_expired = bool(artifacts) and all(artifact.expired for artifact in artifacts)

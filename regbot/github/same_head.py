@@ -29,17 +29,21 @@ class SameHead:
     """
 
     def __init__(self, forge: Forge, number: int, sha: str, github: GitHub) -> None:
-        self._forge, self._number, self._sha, self._github = forge, number, sha, github
+        self._forge, self._number, self._sha, self.github = forge, number, sha, github
         self._is_open: dict[int, bool] = {}
 
     def find_peers(self, head_checks: HeadChecks) -> list[Stamp]:
         """Return the stamps of the verdicts on other open pull requests, sorted by pull request number."""
         if not self._number:
             return []
-        results = {other: run.completed_text or run.previous_text for other, run in head_checks.other_pulls.items()}
-        results.pop(0, None)  # a merge group
-        stamps = [result.stamp for _, result in sorted(results.items()) if result is not None]
-        strictest_first = sorted(stamps, key=lambda stamp: -checks.get_strictness(stamp, self._github))
+        stamps: list[Stamp] = []
+        for number, peer_checks in sorted(head_checks.other_pulls.items()):
+            text = peer_checks.completed_text or peer_checks.previous_text
+            is_merge_group = number == 0
+            if text is not None and not is_merge_group:
+                stamps.append(text.stamp)
+        # The strictest verdicts are looked up first, because the number of look-ups is limited.
+        strictest_first = sorted(stamps, key=lambda stamp: -checks.get_strictness(stamp, self.github))
         open_stamps = [stamp for stamp in strictest_first if self._may_be_open(stamp.pr)]
         return sorted(open_stamps, key=lambda stamp: stamp.pr)
 
@@ -57,27 +61,29 @@ class SameHead:
         """Write the newest check run of ``peers`` again, so that its note and conclusion take ``stamped_text`` into
         account. Return whether the check run was changed.
 
-        ``head_checks``: check runs that the caller has read. The check run is read once more immediately before it is
-        written. A check run that waits for a measurement is not changed.
+        ``head_checks`` has the check runs that the caller has read. The check run is read once more immediately before
+        it is written. A check run that waits for a measurement is not changed.
         """
-        numbers = [peer.pr for peer in peers if peer.pr in head_checks.other_pulls]
-        if not numbers:
+        peer_numbers = [peer.pr for peer in peers if peer.pr in head_checks.other_pulls]
+        if not peer_numbers:
             return False
-        number = max(numbers, key=lambda other: head_checks.other_pulls[other].runs[-1].id)
+        number = max(peer_numbers, key=lambda other: head_checks.other_pulls[other].runs[-1].id)
         other_stamps = [stamp for stamp in (stamped_text.stamp, *peers) if stamp.pr != number]
         other_stamps.sort(key=lambda stamp: stamp.pr)
 
         def needs_update(peer_checks: HeadChecks) -> bool:
+            """Return whether the check run shows its result with an outdated conclusion or note. A check run without a
+            result, or one that waits for a measurement, needs no update."""
             text = peer_checks.completed_text
             if text is None or peer_checks.pending_nonce:
                 return False
-            return not checks.is_current(text, peer_checks, self._github, other_stamps)
+            return not checks.is_current(text, peer_checks, self.github, other_stamps)
 
         if not needs_update(head_checks.other_pulls[number]):
             return False
-        present = checks.find(self._forge, self._sha, self._number, self._github.bot).other_pulls.get(number)
+        present = checks.find(self._forge, self._sha, self._number, self.github.bot).other_pulls.get(number)
         if present is None or present.completed_text is None or not needs_update(present):
             return False
         return checks.write(
-            self._forge, present.completed_text, present, self._github, present.title, peers=other_stamps
+            self._forge, present.completed_text, present, self.github, present.title, peers=other_stamps
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from regbot.github.client import Forge, RefusedError
+from regbot.github.client import NOT_FOUND, Forge, RefusedError
 
 MISSING_STATUSES = (404, 422)
 """HTTP statuses that GitHub sends for an object that does not exist, or for a request that does not fit the object."""
@@ -29,9 +29,10 @@ def find_merge_bases(forge: Forge, tips: Iterable[str], sha: str) -> list[str]:
 
 
 def _find_merge_base(forge: Forge, tip: str, sha: str) -> str | None:
+    """Return the merge base of two commits; None if they have none, or if one of them does not exist."""
     try:
         return forge.merge_base(tip, sha)
     except RefusedError as error:
-        if error.status == 404:
+        if error.status == NOT_FOUND:
             return None
         raise

@@ -52,23 +52,24 @@ _SHA = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class Stamp:
-    """Origin of a result.
-
-    ``pr``: number of the pull request; 0 for a merge group. ``head``: the judged commit. ``run``, ``attempt``: id and
-    attempt of the workflow run that traced or measured. ``post``: id of the regbot-post run that posted the result.
-    ``base``: commit that head was compared with; '' if the result was not judged. ``target``: base branch of the pull
-    request when the result was judged; '' in stamps of older versions of regbot.
-    """
+    """Origin of a result."""
 
     pr: int
+    """Number of the pull request; 0 for a merge group."""
     head: str
+    """The judged commit."""
     tier: Tier
     run: int
+    """Id of the workflow run that traced or measured."""
     attempt: int
+    """Attempt of ``run``. GitHub counts the attempts if somebody runs the workflow run again."""
     status: Status
     post: int = 0
+    """Id of the regbot-post run that posted the result."""
     base: str = ""
+    """Commit that head was compared with; '' if the result was not judged."""
     target: str = ""
+    """Base branch of the pull request when the result was judged; '' in stamps of older versions of regbot."""
 
     @property
     def is_void(self) -> bool:
@@ -82,14 +83,15 @@ class Stamp:
 
     @property
     def recency(self) -> tuple[int, int, int]:
-        """Sort key. Newer results have higher values."""
+        """Sort key. Newer results have higher values, because GitHub's ids grow with time."""
         return self.run, self.attempt, self.post
 
     def line(self, kind: str = "verdict") -> str:
-        """Return the stamp as an invisible line. ``kind``: "verdict", or "void" for the INVALID measurement in a
+        """Return the stamp as an invisible line. ``kind`` is "verdict", or "void" for the INVALID measurement in a
         banner."""
-        text = json.dumps(asdict(self), separators=(",", ":")).replace(">", "\\u003e")  # a branch may be called "-->"
-        return f"<!-- regbot:{kind} {text} -->"
+        text = json.dumps(asdict(self), separators=(",", ":"))
+        escaped_text = text.replace(">", "\\u003e")  # a branch may be called "-->", which would end the HTML comment
+        return f"<!-- regbot:{kind} {escaped_text} -->"
 
     @classmethod
     def read(cls, line: str) -> "Stamp | None":
@@ -103,54 +105,57 @@ class Stamp:
             return None
         # The JSON may come from an edited comment, so check the type of every field.
         numbers = (stamp.pr, stamp.run, stamp.attempt, stamp.post)
+        has_numbers = all(type(number) is int for number in numbers)
         has_known_words = stamp.tier in get_args(Tier) and stamp.status in get_args(Status)
         has_texts = all(isinstance(text, str) for text in (stamp.head, stamp.base, stamp.target))
-        if not has_known_words or not has_texts or any(type(number) is not int for number in numbers):
+        if not has_known_words or not has_texts or not has_numbers:
             return None
-        has_commits = _SHA.fullmatch(stamp.head) and (not stamp.base or _SHA.fullmatch(stamp.base))
-        return stamp if has_commits else None
+        has_head = _SHA.fullmatch(stamp.head) is not None
+        has_valid_base = stamp.base == "" or _SHA.fullmatch(stamp.base) is not None
+        return stamp if has_head and has_valid_base else None
 
 
 @dataclass(frozen=True)
 class StampedText:
-    """A result as it is posted. ``text``: regbot's markdown without the stamp.
-
-    ``void``: an INVALID measurement of the same commit. It is shown as a banner of one line above ``text``.
-    """
+    """A result as it is posted."""
 
     stamp: Stamp
     text: str
+    """regbot's markdown without the stamp."""
     void: "StampedText | None" = None
+    """An INVALID measurement of the same commit. It is shown as a banner of one line above ``text``."""
 
     def body(self, current_head: str | None = None, new_target: str = "", note: Markdown | None = None) -> str:
         """Return the posted body: stamp, banners and text.
 
-        ``current_head``: present head of the pull request. If it is not the stamp's commit, a banner says that the
-        text is stale. ``new_target``: present base branch of the pull request; '' if it has not changed since the
-        verdict. If it is given, a banner says that the text is stale. ``note``: an additional line above the text.
+        ``current_head`` is the present head of the pull request. If it is not the stamp's commit, a banner says that
+        the text is stale. ``new_target`` is the present base branch of the pull request; '' if it has not changed since
+        the verdict. If it is given, a banner says that the text is stale. ``note`` is an additional line above the
+        text, which such a banner replaces.
         """
         banner = f"{NOTE}\n> {note}\n\n" if note else ""
         if current_head is not None and current_head != self.stamp.head:
             banner = _write_stale_banner(self.stamp.head, current_head)
         elif new_target:
             banner = _write_target_banner(self.stamp, new_target)
-        void = ""
+        void_banner = ""
         if self.void is not None:
             reason = self.void.text.removeprefix(INVALID_HEADING)
-            void = f"{self.void.stamp.line('void')}\n{VOID_BANNER}{reason}{VOID_BANNER_END}\n\n"
-        return f"{self.stamp.line()}\n{banner}{void}{self.text}"
+            void_banner = f"{self.void.stamp.line('void')}\n{VOID_BANNER}{reason}{VOID_BANNER_END}\n\n"
+        return f"{self.stamp.line()}\n{banner}{void_banner}{self.text}"
 
     @classmethod
     def read(cls, body: str) -> "StampedText | None":
-        """Return the result in a posted body; None if the body has no stamp."""
+        """Return the result in a posted body; None if the body has no stamp. The form of the body is that of
+        ``body``. Stale banners and notes are left out."""
         first_line, _, text = body.replace("\r\n", "\n").partition("\n")
         stamp = Stamp.read(first_line)
         if stamp is None:
             return None
         if text.startswith(_BANNERS):
-            text = text.partition("\n\n")[2]
-        line, _, rest = text.partition("\n")
-        void_stamp = Stamp.read(line)
+            _, _, text = text.partition("\n\n")  # an empty line ends a banner
+        possible_stamp, _, rest = text.partition("\n")
+        void_stamp = Stamp.read(possible_stamp)
         if void_stamp is None:
             return cls(stamp, text)
         void_banner, _, text = rest.partition("\n\n")
@@ -159,7 +164,8 @@ class StampedText:
 
 
 def select_strongest(results: Sequence[StampedText], current_head: str) -> StampedText:
-    """Return the strongest of one or more results. If several results are equally new and strong, the first is chosen.
+    """Return the strongest of one or more results (``STRENGTH``). If several results are equally new and strong, the
+    first is chosen.
 
     Results on the current head are preferred. If the current head has no result, the head of the newest result is used
     instead; a measurement counts as newer than a static result. A newer INVALID measurement of the chosen head becomes
@@ -167,28 +173,35 @@ def select_strongest(results: Sequence[StampedText], current_head: str) -> Stamp
     """
     texts = [replace(result, void=None) for result in results]
     texts += [result.void for result in results if result.void is not None]
-    preferred = max(
-        texts, key=lambda text: (text.stamp.head == current_head, text.stamp.tier == "measured", text.stamp.recency)
-    )
+    head = max(texts, key=lambda text: _head_preference(text.stamp, current_head)).stamp.head
     # If a run was judged several times, only its latest judgement counts.
     latest_by_run: dict[tuple[Tier, int, int], StampedText] = {}
     for text in texts:
         stamp = text.stamp
-        if stamp.head != preferred.stamp.head:
+        if stamp.head != head:
             continue
-        known = latest_by_run.setdefault((stamp.tier, stamp.run, stamp.attempt), text)
+        run_key = (stamp.tier, stamp.run, stamp.attempt)
+        known = latest_by_run.setdefault(run_key, text)
         if known.stamp.post < stamp.post:
-            latest_by_run[stamp.tier, stamp.run, stamp.attempt] = text
+            latest_by_run[run_key] = text
     newest_of_kind: dict[tuple[Tier, bool], StampedText] = {}
+    """The newest result by tier, and by whether it is an INVALID measurement."""
     for text in sorted(latest_by_run.values(), key=lambda text: text.stamp.recency):
         newest_of_kind[text.stamp.tier, text.stamp.is_void] = text
     strongest = max(newest_of_kind.values(), key=lambda text: text.stamp.strength)
-    void = newest_of_kind.get(("measured", True))
+    void_kind: tuple[Tier, bool] = ("measured", True)
+    void = newest_of_kind.get(void_kind)
     if void is None or void is strongest:
         return strongest
-    if strongest.stamp.tier == "measured" and void.stamp.recency < strongest.stamp.recency:
+    is_void_outdated = strongest.stamp.tier == "measured" and void.stamp.recency < strongest.stamp.recency
+    if is_void_outdated:
         return strongest
     return replace(strongest, void=_shorten(void))
+
+
+def _head_preference(stamp: Stamp, current_head: str) -> tuple[bool, bool, tuple[int, int, int]]:
+    """Return a sort key of results. The head of the result with the highest value is chosen."""
+    return stamp.head == current_head, stamp.tier == "measured", stamp.recency
 
 
 def _shorten(stamped_text: StampedText) -> StampedText:
@@ -221,7 +234,7 @@ def _write_stale_banner(head: str, current_head: str) -> str:
 
 
 def _write_target_banner(stamp: Stamp, target: str) -> str:
-    """Return the banner for a verdict on the current head against an old base branch. ``target``: the present base
+    """Return the banner for a verdict on the current head against an old base branch. ``target`` is the present base
     branch of the pull request."""
     old_branch = (" against ", Name(stamp.target)) if stamp.target else (" against another base branch",)
     old_commit = (" at ", Name(short_commit(stamp.base))) if stamp.base else ()

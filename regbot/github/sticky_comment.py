@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from regbot.github import checks
-from regbot.github.client import Forge, RefusedError
+from regbot.github.client import GONE, NOT_FOUND, Forge, RefusedError
 from regbot.github.comment_thread import CommentThread
 from regbot.github.stamped_text import StampedText, select_strongest
 from regbot.github.types import Comment
@@ -20,24 +20,23 @@ MAX_LOOKUPS = 8
 
 @dataclass(frozen=True)
 class StickyComment:
-    """The existing sticky comment on a pull request.
-
-    ``newer_comments``: further comments with a stamp, which another job has created. ``claims``: the stamped texts in
-    all these comments. ``strongest``: the strongest of ``claims``.
-    """
+    """The existing sticky comment on a pull request."""
 
     comment: Comment
     strongest: StampedText
+    """The strongest of ``claims``."""
     claims: Sequence[StampedText] = ()
+    """The stamped texts in ``comment`` and ``newer_comments``. They are only claims, because somebody may have edited a
+    comment."""
     newer_comments: Sequence[Comment] = ()
+    """Further comments with a stamp, which another job has created."""
 
 
 def find(thread: CommentThread, bot: str, current_head: str) -> StickyComment | None:
-    """Return the sticky comment of a pull request; None if there is none. ``current_head``: head of the pull request.
-    Raises ForgeError.
+    """Return the sticky comment of a pull request; None if there is none. Raises ForgeError.
 
-    If the comment is not in the pages that were read, all pages are read, because regbot must not write a second
-    comment.
+    ``bot`` is the login of regbot's app, and ``current_head`` is the head of the pull request. If the comment is not in
+    the pages that were read, all pages are read, because regbot must not write a second comment.
     """
     sticky = _select_sticky(thread.read(), thread.number, bot, current_head)
     if sticky is None and not thread.is_complete:
@@ -57,9 +56,9 @@ def write(
     """Make the comment show ``stamped_text``, and delete newer comments of regbot. Return whether anything changed.
     Raises ForgeError.
 
-    ``sticky``: the existing comment; None to create the comment. If somebody has deleted the comment in the meantime,
-    the caller's next ``find`` returns None. ``new_target``: present base branch, if the text was judged against another
-    base branch; else ''.
+    ``sticky`` is the existing comment; None to create the comment. If somebody has deleted the comment in the meantime,
+    the caller's next ``find`` returns None. ``new_target`` is the present base branch if the text was judged against
+    another base branch; otherwise ''.
     """
     body = stamped_text.body(current_head, new_target)
     if sticky is None:
@@ -75,7 +74,7 @@ def write(
         try:
             thread.forge.edit_comment(sticky.comment.id, body)
         except RefusedError as error:
-            if error.status not in (404, 410):
+            if error.status not in (NOT_FOUND, GONE):
                 raise
             thread.forget(sticky.comment.id)
         has_changed = True
@@ -90,10 +89,11 @@ def mark_stale(forge: Forge, number: int, bot: str, current_head: str, new_targe
     """Mark the comment as stale if its result does not belong to ``current_head``, or if ``new_target`` is given.
     Return whether the comment was changed.
 
-    ``new_target``: present base branch of the pull request, if it has just changed; else ''. Another job may post a
-    verdict at the same time, and the mark could overwrite this verdict. In that case the verdict is copied from the
-    check run to the comment again. Raises ForgeError.
+    ``new_target`` is the present base branch of the pull request if it has just changed; otherwise ''. Another job may
+    post a verdict at the same time, and the mark could overwrite this verdict. In that case the verdict is copied from
+    the check run to the comment again. Raises ForgeError.
     """
+    # With a new base branch, the check run still has the old verdict. Only another text is a new verdict.
     known_text = _find_check_text(forge, number, bot, current_head) if new_target else None
     thread = CommentThread(forge, number)
     sticky = find(thread, bot, current_head)
@@ -103,7 +103,9 @@ def mark_stale(forge: Forge, number: int, bot: str, current_head: str, new_targe
     written_stamp = sticky.strongest.stamp
     for _ in range(MAX_LOOKUPS):
         check_text, sticky = _find_check_text(forge, number, bot, current_head), find(thread, bot, current_head)
-        if check_text is None or check_text == known_text or sticky is None or sticky.strongest.stamp != written_stamp:
+        has_new_verdict = check_text is not None and check_text != known_text
+        is_overwritten = sticky is not None and sticky.strongest.stamp == written_stamp
+        if check_text is None or sticky is None or not has_new_verdict or not is_overwritten:
             break
         write(thread, bot, current_head, check_text, sticky)
         known_text, written_stamp = check_text, check_text.stamp
@@ -111,7 +113,7 @@ def mark_stale(forge: Forge, number: int, bot: str, current_head: str, new_targe
 
 
 def _find_check_text(forge: Forge, number: int, bot: str, current_head: str) -> StampedText | None:
-    """Return the result in the check run; None without a result."""
+    """Return the result in the check run on ``current_head``; None without a result."""
     head_checks = checks.find(forge, current_head, number, bot)
     return head_checks.completed_text or head_checks.previous_text
 
@@ -125,15 +127,16 @@ def find_posted_run(forge: Forge, number: int, bot: str, current_head: str) -> i
 
 def _select_sticky(comments: Sequence[Comment], number: int, bot: str, current_head: str) -> StickyComment | None:
     """Return the oldest comment of ``bot`` with a stamp of pull request ``number``, as the sticky comment."""
-    own_comments = [
-        (comment, text)
-        for comment in sorted(comments, key=lambda comment: comment.id)
-        if comment.author == bot and (text := StampedText.read(comment.body)) is not None and text.stamp.pr == number
-    ]
-    if not own_comments:
+    stamped_comments: list[Comment] = []
+    claims: list[StampedText] = []
+    for comment in sorted(comments, key=lambda comment: comment.id):  # a newer comment has a larger id
+        text = StampedText.read(comment.body) if comment.author == bot else None
+        if text is not None and text.stamp.pr == number:
+            stamped_comments.append(comment)
+            claims.append(text)
+    if not stamped_comments:
         return None
-    oldest_comment, *newer_comments = [comment for comment, _ in own_comments]
-    claims = [text for _, text in own_comments]
+    oldest_comment, *newer_comments = stamped_comments
     return StickyComment(oldest_comment, select_strongest(claims, current_head), claims, newer_comments)
 
 

@@ -77,37 +77,40 @@ class AwayError(ForgeError):
 
 @dataclass(frozen=True)
 class ApiResponse:
-    """A successful response. ``data``: its JSON. ``location``: URL of a redirect; '' without one.
-
-    For a list, ``more`` says whether another page follows, and ``last_page`` is the number of the last page; 1 if
-    GitHub names none.
-    """
+    """A successful response."""
 
     data: Any
+    """The JSON of the response; None if it is empty."""
     more: bool = False
+    """For a list: whether another page follows."""
     last_page: int = 1
+    """For a list: number of the last page; 1 if GitHub names none."""
     location: str = ""
+    """URL of a redirect; '' if the response is no redirect."""
 
 
 @dataclass(frozen=True)
 class FailedAttempt:
-    """A request without a usable response, which may be repeated. ``wait_s``: seconds that GitHub asks the client to
-    wait; None if GitHub names no time."""
+    """A request without a usable response, which may be repeated."""
 
     reason: str
+    """What happened, as the predicate of a sentence about GitHub."""
     wait_s: float | None = None
+    """Seconds that GitHub asks the client to wait; None if GitHub names no time."""
 
 
 class Transport:
-    """Sends requests with one token. ``patience_s``: total seconds to wait between failed attempts."""
+    """Sends requests with one token. ``patience_s`` is the total number of seconds to wait after failed attempts."""
 
     def __init__(self, token: str, url: str, sleep: Callable[[float], None], patience_s: float) -> None:
         self.url = url.rstrip("/")
         self._token = token
         self._sleep = sleep
         self._remaining_s = patience_s
+        """The part of ``patience_s`` that is left."""
         self._patience_s = patience_s
         self._last_write_s: float | None = None
+        """Time of the last write, on the monotonic clock; None before the first write."""
         self._requester = Github(
             auth=Auth.Token(token) if token else None,
             base_url=self.url,
@@ -124,8 +127,8 @@ class Transport:
         return self._send_until_answered("GET", path, parameters).data
 
     def pages(self, path: str, parameters: Mapping[str, object] | None = None, key: str = "") -> Iterator[Any]:
-        """Yield the items of a list from all its pages. ``key``: name of the field with the list, if GitHub puts the
-        list into an object; else ''. Raises ForgeError."""
+        """Yield the items of a list from all its pages. ``key`` is the name of the field with the list if GitHub puts
+        the list into an object; otherwise ''. Raises ForgeError."""
         page = 1
         while True:
             answer = self.page(path, page, parameters)
@@ -154,24 +157,27 @@ class Transport:
     ) -> T:
         """Create an object once and return it. Raises ForgeError.
 
-        ``read``: converts the JSON of the created object. ``find_created``: after a lost reply, looks for the object
-        that the request may have created; None if it does not exist. ``max_lookups``: number of lookups before the
-        request is sent again.
+        ``read`` converts the JSON of the created object. After a lost reply, ``find_created`` looks for the object that
+        the request may have created, and returns None if it does not exist. The request is sent again after
+        ``max_lookups`` lookups.
         """
         attempts = 0
         while True:
-            outcome = self._attempt(verb, path, None, body)
+            outcome = self._attempt(verb, path, parameters=None, body=body)
             if isinstance(outcome, ApiResponse):
                 return read(outcome.data)
             attempts += 1
             # If GitHub names a time to wait, wait for this time and look once.
-            for lookup in range(1 if outcome.wait_s else max_lookups):
+            lookups = 1 if outcome.wait_s else max_lookups
+            for lookup in range(lookups):
                 self._wait(outcome, attempts + lookup, f"{verb} {path}")
-                if (created := find_created()) is not None:
+                created = find_created()
+                if created is not None:
                     return created
 
     def download(self, path: str, limit: int) -> bytes:
-        """Return the content of a file of at most ``limit`` bytes. Raises TooLargeError, ForgeError."""
+        """Return the content of a file of at most ``limit`` bytes. GitHub redirects the request to another host, which
+        has the file. Raises TooLargeError, ForgeError."""
         failures = 0
         while True:
             location = self._send_until_answered("GET", path).location
@@ -194,14 +200,16 @@ class Transport:
     ) -> ApiResponse:
         """Send a request until GitHub answers it. A GET with the status 404 is repeated once, because GitHub may not
         know a new object yet. Raises ForgeError."""
-        failures, may_be_new = 0, verb == "GET"
+        failures = 0
+        may_be_new = verb == "GET"  # whether a 404 may mean that GitHub does not know the object yet
         while True:
             try:
                 outcome = self._attempt(verb, path, parameters, body)
             except RefusedError as error:
                 if error.status != 404 or not may_be_new:
                     raise
-                may_be_new, outcome = False, FailedAttempt("does not know the object yet")
+                outcome = FailedAttempt("does not know the object yet")
+                may_be_new = False
             if isinstance(outcome, ApiResponse):
                 return outcome
             failures += 1
@@ -210,7 +218,8 @@ class Transport:
     def _attempt(
         self, verb: str, path: str, parameters: Mapping[str, object] | None, body: Mapping[str, Any] | None
     ) -> ApiResponse | FailedAttempt:
-        """Send one request. Raises RefusedError where GitHub refuses it."""
+        """Send one request. Return a failed attempt after a lost connection, an error of GitHub or a rate limit, since
+        another attempt may succeed. Raises RefusedError if GitHub refuses the request."""
         self._pace(verb)
         query = {key: str(value) for key, value in (parameters or {}).items()}
         accept = {"Accept": "application/vnd.github+json"}
@@ -233,17 +242,16 @@ class Transport:
             return ApiResponse(data, more='rel="next"' in links, last_page=_read_last_page(links))
         message = self._quote_message(text)
         if status in (408, 429) or status >= 500:
-            return FailedAttempt(
-                f"answered {status}{message}",
-                read_requested_wait(headers, RATE_LIMIT_DELAY_S if status == 429 else None),
-            )
+            default_wait_s = RATE_LIMIT_DELAY_S if status == 429 else None
+            return FailedAttempt(f"answered {status}{message}", read_requested_wait(headers, default_wait_s))
         if status == 403 and (wait_s := read_rate_limit_wait(headers, message)) is not None:
             return FailedAttempt(f"answered 403{message}", wait_s)
         reason = _REFUSALS.get(status, f"GitHub refused ({status})")
         raise RefusedError(f"{verb} {path}: {reason}{_describe_permission(headers)}{message}", status)
 
     def _fetch(self, url: str, limit: int) -> bytes | FailedAttempt:
-        """Return the content of the file at ``url``, which GitHub named. The token is not sent to this host."""
+        """Return at most ``limit`` + 1 bytes of the file at ``url``, which GitHub named. The token is not sent to this
+        host."""
         scheme = urllib.parse.urlsplit(url).scheme
         if scheme != "https" and scheme != urllib.parse.urlsplit(self.url).scheme:
             raise ForgeError("the file was not fetched, because the URL that GitHub names does not begin with https")
@@ -262,10 +270,10 @@ class Transport:
         return data
 
     def _wait(self, failure: FailedAttempt, failure_count: int, request: str) -> None:
-        """Sleep before the next attempt. Raises AwayError where the allowed wait would be exceeded."""
-        delay = min(FIRST_DELAY_S * 2 ** (failure_count - 1), MAX_DELAY_S)
-        delay = max(delay, failure.wait_s or 0.0)
-        if delay > self._remaining_s:
+        """Sleep before the next attempt. Raises AwayError if the allowed total wait would be exceeded."""
+        doubled_delay_s = min(FIRST_DELAY_S * 2 ** (failure_count - 1), MAX_DELAY_S)
+        delay_s = max(doubled_delay_s, failure.wait_s or 0.0)
+        if delay_s > self._remaining_s:
             advice = f", which asks to wait {failure.wait_s:.0f} s" if failure.wait_s else ""
             moment = f"after {_format_time(time.time() + failure.wait_s)}" if failure.wait_s else "when GitHub answers"
             raise AwayError(
@@ -273,20 +281,22 @@ class Transport:
                 f"a job waits at most {self._patience_s / 60:.0f} minutes in all. Run this job again {moment}: it "
                 "completes the work, and posts nothing twice",
             )
-        self._remaining_s -= delay
-        self._sleep(delay)
+        self._remaining_s -= delay_s
+        self._sleep(delay_s)
 
     def _pace(self, verb: str) -> None:
         """Wait before a write, so that two writes are at least ``WRITE_INTERVAL_S`` apart."""
         if verb == "GET":
             return
-        now = time.monotonic()
-        if self._last_write_s is not None and (remaining_s := self._last_write_s + WRITE_INTERVAL_S - now) > 0:
-            self._sleep(remaining_s)
+        if self._last_write_s is not None:
+            pause_s = self._last_write_s + WRITE_INTERVAL_S - time.monotonic()
+            if pause_s > 0:
+                self._sleep(pause_s)
         self._last_write_s = time.monotonic()
 
     def _quote_message(self, text: str) -> str:
-        """Return GitHub's message on a refusal as one line."""
+        """Return GitHub's message on a refusal as one line that begins with a colon; '' if ``text``, the body of the
+        response, has no message."""
         try:
             data = json.loads(text)
             messages = [str(data["message"]), *map(_describe_error, data.get("errors") or [])]
@@ -327,6 +337,7 @@ _REFUSALS = {
     404: "this object does not exist, or the token may not read it",
     422: "GitHub cannot process the request",
 }
+"""Reasons for a refusal, by HTTP status."""
 
 
 def read_rate_limit_wait(headers: Mapping[str, str], message: str) -> float | None:
@@ -338,7 +349,10 @@ def read_rate_limit_wait(headers: Mapping[str, str], message: str) -> float | No
 
 
 def read_requested_wait(headers: Mapping[str, str], default_s: float | None) -> float | None:
-    """Return the seconds to wait that the headers of a response name; ``default_s`` if they name none."""
+    """Return the seconds to wait that the headers of a response name; ``default_s`` if they name none.
+
+    GitHub names either the seconds, or the Unix time at which a used-up quota is reset.
+    """
     retry_after, reset_time = headers.get("retry-after", ""), headers.get("x-ratelimit-reset", "")
     if retry_after.isdecimal():
         return float(retry_after)

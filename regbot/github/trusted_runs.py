@@ -34,29 +34,30 @@ def build_trusted_session(
     """Return ``session`` with the header that the configuration of the base commit prescribes. Raises UnusableArtifact,
     ConfigError.
 
-    ``subject``: the measured commit. ``base``: its base commit. ``unconcerned``: the entries that the change does not
-    concern, from ``regbot.check.concern``. The artifact needs no runs of these entries.
+    ``subject`` is the measured commit, and ``base`` is the base commit of it. ``unconcerned`` has the entries that the
+    change cannot affect, from ``regbot.check.concern``. The artifact needs no runs of these entries.
     """
     header = session.header
     _check_commits(header, base, subject.sha)
-    tasks = {task.entry: task for task in plan(config)}
-    commands = [name for name, task in tasks.items() if task.workload.adapter == "command"]
-    traced = [name for name in tasks if name not in commands]
-    runs = [run for run in session.runs if subject.tier == "measured" or run.tier == "static"]
+    task_by_entry = {task.entry: task for task in plan(config)}
+    commands = [entry for entry, task in task_by_entry.items() if task.workload.adapter == "command"]
+    traced = [entry for entry in task_by_entry if entry not in commands]
+    is_measured = subject.tier == "measured"
+    runs = [run for run in session.runs if is_measured or run.tier == "static"]  # a static result has only traces
     for run in runs:
-        if mismatch := next(_find_mismatches(run, tasks), None):
+        mismatch = next(_find_mismatches(run, task_by_entry), None)
+        if mismatch is not None:
             raise UnusableArtifact(f"a run of {run.arm.name} is not of the planned workload: ", UntrustedText(mismatch))
     timed: list[TimedPlan] = []
-    if subject.tier == "measured":
-        timed = _check_timed_plans(
-            header, config, list(tasks.values()), runs, {workload.entry for workload in unconcerned}
-        )
+    if is_measured:
+        unconcerned_entries = {workload.entry for workload in unconcerned}
+        timed = _check_timed_plans(header, config, list(task_by_entry.values()), runs, unconcerned_entries)
     elif not traced:
         raise UnusableArtifact("all workloads are commands, of which only step times can be measured")
-    entries = [*traced, *commands] if subject.tier == "measured" else traced
+    entries = [*traced, *commands] if is_measured else traced
     update = {
         "workloads": entries,
-        "untraced": [name for name in commands if name in entries],
+        "untraced": [entry for entry in commands if entry in entries],
         "timed": timed,
         "stored": [],
         "expectations": [],
@@ -87,19 +88,24 @@ def _check_commits(header: SessionHeader, base: str, head: str) -> None:
 
 
 def _find_mismatches(run: Run, tasks: dict[str, Task]) -> Iterator[str]:
-    """Yield how a run differs from the planned workload that it names. For a workload that is not planned, nothing is
-    yielded: ``build_trusted_session`` removes its runs."""
+    """Yield how a run differs from the planned workload that it names.
+
+    ``tasks`` has the planned workloads, by entry. For a workload that is not planned, nothing is yielded:
+    ``build_trusted_session`` removes the runs of such a workload.
+    """
     task = tasks.get(run.workload)
     if task is None:
         return
     properties = [("shape", run.shape, task.shape.id), ("adapter", run.adapter, task.workload.adapter)]
     if run.tier == "static":
         properties.append(("variant", run.variant, task.variant.name))
-        size = run.ledger.world_size if run.ledger is not None else None
-        # The plan decides the world size of these adapters. A recipe may have another world size.
-        has_fixed_size = task.workload.adapter in ("smoke", "module")
-        if run.ledger is not None and (has_fixed_size or (size is not None and not task.workload.recipe)):
-            properties.append(("world size", str(size), str(task.parallelism.world_size)))
+        if run.ledger is not None:
+            size = run.ledger.world_size
+            # The plan decides the world size of these adapters. A recipe may have another world size.
+            has_fixed_size = task.workload.adapter in ("smoke", "module")
+            has_planned_size = size is not None and not task.workload.recipe
+            if has_fixed_size or has_planned_size:
+                properties.append(("world size", str(size), str(task.parallelism.world_size)))
     for name, actual, planned in properties:
         if actual != planned:
             yield f"{run.workload} has the {name} {clip(actual, 80)}, but {planned} is planned"
@@ -112,30 +118,35 @@ def _check_timed_plans(
 
     Each plan must match the configuration of the base commit for some number of GPUs, because the choice of the variant
     depends on the node. With ``slurm.gpus_per_node``, a run may use fewer GPUs than its node has. Only entries in
-    ``unconcerned`` may be missing.
+    ``unconcerned`` may be missing. ``tasks`` are the planned workloads, and ``runs`` show the GPUs of the node.
     """
     node_gpus = max((len(run.node.gpus) for run in runs if run.node is not None), default=0)
-    planned = {gpus: _plan_timed(config, tasks, gpus) for gpus in (0, node_gpus, MAX_GPUS)}
+    planned_on_node = _plan_timed(config, tasks, node_gpus)
     paper_tasks = [task for task in tasks if task.workload.adapter in PAPER_ADAPTERS]
-    planned_on_small_nodes = [_plan_timed(config, paper_tasks, gpus) for gpus in SMALL_NODES if gpus <= node_gpus]
-    allowed_plans = [*planned.values(), *planned_on_small_nodes]
+    # Every item has the allowed plans on a node of some size, by entry. On a small node, workloads of the paper adapters
+    # may run with fewer ranks.
+    allowed_plans = [_plan_timed(config, tasks, 0), planned_on_node, _plan_timed(config, tasks, MAX_GPUS)]
+    allowed_plans += [_plan_timed(config, paper_tasks, gpus) for gpus in SMALL_NODES if gpus <= node_gpus]
     plans = {timed_plan.entry: timed_plan for timed_plan in header.timed}
-    if missing_entries := sorted(planned[node_gpus].keys() - plans.keys() - unconcerned):
+    missing_entries = sorted(planned_on_node.keys() - plans.keys() - unconcerned)
+    if missing_entries:
         raise UnusableArtifact("", UntrustedText(missing_entries[0]), " should have been timed, but was not")
     for entry, timed_plan in plans.items():
-        if all(allowed.get(entry) != _strip_plan(timed_plan) for allowed in allowed_plans):
+        stripped_plan = _strip_plan(timed_plan)
+        if all(allowed.get(entry) != stripped_plan for allowed in allowed_plans):
             raise UnusableArtifact("", UntrustedText(entry), " was not timed as regbot.toml of the base prescribes")
     return list(plans.values())
 
 
 def _plan_timed(config: Config, tasks: Sequence[Task], gpus: int) -> dict[str, TimedPlan]:
-    """Return the plan of each timed workload on a node with ``gpus`` GPUs, by entry."""
+    """Return the plan of each timed workload on a node with ``gpus`` GPUs, by entry. The plans are stripped
+    (``_strip_plan``). Nothing can be planned if a configured variant needs more GPUs."""
     try:
         return {task.entry: _strip_plan(plan_of(task, config.session)) for task in timed_tasks(config, tasks, gpus)}
-    except ConfigError:  # the configuration names a variant that needs more GPUs
+    except ConfigError:
         return {}
 
 
 def _strip_plan(plan: TimedPlan) -> TimedPlan:
-    """Return the plan with ``_UNCOMPARED_FIELDS`` at their defaults."""
+    """Return the plan with ``_UNCOMPARED_FIELDS`` at their defaults, so that only the other fields are compared."""
     return TimedPlan.model_validate(plan.model_dump(exclude=_UNCOMPARED_FIELDS))

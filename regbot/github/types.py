@@ -24,24 +24,27 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Pull:
-    """A pull request.
-
-    ``head_ref``, ``base_ref``: names of the branches. ``head_repository``: "owner/name" of the repository with the head
-    branch; '' if it was deleted. ``fork``: whether the head is in another repository than the base.
-    """
+    """A pull request."""
 
     number: int
     title: str
     author: str
+    """Login name; '' for a deleted account."""
     open: bool
     draft: bool
     head_sha: str
+    """Newest commit of the head branch."""
     head_repository: str
+    """Repository with the head branch, as "owner/name"; '' if it was deleted."""
     head_ref: str
+    """Name of the head branch."""
     base_ref: str
+    """Name of the base branch."""
     base_sha: str
+    """Commit of the base branch, as GitHub last recorded it for the pull request."""
     labels: tuple[str, ...]
     fork: bool
+    """Whether the head is in another repository than the base."""
 
     @classmethod
     def from_json(cls, data: Json) -> "Pull":
@@ -66,11 +69,13 @@ class Pull:
 
 @dataclass(frozen=True)
 class ClosedPull:
-    """A pull request that was merged, or closed without merging. ``head_sha``: its last head."""
+    """A pull request that was merged, or closed without merging."""
 
     number: int
     head_sha: str
+    """The last head."""
     base_ref: str
+    """Name of the base branch."""
     merged: bool
 
     @classmethod
@@ -86,20 +91,18 @@ class ClosedPull:
 
 @dataclass(frozen=True)
 class CommitComparison:
-    """What a commit changes since its merge base with a branch.
-
-    ``files``: paths of the changed files; a renamed file appears with both paths. None if GitHub may not have listed
-    all files.
-    """
+    """What a commit changes since its merge base with a branch."""
 
     merge_base: str
     files: tuple[str, ...] | None
+    """Paths of the changed files; a renamed file appears with both paths. None if GitHub may not have listed all
+    files."""
 
     @classmethod
     def from_json(cls, data: Json) -> "CommitComparison":
         """Parse GitHub's JSON."""
         listed = data.get("files")
-        paths: dict[str, None] = {}
+        paths: dict[str, None] = {}  # without duplicates, in order
         for file in listed or ():
             paths[str(file["filename"])] = None
             if file.get("previous_filename"):
@@ -110,19 +113,20 @@ class CommitComparison:
 
 @dataclass(frozen=True)
 class Comment:
-    """A comment on a pull request. If it was never edited, ``created`` equals ``updated``.
-
-    ``bot``: whether the author is an app. ``association``: GitHub's description of the author, such as "MEMBER" or
-    "NONE". The role of the author cannot be derived from it, because GitHub does not show every membership.
-    """
+    """A comment on a pull request."""
 
     id: int
     author: str
+    """Login name; '' for a deleted account."""
     bot: bool
+    """Whether the author is an app."""
     body: str
     created: datetime
     updated: datetime
+    """Time of the last edit. If the comment was never edited, it equals ``created``."""
     association: str = ""
+    """GitHub's description of the author, such as "MEMBER" or "NONE". It does not show the role of the author, because
+    GitHub does not show every membership."""
 
     @classmethod
     def from_json(cls, data: Json) -> "Comment":
@@ -152,21 +156,23 @@ class Annotation:
 
 @dataclass(frozen=True)
 class NewCheck:
-    """Content of a check run to create or to update.
-
-    ``conclusion``: None until the check run is completed. ``external_id``: '' to keep the external id of an existing
-    check run. ``details_url``: page that GitHub links from the check run; '' for GitHub's default.
-    """
+    """Content of a check run to create or to update."""
 
     name: str
     sha: str
+    """The commit."""
     external_id: str
+    """Identifier that regbot chooses; '' to keep that of an existing check run."""
     status: CheckStatus
     conclusion: Conclusion | None
+    """None until the check run is completed."""
     title: str
+    """Plain text."""
     summary: str
+    """Text below the title, as markdown."""
     annotations: tuple[Annotation, ...] = ()
     details_url: str = ""
+    """Page that GitHub links from the check run; '' for GitHub's default."""
 
     def body(self) -> dict[str, Any]:
         """Return the JSON of the request."""
@@ -195,23 +201,26 @@ class NewCheck:
 
 @dataclass(frozen=True)
 class CheckRun:
-    """A check run on GitHub.
-
-    ``sha``: the commit. ``app``: short name (slug) of the app that created the check run. ``annotations``: number of
-    annotations, which cannot be removed. ``completed``: time of completion; None if the check run is not completed.
-    """
+    """A check run on GitHub."""
 
     id: int
+    """A newer check run has a larger id."""
     name: str
     sha: str
+    """The commit."""
     external_id: str
+    """Identifier that the creator of the check run chose; '' if there is none."""
     status: str
     conclusion: str | None
+    """None until the check run is completed."""
     app: str
+    """Short name (slug) of the app that created the check run."""
     title: str = ""
     summary: str = ""
     annotations: int = 0
+    """Number of annotations, which cannot be removed."""
     completed: datetime | None = None
+    """Time of completion; None if the check run is not completed."""
 
     @classmethod
     def from_json(cls, data: Json) -> "CheckRun":
@@ -235,26 +244,33 @@ class CheckRun:
 
 @dataclass(frozen=True)
 class WorkflowRun:
-    """A run of a workflow. All fields come from GitHub, and no job can change them.
-
-    ``path``: path of the workflow file. ``event``: name of the event that started the run. ``title``: the run's
-    ``run-name`` from the workflow file. ``started``: start of the newest attempt. ``url``: page of the run.
-    """
+    """A run of a workflow. All fields come from GitHub, and no job can change them."""
 
     id: int
     path: str
+    """Path of the workflow file."""
     event: str
+    """Name of the event that started the run."""
     head_branch: str
+    """Branch or tag of the run; '' if unknown."""
     head_sha: str
+    """Commit of the run."""
     head_repository: str
+    """Repository with ``head_branch``, as "owner/name"; '' if it was deleted."""
     title: str
+    """The ``run-name`` in the workflow file."""
     status: str
     conclusion: str | None
+    """None until the run has ended."""
     attempt: int
+    """Number of the newest attempt."""
     repository: str
+    """Repository whose workflow runs, as "owner/name"."""
     started: datetime
+    """Start of the newest attempt."""
     updated: datetime
     url: str = ""
+    """Page of the run."""
 
     @classmethod
     def from_json(cls, data: Json) -> "WorkflowRun":
@@ -279,13 +295,14 @@ class WorkflowRun:
 
 @dataclass(frozen=True)
 class WorkflowJob:
-    """A job of a workflow run. ``attempt``: number of the run's attempt. ``completed``: time of the end; None if the
-    job has not ended."""
+    """A job of a workflow run."""
 
     name: str
     attempt: int
+    """Number of the run's attempt."""
     started: datetime
     completed: datetime | None
+    """Time of the end; None if the job has not ended."""
 
     @classmethod
     def from_json(cls, data: Json) -> "WorkflowJob":
@@ -305,13 +322,14 @@ class WorkflowJob:
 
 @dataclass(frozen=True)
 class Artifact:
-    """An artifact that a run uploaded. ``size``: size of the zip archive in bytes. ``expired``: whether GitHub has
-    deleted the content."""
+    """An artifact that a run uploaded."""
 
     id: int
     name: str
     size: int
+    """Size of the zip archive in bytes."""
     expired: bool = False
+    """Whether GitHub has deleted the content."""
 
     @classmethod
     def from_json(cls, data: Json) -> "Artifact":

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from regbot.config import GitHub
 from regbot.github.artifact import ARTIFACT
-from regbot.github.checks import BLOCKING_CONCLUSIONS, conclude_without_shadow, get_least_strict
+from regbot.github.checks import BLOCKING_CONCLUSIONS, conclude_without_shadow, get_mildest_conclusion
 from regbot.github.declarations import ReviewAcceptance
 from regbot.github.metadata import Subject
 from regbot.github.stamped_text import MAX_CHARACTERS
@@ -36,17 +36,16 @@ SuggestedCommand = tuple[str, str]
 
 
 def write_title(verdict: Verdict, session: Session, status: Status, subject: Subject, github: GitHub) -> str:
-    """Return the title of the check run as plain text. ``status``: PASS if a REVIEW verdict was accepted, else the
-    status of ``verdict``."""
-    headline = "".join(
-        visible(str(part), HEADLINE_CHARACTERS) for part in wording.headline(prepare_check(verdict, session))
-    )
+    """Return the title of the check run as plain text. ``status`` is PASS if a REVIEW verdict was accepted; otherwise
+    it is the status of ``verdict``."""
+    parts = wording.headline(prepare_check(verdict, session))
+    headline = "".join(visible(str(part), HEADLINE_CHARACTERS) for part in parts)
     status_text = f"{status}, accepted" if status != verdict.verdict else status
     return visible(f"{_write_prefix(subject, github)}{status_text}: {headline}", HEADLINE_CHARACTERS)
 
 
 def write_invalid_title(reason: Words, subject: Subject, github: GitHub) -> str:
-    """Return the title of the check run where a result could not be judged, as plain text."""
+    """Return the title of the check run if a result could not be judged, as plain text."""
     text = "".join(visible(str(part), HEADLINE_CHARACTERS) for part in reason)
     return visible(f"{_write_prefix(subject, github)}INVALID: {text}", HEADLINE_CHARACTERS)
 
@@ -54,21 +53,23 @@ def write_invalid_title(reason: Words, subject: Subject, github: GitHub) -> str:
 def write_verdict_text(
     verdict: Verdict, session: Session, subject: Subject, acceptance: ReviewAcceptance | None, github: GitHub
 ) -> str:
-    """Return the report on a verdict with the text around it, as markdown without the stamp. ``acceptance``: acceptance
-    of a REVIEW verdict, which makes it a PASS."""
+    """Return the report on a verdict with the text around it, as markdown without the stamp. ``acceptance`` is the
+    acceptance of a REVIEW verdict, which makes it a PASS; None if nobody accepted it."""
     report = comment_parts(verdict, session)
-    status: Status = verdict.verdict
-    top = []
     if acceptance is not None:
-        status = "PASS"
+        status: Status = "PASS"
         heading = f"### ✅ PASS: accepted by {code(acceptance.login)}"
         top = [
             heading,
             f"The reason: {prose(acceptance.reason, 500)}",
             "This is the accepted verdict, as it was before:",
         ]
+        suggestions: list[SuggestedCommand] = []
+    else:
+        status = verdict.verdict
+        top = []
+        suggestions = list(_list_suggestions(verdict, subject))
     notes = [f"> {note}" for note in _write_notes(status, subject, github)]
-    suggestions = [] if acceptance is not None else [*_list_suggestions(verdict, subject)]
     return _join_within_limit(
         [*top, report.heading, *notes, report.body, _locate_report(verdict)],
         _write_suggestions(suggestions, subject),
@@ -87,7 +88,7 @@ def write_invalid_text(reason: Words, subject: Subject, github: GitHub) -> str:
     suggestions = []
     if subject.number:
         suggestions = [("Somebody with the role `write` can start a measurement with", f"/regbot run {subject.sha}")]
-    return _join_within_limit(parts, _write_suggestions(suggestions, subject), "")
+    return _join_within_limit(parts, _write_suggestions(suggestions, subject), sections="")
 
 
 def _write_prefix(subject: Subject, github: GitHub) -> str:
@@ -99,9 +100,9 @@ def _write_prefix(subject: Subject, github: GitHub) -> str:
 
 def _write_notes(status: Status, subject: Subject, github: GitHub, *, has_result: bool = True) -> Iterator[Markdown]:
     """Yield the notes below the headline: shadow mode, whether the result blocks the merge, and the origin of the
-    result. ``has_result``: whether the job uploaded a usable result."""
-    least_strict = get_least_strict(github, subject.tier, subject.number)
-    is_blocking = conclude_without_shadow(status, github, least_strict) in BLOCKING_CONCLUSIONS
+    result. ``has_result`` is False if the job uploaded no usable result."""
+    mildest = get_mildest_conclusion(github, subject.tier, subject.number)
+    is_blocking = conclude_without_shadow(status, github, mildest) in BLOCKING_CONCLUSIONS
     if github.shadow:
         effect = "would have stopped" if is_blocking else "would not have stopped"
         yield Markdown(f"👁️ **Shadow mode:** nothing is blocked. regbot {effect} this change.")
@@ -110,10 +111,13 @@ def _write_notes(status: Status, subject: Subject, github: GitHub, *, has_result
         yield Markdown(f"This {status} {effect} the merge if the check `regbot` is required.")
     if subject.tier == "static":
         origin = "this pull request" if subject.number else "this merge group"
-        would_block_if_measured = conclude_without_shadow(status, github) in BLOCKING_CONCLUSIONS
-        needs_measurement = is_blocking and not would_block_if_measured and not github.shadow
+        # A measured result may have the mildest conclusion.
+        would_block_if_measured = conclude_without_shadow(status, github, mildest="success") in BLOCKING_CONCLUSIONS
+        would_measurement_unblock = is_blocking and not would_block_if_measured and not github.shadow
         verb = "traced" if has_result else "should have traced"
-        advice = " The check blocks this change until somebody starts a measurement." if needs_measurement else ""
+        advice = (
+            " The check blocks this change until somebody starts a measurement." if would_measurement_unblock else ""
+        )
         yield Markdown(
             f"🔎 **Self-reported:** a job of {origin} {verb} this commit. {origin[:1].upper()}{origin[1:]} may have "
             f"changed the workflow file and the code of that job. Nothing was timed.{advice}"
@@ -144,18 +148,19 @@ def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedC
     if status == "REVIEW":
         text = "Somebody with the role `maintain` can accept this REVIEW for this commit and its merge group with"
         yield text, f"/regbot accept {sha}: why"
-    # A line that is too long, or that changes when it is made visible, could not be copied into a comment.
-    rules = [
-        rule for rule in _list_rules(verdict) if visible(rule, len(rule)) == rule and len(rule) < LOG_LINE_CHARACTERS
-    ]
-    if rules:
-        yield (
-            "Somebody with the role `write` can declare an intended change of the sharding with",
-            "\n".join(rules[:MAX_RULES]),
-        )
+    lines = [line for line in _list_expect_lines(verdict) if _can_be_copied(line)]
+    if lines:
+        text = "Somebody with the role `write` can declare an intended change of the sharding with"
+        yield text, "\n".join(lines[:MAX_RULES])
     if subject.tier == "measured" and status == "FAIL":
         text = "Somebody with the role `write` can search for the commit that caused the regression with"
         yield text, f"/regbot bisect {verdict.base.commit}..{sha}"
+
+
+def _can_be_copied(line: str) -> bool:
+    """Return whether a reader can copy a line from the text into a comment. A line that is too long is cut off, and a
+    line with invisible characters is changed."""
+    return visible(line, len(line)) == line and len(line) < LOG_LINE_CHARACTERS
 
 
 def _has_undecided_times(verdict: Verdict) -> bool:
@@ -164,19 +169,23 @@ def _has_undecided_times(verdict: Verdict) -> bool:
     return any(section is not None and section.status == "INCONCLUSIVE" for section in sections)
 
 
-def _list_rules(verdict: Verdict) -> list[str]:
+def _list_expect_lines(verdict: Verdict) -> list[str]:
     """Return the ``/regbot expect`` lines that declare the findings. A finding of all workloads gets one line with
     ``*`` instead of the workload."""
-    workloads: dict[tuple[str, str], list[str]] = {}
+    names_by_finding: dict[tuple[str, str], list[str]] = {}
+    """Names of the workloads that have a finding, by pattern and axis of the finding."""
     for entry in verdict.workloads:
-        for finding in entry.sharding.findings if entry.sharding is not None else ():
+        findings = entry.sharding.findings if entry.sharding is not None else []
+        for finding in findings:
             if finding.status in ("FAIL", "REVIEW"):
-                workloads.setdefault((finding.pattern, finding.axis), []).append(entry.name)
-    return [
-        f"/regbot expect {pattern}@{axis}@{name}: why this is intended"
-        for (pattern, axis), names in workloads.items()
-        for name in (names if len(set(names)) < len(verdict.workloads) else ["*"])
-    ]
+                names_by_finding.setdefault((finding.pattern, finding.axis), []).append(entry.name)
+    lines = []
+    for (pattern, axis), names in names_by_finding.items():
+        is_in_all = len(set(names)) == len(verdict.workloads)
+        lines += [
+            f"/regbot expect {pattern}@{axis}@{name}: why this is intended" for name in (["*"] if is_in_all else names)
+        ]
+    return lines
 
 
 def _write_suggestions(suggestions: Sequence[SuggestedCommand], subject: Subject) -> list[str]:
@@ -189,7 +198,10 @@ def _write_suggestions(suggestions: Sequence[SuggestedCommand], subject: Subject
 
 
 def _join_within_limit(parts: Sequence[str], optional: Sequence[str], sections: str) -> str:
-    """Return all parts as one text. If it is too long, leave out the ``optional`` parts and cut off the end."""
+    """Return all parts as one text: ``parts``, then ``optional``, then ``sections``.
+
+    If the text is too long, the ``optional`` parts are left out and the end is cut off.
+    """
     max_characters = MAX_CHARACTERS - RESERVED_CHARACTERS
     full_text = _join_parts([*parts, *optional, sections])
     if len(full_text) <= max_characters:
@@ -202,8 +214,8 @@ def _join_parts(parts: Sequence[str]) -> str:
 
 
 def _locate_report(verdict: Verdict) -> str:
-    """Return how to get ``report.html``, if runs were timed and the verdict is not PASS; else ''. The advice about
-    timed runs refers to this file."""
+    """Return how to get ``report.html``, to which the advice about timed runs refers. Return '' for a PASS, and if no
+    runs were timed."""
     if verdict.verdict == "PASS" or not any(entry.throughput for entry in verdict.workloads):
         return ""
     command = "`regbot judge session.jsonl --out report`"

@@ -16,7 +16,7 @@ from regbot.github import checks
 from regbot.github.approval import CommandRefusal
 from regbot.github.checks import HeadChecks
 from regbot.github.client import Forge, RefusedError
-from regbot.github.types import Conclusion, NewCheck, WorkflowRun
+from regbot.github.types import CheckRun, Conclusion, NewCheck, WorkflowRun
 from regbot.report.markdown import Markdown, Name, Words, sentence
 
 MEASURE = "regbot-measure.yml"
@@ -33,23 +33,26 @@ MAX_MEASUREMENT_AGE = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Measurement:
-    """A requested measurement of a pull request or merge group.
-
-    ``number``: number of the pull request; 0 for a merge group. ``sha``: the commit to measure. ``base``: the commit to
-    compare with. ``branch``: the default branch. ``request_nonce``: nonce of the comment, label or merge group that
-    requested the measurement. ``login``: account that requested it. ``since``: time of the request. ``bot``: login of
-    regbot's app. ``more``: number of additional pairs.
-    """
+    """A requested measurement of a pull request or merge group."""
 
     number: int
+    """Number of the pull request; 0 for a merge group."""
     sha: str
+    """The commit to measure."""
     base: str
+    """The commit to compare with."""
     branch: str
+    """The default branch, whose workflow file is used."""
     request_nonce: str
+    """Nonce of the comment, label or merge group that requested the measurement."""
     login: str
+    """Account that requested the measurement."""
     since: datetime
+    """Time of the request."""
     bot: str
+    """Login of regbot's app."""
     more: int = 0
+    """Number of pairs to add to an earlier measurement; 0 for a new one."""
 
     @property
     def nonce(self) -> str:
@@ -74,13 +77,13 @@ class Measurement:
 
     def find_unfinished(self, runs: Sequence[WorkflowRun]) -> WorkflowRun | None:
         """Return a run that measures the same commit and has not ended; None if there is no such run."""
-        return next(
-            (run for run in runs if run.title.startswith(self._title_prefix) and run.status != "completed"), None
-        )
+        same_commit_runs = (run for run in runs if run.title.startswith(self._title_prefix))
+        return next((run for run in same_commit_runs if run.status != "completed"), None)
 
 
 def compute_nonce(repository: str, *request: object) -> str:
-    """Return the nonce of a request, 16 hexadecimal digits. ``request``: values that identify the request.
+    """Return the nonce of a request, 16 hexadecimal digits. The values ``request`` identify the request, for example
+    the number of the pull request, the word "comment" and the id of the comment.
 
     The nonce is no secret: anybody who may start a workflow can start it with any nonce.
     """
@@ -111,8 +114,11 @@ def has_run_started(forge: Forge, workflow: str, nonce: str, since: datetime) ->
 
 
 def is_judged_since(forge: Forge, run: int, since: datetime) -> bool:
-    """Return whether regbot-post was started for the workflow run ``run`` after ``since``, and has not failed. It reads
-    all comments that exist at its start."""
+    """Return whether regbot-post was started for the workflow run ``run`` after ``since``, and has not failed.
+
+    Such a run of regbot-post reads all comments that exist at its start. So it knows a comment that was written at
+    ``since``.
+    """
     posts = (post for post in forge.runs(POST, since) if post.conclusion in (None, "success"))
     return any(post.title == f"regbot-post {run}" for post in posts)
 
@@ -130,7 +136,8 @@ def request_measurement(
     runs = forge.runs(MEASURE, measurement.since - MAX_MEASUREMENT_AGE)
     if measurement.has_begun(runs):
         return False
-    if unfinished_run := measurement.find_unfinished(runs):
+    unfinished_run = measurement.find_unfinished(runs)
+    if unfinished_run is not None:
         run_name = Name(unfinished_run.url or str(unfinished_run.id))
         return CommandRefusal(("A measurement of this commit is in progress, see ", run_name, "."))
     inputs = {
@@ -142,7 +149,8 @@ def request_measurement(
     }
     head_checks = checks.find(forge, sha, number, measurement.bot)
     check_id = _mark_in_progress(forge, measurement, head_checks)
-    if obstacle := find_obstacle():
+    obstacle = find_obstacle()
+    if obstacle is not None:
         _restore_check(forge, check_id, measurement, head_checks, obstacle)
         return CommandRefusal(obstacle)
     try:
@@ -179,11 +187,9 @@ def _mark_in_progress(forge: Forge, measurement: Measurement, head_checks: HeadC
 
 def _restore_check(forge: Forge, id: int, measurement: Measurement, head_checks: HeadChecks, reason: Words) -> None:
     """Restore the earlier result in the check run ``id``. Without an earlier result, complete the check run as
-    cancelled, because no measurement will complete it. ``reason``: why the measurement did not start."""
+    cancelled, because no measurement will complete it. ``reason`` says why the measurement did not start."""
     earlier = head_checks.runs[0] if head_checks.runs else None
-    conclusion = next(
-        (candidate for candidate in get_args(Conclusion) if earlier and candidate == earlier.conclusion), None
-    )
+    conclusion = _conclusion_of(earlier) if earlier is not None else None
     if earlier is not None and conclusion is not None:
         check = NewCheck(
             name=earlier.name,
@@ -205,6 +211,11 @@ def _restore_check(forge: Forge, id: int, measurement: Measurement, head_checks:
             summary=_prepend_note(head_checks, sentence(reason)),
         )
     forge.update_check(id, check)
+
+
+def _conclusion_of(run: CheckRun) -> Conclusion | None:
+    """Return the conclusion of a check run; None if it is not completed, or if regbot does not know its conclusion."""
+    return next((conclusion for conclusion in get_args(Conclusion) if conclusion == run.conclusion), None)
 
 
 def _prepend_note(head_checks: HeadChecks, note: Markdown) -> str:

@@ -20,14 +20,11 @@ from regbot.workloads import Task, needs_of
 
 @dataclass(frozen=True)
 class RefreshOptions:
-    """Options of a refresh.
-
-    If ``store`` is set, the refresh writes to this folder. Otherwise it creates a branch in ``repo``, or writes the
-    file ``proposal_file``.
-    """
+    """Options of a refresh. ``store`` and ``proposal_file`` decide where the new references go."""
 
     repo: Path
     cache: Path
+    """Folder for worktrees and other data that later commands use again."""
     out: Path
     """Folder for the measurements and the report."""
     who: str
@@ -41,7 +38,9 @@ class RefreshOptions:
     config: Path | None = None
     """Configuration file. None for the ``regbot.toml`` of ``rev``."""
     store: Path | None = None
+    """Folder of baselines to read and to change. None to read the folder of ``rev`` and to propose the changes."""
     proposal_file: Path | None = None
+    """File to write the proposal to. None to create a branch with the proposal in ``repo``."""
     branch: str | None = None
     """Name of the branch to create. None for a name with the date."""
     pairs: int | None = None
@@ -49,10 +48,11 @@ class RefreshOptions:
     budget_min: float | None = None
     """Largest number of minutes for the measurement of a workload. None for no limit."""
     accept_pct: float | None = None
-    """Slowdown in percent that ``who`` accepts. None if no slowdown is accepted."""
+    """Slowdown against the anchor, in percent, that ``who`` accepts. None if no slowdown is accepted."""
     resume: bool = False
     """Whether to continue an interrupted refresh in ``out``."""
     engine: str = "local"
+    """Name of the engine that starts the processes: ``local`` or ``slurm``."""
     no_sandbox: bool = False
     """Whether to run the code without a sandbox."""
 
@@ -63,13 +63,15 @@ class RefreshSetup:
 
     options: RefreshOptions
     loaded: LoadedConfig
+    """The configuration, with its origin."""
     head: Arm
     """The measured commit of main."""
     store: Store
+    """The stored references, to which the nights are added."""
     planned: Sequence[Task]
     """All workloads of the refresh on all their meshes, traced or timed."""
     monitors: int
-    """Number of workloads that are monitored for creep."""
+    """Number of workloads that are monitored for creep. Their monitors share one false alarm rate."""
     watch: Watcher
     engine: Engine
 
@@ -80,9 +82,10 @@ class MeasuredNight:
 
     task: Task
     entries: list[str]
-    """The entry of the workload, and the entries of its other meshes, which were traced in the same session."""
+    """The entry of ``task``, and the entries of its workload on other meshes, which were traced in the same
+    session."""
     node_class: str
-    """The planned node class. The anchor belongs to the same node class."""
+    """Class of the nodes that the engine was expected to use. ``anchor`` belongs to this class."""
     anchor: Anchor | None
     """The anchor before this night; None if the store has no anchor."""
     checked: CheckResult
@@ -90,12 +93,13 @@ class MeasuredNight:
     night: WorkloadRefresh
     """Decision on the session, for the report."""
     tonight: AnchorComparison | None
-    """Log-ratios of main against the anchor's commit; None without a valid pair."""
+    """The anchor's commit, and the log-ratios of main's step times over the anchor's; None without a valid pair."""
 
 
 def open_refresh_engine(options: RefreshOptions, config: Config, watch: Watcher) -> AbstractContextManager[Engine]:
-    """Open the engine that measures all workloads. It runs the code in a sandbox unless ``options.no_sandbox`` is set.
+    """Open the engine that measures all workloads.
 
+    It runs the code in a sandbox, except with ``options.no_sandbox``. It uses other nodes in each refresh if it can.
     Raises ConfigError, also if the code needs a sandbox and no sandbox works on this machine.
     """
     excluded_hosts = Fitness(nodes_folder(options.cache), options.out).quarantined_hosts

@@ -19,7 +19,7 @@ from regbot.check.conclusion import CheckResult
 from regbot.check.flow import CheckOptions, check
 from regbot.checkout import create_branch, export, resolve_arm
 from regbot.checkout.git import file_at
-from regbot.config import FILE_NAME, ConfigError, LoadedConfig, load_commit, load_file
+from regbot.config import FILE_NAME, Config, ConfigError, LoadedConfig, load_commit, load_file
 from regbot.engines import Engine
 from regbot.judge.interim import thresholds_from
 from regbot.judge.pairs import pair_up
@@ -47,8 +47,8 @@ def refresh(
 ) -> RefreshReport:
     """Measure every timed workload at the commit ``options.rev`` beside its anchor, and propose new references.
 
-    The measurements stay in the folder ``options.out``. ``engine``: engine to use, which the caller closes; None to
-    open the engine of ``options``. ``now``: time in the new records; None for the present time. Raises ConfigError,
+    The measurements stay in the folder ``options.out``. ``engine`` is closed by the caller; None to open the engine
+    that ``options`` names. ``now`` is the time in the new records; None for the present time. Raises ConfigError,
     CheckoutError, EngineError, RecordError.
     """
     now = now or datetime.now(UTC)
@@ -67,21 +67,10 @@ def refresh(
 def _refresh_on(
     engine: Engine, options: RefreshOptions, watch: Watcher, head: Arm, loaded: LoadedConfig, *, now: datetime
 ) -> RefreshReport:
-    """Run the refresh on an open engine. ``head``: the measured commit of main."""
+    """Run the refresh on an open engine. ``head`` is the measured commit of main."""
     config = loaded.config
     planned = plan(config, options.workloads)
-    all_timed = timed_tasks(config, planned, engine.gpus)
-    tasks = [task for task in all_timed if task.workload.adapter != "command"]
-    if all_timed and not tasks:
-        raise ConfigError(
-            f"workloads.{all_timed[0].workload_name}: a command does not prove what code it runs, so its sessions "
-            "cannot be references",
-            "its step times are judged by pairs; calibrate it with 'regbot calibrate'",
-        )
-    if not tasks:
-        raise ConfigError(
-            "no workload is timed, so there is nothing to refresh", "see 'timed' in docs/configuration.md"
-        )
+    tasks = _select_tasks(config, planned, engine)
     write_text(options.out / ".gitignore", "*\n")
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
         folder = config.baselines.folder
@@ -104,19 +93,38 @@ def _refresh_on(
             _with_storing_result(night, store_night(night, options, head, store, now)) for night in measured_nights
         ]
         files_after = store_files(store)
-        added = [path for path in files_after if files_before.get(path) != files_after[path]]
-        report = _build_report(head, stored_nights, added)
+        written = [path for path in files_after if files_before.get(path) != files_after[path]]
+        removed = [path for path in files_before if path not in files_after]
+        report = _build_report(head, stored_nights, written)
         if options.proposal_file is not None:
-            write_record(options.proposal_file, build_proposal(store, report, added, now))
-        elif added and options.store is None:
+            write_record(options.proposal_file, build_proposal(store, report, written, now))
+        elif written and options.store is None:
             branch = options.branch or f"regbot/refresh-{now:%Y-%m-%d}-{secrets.token_hex(3)}"
-            changed = [*added, *(path for path in files_before if path not in files_after)]
-            files = {f"{folder}/{path}": store.root / path if path in files_after else None for path in changed}
+            # The branch takes the content of each written file, and removes a file whose value is None.
+            files: dict[str, Path | None] = {f"{folder}/{path}": store.root / path for path in written}
+            files |= {f"{folder}/{path}": None for path in removed}
             proposed_commit = create_branch(options.repo, head.commit, files, branch, commit_message(report))
             report = report.model_copy(update={"branch": branch, "proposal": proposed_commit})
     write_record(options.out / "refresh.json", report)
     write_text(options.out / "pull-request.md", proposal_text(report))
     return report
+
+
+def _select_tasks(config: Config, planned: Sequence[Task], engine: Engine) -> list[Task]:
+    """Return the timed tasks whose sessions can be references. Raises ConfigError if there are none."""
+    all_timed = timed_tasks(config, planned, engine.gpus)
+    tasks = [task for task in all_timed if task.workload.adapter != "command"]
+    if all_timed and not tasks:
+        raise ConfigError(
+            f"workloads.{all_timed[0].workload_name}: a command does not prove what code it runs, so its sessions "
+            "cannot be references",
+            "its step times are judged by pairs; calibrate it with 'regbot calibrate'",
+        )
+    if not tasks:
+        raise ConfigError(
+            "no workload is timed, so there is nothing to refresh", "see 'timed' in docs/configuration.md"
+        )
+    return tasks
 
 
 def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
@@ -126,71 +134,25 @@ def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
     same session. Their ledgers are refreshed, and their collectives count in the verdict.
     """
     options, store = setup.options, setup.store
-    entries = [
-        planned_task.entry
-        for planned_task in setup.planned
-        if (planned_task.workload_name, planned_task.shape.name) == (task.workload_name, task.shape.name)
-    ]
+    entries = [planned_task.entry for planned_task in setup.planned if _is_same_workload(planned_task, task)]
     node_class = find_node_class(setup.engine, task)
     folder = class_folder(task.entry, task.variant.name, node_class)
     anchor = store.anchor(task.entry, task.variant.name, node_class)
-    commit = anchor.commit if anchor is not None else setup.head.commit
+    anchor_commit = anchor.commit if anchor is not None else setup.head.commit
     calibrations = [store.calibration(path) for group in store.folders(folder) for path in store.calibrations(group)]
-    noise = summarise_calibrations(calibrations, thresholds_from(setup.loaded.config.throughput))
-    check_options = CheckOptions(
-        repo=options.repo,
-        cache=options.cache,
-        out=options.out / folder_name(task.entry),
-        base=commit,
-        head=setup.head.commit,
-        workloads=entries,
-        config=setup.loaded,
-        untrusted=True,
-        no_sandbox=options.no_sandbox,
-        even_if_identical=True,
-        gate="pairs",
-        exact=True,
-        join=False,
-        baselines=store.root,
-        # Without recorded noise, the night has the smallest number of pairs.
-        max_pairs=options.pairs or night_pairs(noise.sd_pct / 100 if noise is not None else 0.0),
-        budget_min=options.budget_min,
-        resume=options.resume,
-    )
+    check_options = _make_check_options(setup, task, entries, anchor_commit, calibrations)
     checked = check(check_options, setup.watch, setup.engine)
-    runs = checked.session.timed_runs(task.entry)
-    pairs = pair_up(runs)
-    tonight = AnchorComparison(commit=commit, log_ratios=pairs.log_ratios()) if pairs.valid else None
+    pairs = pair_up(checked.session.timed_runs(task.entry))
+    tonight = AnchorComparison(commit=anchor_commit, log_ratios=pairs.log_ratios()) if pairs.valid else None
     verdict = _combine_meshes(checked, task.entry)
-    environment = environment_of(pairs.valid[-1].head) if pairs.valid else None
-    stored = timed_sessions(store, folder)
-    own_session = session_identity(checked.session.header, task.entry, "timed", "head")
-    same_environment = [
-        baseline for baseline in stored if baseline.environment == environment and baseline.session != own_session
-    ]
-    nights = [
-        baseline.against
-        for baseline in same_environment
-        if baseline.against is not None and baseline.against.commit == commit
-    ]
-    previous_sessions: list[Baseline] = []
-    changes: list[str] = []
-    if environment is not None and not same_environment:  # the first night in this environment
-        previous_sessions, changes = _previous_environment(stored, environment, commit)
-    local_noise = summarise_calibrations(
-        [
-            calibration
-            for calibration in calibrations
-            if calibration.environment == environment and _has_same_settings(calibration, checked, runs)
-        ],
-        thresholds_from(setup.loaded.config.throughput),
-    )
-    history = NightHistory(
-        nights=nights,
-        pair_sd=local_noise.sd_pct / 100 if local_noise is not None else None,
-        monitors=setup.monitors,
-        earlier_sessions=previous_sessions,
-        environment_changes=changes,
+    history = _load_history(
+        setup,
+        task,
+        checked,
+        stored=timed_sessions(store, folder),
+        environment=environment_of(pairs.valid[-1].head) if pairs.valid else None,
+        anchor_commit=anchor_commit,
+        calibrations=calibrations,
     )
     limits = NightLimits(
         budget_pct=setup.loaded.config.baselines.creep_budget_pct,
@@ -222,16 +184,94 @@ def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
     )
 
 
+def _is_same_workload(planned_task: Task, task: Task) -> bool:
+    """Return whether two tasks run the same shape of the same workload. Their meshes may differ."""
+    return planned_task.workload_name == task.workload_name and planned_task.shape.name == task.shape.name
+
+
+def _make_check_options(
+    setup: RefreshSetup, task: Task, entries: list[str], anchor_commit: str, calibrations: Sequence[Calibration]
+) -> CheckOptions:
+    """Return the options of the check that compares head with the anchor's commit.
+
+    It always times a new session, even if no code has changed since the anchor.
+    """
+    options = setup.options
+    noise = summarise_calibrations(calibrations, thresholds_from(setup.loaded.config.throughput))
+    pair_sd = noise.sd_pct / 100 if noise is not None else 0.0
+    return CheckOptions(
+        repo=options.repo,
+        cache=options.cache,
+        out=options.out / folder_name(task.entry),
+        base=anchor_commit,
+        head=setup.head.commit,
+        workloads=entries,
+        config=setup.loaded,
+        untrusted=True,
+        no_sandbox=options.no_sandbox,
+        even_if_identical=True,
+        gate="pairs",
+        exact=True,  # compare with the anchor's commit itself, not with the merge base
+        join=False,  # use no pairs of earlier sessions
+        baselines=setup.store.root,
+        # Without recorded noise, the night has the smallest number of pairs.
+        max_pairs=options.pairs or night_pairs(pair_sd),
+        budget_min=options.budget_min,
+        resume=options.resume,
+    )
+
+
+def _load_history(
+    setup: RefreshSetup,
+    task: Task,
+    checked: CheckResult,
+    *,
+    stored: Sequence[Baseline],
+    environment: EnvironmentKey | None,
+    anchor_commit: str,
+    calibrations: Sequence[Calibration],
+) -> NightHistory:
+    """Return the earlier nights of a workload that are comparable with this night.
+
+    ``stored`` and ``calibrations`` are those of the workload on this node class. ``environment`` is the environment of
+    this night; None without a valid pair.
+    """
+    # With --resume, the session of this night may already be stored. It is not an earlier night.
+    own_session = session_identity(checked.session.header, task.entry, "timed", "head")
+    same_environment = [
+        baseline for baseline in stored if baseline.environment == environment and baseline.session != own_session
+    ]
+    comparisons = [baseline.against for baseline in same_environment if baseline.against is not None]
+    previous_sessions: list[Baseline] = []
+    changes: list[str] = []
+    if environment is not None and not same_environment:  # the first night in this environment
+        previous_sessions, changes = _previous_environment(stored, environment, anchor_commit)
+    runs = checked.session.timed_runs(task.entry)
+    comparable_calibrations = [
+        calibration
+        for calibration in calibrations
+        if calibration.environment == environment and _has_same_settings(calibration, checked, runs)
+    ]
+    noise = summarise_calibrations(comparable_calibrations, thresholds_from(setup.loaded.config.throughput))
+    return NightHistory(
+        nights=[comparison for comparison in comparisons if comparison.commit == anchor_commit],
+        pair_sd=noise.sd_pct / 100 if noise is not None else None,
+        monitors=setup.monitors,
+        earlier_sessions=previous_sessions,
+        environment_changes=changes,
+    )
+
+
 def _combine_meshes(checked: CheckResult, entry: str) -> WorkloadVerdict:
     """Return the verdict on ``entry``, with the gravest sharding section and the gravest validity section of all meshes
     of the workload."""
-    own_verdict = next(workload for workload in checked.verdict.workloads if workload.name == entry)
-    sections = [workload.sharding for workload in checked.verdict.workloads if workload.sharding is not None]
-    sharding = min(sections, key=lambda section: GRAVITY.index(section.status), default=None)
-    validity = min(
-        (workload.validity for workload in checked.verdict.workloads),
-        key=lambda section: GRAVITY.index(section.status),
-    )
+    by_mesh = checked.verdict.workloads
+    own_verdict = next(workload for workload in by_mesh if workload.name == entry)
+    sharding_sections = [workload.sharding for workload in by_mesh if workload.sharding is not None]
+    validity_sections = [workload.validity for workload in by_mesh]
+    # ``GRAVITY`` begins with the gravest status.
+    sharding = min(sharding_sections, key=lambda section: GRAVITY.index(section.status), default=None)
+    validity = min(validity_sections, key=lambda section: GRAVITY.index(section.status))
     return own_verdict.model_copy(update={"sharding": sharding, "validity": validity})
 
 
@@ -242,14 +282,15 @@ def _has_same_settings(calibration: Calibration, checked: CheckResult, runs: Seq
 
 
 def _previous_environment(
-    stored: Sequence[Baseline], environment: EnvironmentKey, commit: str
+    stored: Sequence[Baseline], environment: EnvironmentKey, anchor_commit: str
 ) -> tuple[list[Baseline], list[str]]:
-    """Return the sessions of ``commit`` in the previous environment, and how the two environments differ.
+    """Return the sessions of the anchor's commit in the previous environment, and how the two environments differ.
 
-    Of the stored sessions of ``commit`` that have another environment than ``environment``, the newest one has the
-    previous environment.
+    The previous environment is that of the newest stored session of the anchor's commit whose environment is not
+    ``environment``. If there is no such session, both lists are empty. ``stored`` is sorted, oldest first.
     """
-    previous = [baseline for baseline in stored if baseline.commit == commit and baseline.environment != environment]
+    of_anchor = [baseline for baseline in stored if baseline.commit == anchor_commit]
+    previous = [baseline for baseline in of_anchor if baseline.environment != environment]
     if not previous:
         return [], []
     previous_environment = previous[-1].environment
@@ -267,18 +308,23 @@ def _with_storing_result(measured: MeasuredNight, not_stored: str) -> MeasuredNi
     return replace(measured, night=measured.night.model_copy(update={"not_stored": not_stored}))
 
 
-def _build_report(head: Arm, measured: Sequence[MeasuredNight], added: Sequence[PurePosixPath]) -> RefreshReport:
-    """Return the report on all workloads. ``added``: new and changed files of the store."""
+def _build_report(head: Arm, measured: Sequence[MeasuredNight], written: Sequence[PurePosixPath]) -> RefreshReport:
+    """Return the report on all workloads. ``written`` are the new and changed files of the store.
+
+    If all nights pass, but one could not be stored, the report is INVALID.
+    """
     nights = [measured_night.night for measured_night in measured]
-    warnings = [clip_message(f"{night.name}: not stored: {night.not_stored}") for night in nights if night.not_stored]
+    storing_warnings = [
+        clip_message(f"{night.name}: not stored: {night.not_stored}") for night in nights if night.not_stored
+    ]
     status = select_gravest_status(night.status for night in nights)
     check_warnings = [warning for measured_night in measured for warning in measured_night.checked.verdict.warnings]
     return RefreshReport(
-        status="INVALID" if warnings and status == "PASS" else status,
+        status="INVALID" if storing_warnings and status == "PASS" else status,
         commit=head.commit,
         branch=None,
         proposal=None,
-        files=[str(path) for path in added],
+        files=[str(path) for path in written],
         workloads=nights,
-        warnings=list(dict.fromkeys([*warnings, *check_warnings])),
+        warnings=list(dict.fromkeys([*storing_warnings, *check_warnings])),  # without duplicates, in order
     )

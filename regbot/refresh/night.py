@@ -16,6 +16,7 @@ reference and the anchor moves to its commit.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from regbot.judge.estimates import percent
 from regbot.records.baseline import Acceptance, AnchorComparison, Baseline
@@ -30,11 +31,11 @@ from regbot.text.clip import clip_message
 MIN_PAIR_SD = 1e-4
 """Lower limit for the standard deviation of a pair's log-ratio, because the monitor divides by the standard deviation.
 The noise of every real node is larger."""
-DEFAULT_PAIR_SD = 100 * MIN_PAIR_SD
+DEFAULT_PAIR_SD = 0.01
 """Assumed standard deviation of a pair's log-ratio (1%) if no calibration is stored and too few pairs exist to
 estimate it."""
 MIN_DEGREES_OF_FREEDOM = 6
-"""Degrees of freedom below which ``pair_sd`` estimates no standard deviation."""
+"""Minimum degrees of freedom from which ``pair_sd`` estimates a standard deviation."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class NightLimits:
 
 @dataclass(frozen=True)
 class NightHistory:
-    """Earlier nights of a workload."""
+    """What the store knows about a workload from earlier nights."""
 
     nights: Sequence[AnchorComparison]
     """The stored nights against the same anchor in the same environment, oldest first."""
@@ -61,6 +62,13 @@ class NightHistory:
     """Sessions of the anchor's commit in the previous environment; empty if the environment is not new."""
     environment_changes: Sequence[str] = ()
     """Differences between the previous environment and the present environment."""
+
+
+class _Objection(NamedTuple):
+    """A reason to hold a session back, with the status that the night has because of it."""
+
+    status: Status
+    text: str
 
 
 def judge_night(
@@ -75,68 +83,72 @@ def judge_night(
     anchor_levels: Sequence[float] = (),
 ) -> WorkloadRefresh:
     """Decide whether tonight's session joins the rolling reference (series ``rolling``) or is held back (series
-    ``held``).
+    ``held``). Without a valid measurement it gets no series.
 
-    ``verdict``: the verdict on main against the anchor's commit. ``anchor``: the anchor's commit; None before the first
-    anchor. ``tonight``: log-ratios of main against the anchor's commit. ``accepted``: acceptance of a slowdown by a
-    named person. ``anchor_levels``: natural logarithm of the median step time in seconds, for each run of the anchor's
-    commit.
+    ``verdict`` is the verdict on main against the anchor's commit. ``anchor`` is the anchor's commit; None before the
+    first anchor. ``tonight`` has the log-ratios of main against the anchor's commit; None without a valid pair.
+    ``accepted`` is the acceptance of a slowdown by a named person. ``anchor_levels`` has the natural logarithm of the
+    median step time in seconds of each run of the anchor's commit.
     """
     section = verdict.throughput
-    if (
-        verdict.validity.status in ("INVALID", "FAIL")
-        or section is None
-        or tonight is None
-        or not _count_pairs(tonight)
-    ):
-        reasons = verdict.validity.reasons or (section.reasons if section is not None else ["nothing was timed"])
-        status: Status = "FAIL" if verdict.validity.status == "FAIL" else "INVALID"
-        return WorkloadRefresh(
-            name=verdict.name,
-            variant=variant,
-            status=status,
-            reasons=[clip_message(f"nothing is proposed: {reason}") for reason in reasons],
-            anchor=anchor,
-            decision=None,
-            budget_pct=limits.budget_pct,
-        )
+    is_measured = verdict.validity.status not in ("INVALID", "FAIL")
+    if not is_measured or section is None or tonight is None or not _count_pairs(tonight):
+        return _report_unmeasured(verdict, variant, anchor, limits)
     nights = [*history.nights, tonight]
     creeps = {summary: _monitor_creep(nights, summary, history) for summary in SUMMARIES}
-    worst_creep = max(creeps.values(), key=lambda creep: creep.value / creep.limit)
+    nearest_to_alarm = max(creeps.values(), key=lambda creep: creep.value / creep.limit)
     recent_interval = budget_interval(_night_means(nights, "median"))
     shift = _environment_shift(history.earlier_sessions, anchor_levels)
     objections = _find_objections(verdict, creeps, recent_interval, limits)
     has_too_few_pairs = _count_pairs(tonight) < LOOKS[0]
     if has_too_few_pairs:
-        objections.append(
-            ("INCONCLUSIVE", f"{_count_pairs(tonight)} valid pairs are too few; a decision needs at least {LOOKS[0]}")
-        )
-    texts = [text for _, text in objections]
-    is_withheld = bool(objections)
-    status = objections[0][0] if objections else "PASS"
-    if is_withheld and accepted is not None and not has_too_few_pairs:
-        if (required_pct := _required_acceptance(section.estimate_pct, recent_interval)) <= accepted.slowdown_pct:
+        text = f"{_count_pairs(tonight)} valid pairs are too few; a decision needs at least {LOOKS[0]}"
+        objections.append(_Objection("INCONCLUSIVE", text))
+    texts = [objection.text for objection in objections]
+    is_accepted = False
+    if objections and accepted is not None and not has_too_few_pairs:
+        required_pct = _required_acceptance(section.estimate_pct, recent_interval)
+        is_accepted = required_pct <= accepted.slowdown_pct
+        if is_accepted:
             texts.append(f"accepted by {accepted.who}, up to {accepted.slowdown_pct:g}%: {accepted.why}")
-            is_withheld, status = False, "PASS"
         else:
             texts.append(f"{accepted.slowdown_pct:g}% was accepted, but the slowdown is {required_pct:.2g}%")
+    is_withheld = bool(objections) and not is_accepted
     return WorkloadRefresh(
         name=verdict.name,
         variant=variant,
-        status=status,
-        reasons=[clip_message(reason) for reason in texts] or ["no slowdown against the anchor would be absorbed"],
+        status=objections[0].status if is_withheld else "PASS",
+        reasons=[clip_message(text) for text in texts] or ["no slowdown against the anchor would be absorbed"],
         anchor=anchor,
         decision=section.decision,
         tonight=_percent_estimate(section.estimate_pct, section.low_pct, section.high_pct),
         pairs=_count_pairs(tonight),
         since_anchor=_to_estimate(recent_interval),
         budget_pct=limits.budget_pct,
-        drift=_to_drift(worst_creep),
+        drift=_to_drift(nearest_to_alarm),
         environment_shift=_to_estimate(shift),
         environment_changes=list(history.environment_changes),
         sharding=verdict.sharding.status if verdict.sharding is not None else None,
         series="held" if is_withheld else "rolling",
-        accepted=accepted if texts and not is_withheld else None,
+        accepted=accepted if is_accepted else None,
+    )
+
+
+def _report_unmeasured(
+    verdict: WorkloadVerdict, variant: str, anchor: str | None, limits: NightLimits
+) -> WorkloadRefresh:
+    """Return the report on a night without a valid measurement. Its session is not stored."""
+    reasons = verdict.validity.reasons
+    if not reasons:
+        reasons = verdict.throughput.reasons if verdict.throughput is not None else ["nothing was timed"]
+    return WorkloadRefresh(
+        name=verdict.name,
+        variant=variant,
+        status="FAIL" if verdict.validity.status == "FAIL" else "INVALID",
+        reasons=[clip_message(f"nothing is proposed: {reason}") for reason in reasons],
+        anchor=anchor,
+        decision=None,
+        budget_pct=limits.budget_pct,
     )
 
 
@@ -159,10 +171,13 @@ def describe_absorbed_slowdown(nights: Sequence[AnchorComparison], thresholds: T
 
 
 def night_slowdown_pct(tonight: AnchorComparison, thresholds: Thresholds) -> float | None:
-    """Return the slowdown of main against the anchor in percent, estimated from the pairs of one night. None if the
-    night has fewer pairs than the first look needs."""
+    """Return the slowdown of the median step time of main against the anchor in percent, estimated from the pairs of
+    one night. Return None if the night has fewer pairs than the first look needs."""
     test = sequential_test(tonight.log_ratios, len(SUMMARIES), thresholds)
-    return None if test is None else percent(test.tests["median"][1].estimate)
+    if test is None:
+        return None
+    _, median_interval = test.tests["median"]
+    return percent(median_interval.estimate)
 
 
 def pair_sd(nights: Sequence[AnchorComparison]) -> float | None:
@@ -183,7 +198,8 @@ def pair_sd(nights: Sequence[AnchorComparison]) -> float | None:
 def _monitor_creep(nights: Sequence[AnchorComparison], summary: str, history: NightHistory) -> Creep:
     """Return the state of the creep monitor for one summary of the step time, "median" or "mean"."""
     sd = history.pair_sd or pair_sd(nights) or DEFAULT_PAIR_SD
-    return cusum(_night_means(nights, summary), max(sd, MIN_PAIR_SD), history.monitors * len(SUMMARIES))
+    # Every workload has one monitor per summary. All of them share one false alarm rate.
+    return cusum(_night_means(nights, summary), max(sd, MIN_PAIR_SD), series=history.monitors * len(SUMMARIES))
 
 
 def _night_means(nights: Sequence[AnchorComparison], summary: str) -> list[tuple[float, int]]:
@@ -194,49 +210,51 @@ def _night_means(nights: Sequence[AnchorComparison], summary: str) -> list[tuple
 
 def _find_objections(
     verdict: WorkloadVerdict, creeps: dict[str, Creep], recent: Interval | None, limits: NightLimits
-) -> list[tuple[Status, str]]:
-    """Return every reason to hold the session back, as (status, text). FAIL comes before INCONCLUSIVE.
+) -> list[_Objection]:
+    """Return every reason to hold the session back. FAIL comes before INCONCLUSIVE.
 
-    ``creeps``: state of the creep monitor for each summary of the step time. ``recent``: interval of the slowdown over
-    the last nights.
+    ``creeps`` has the state of the creep monitor for each summary of the step time. ``recent`` is the interval of the
+    slowdown over the last nights; None if there are too few nights.
     """
     section = verdict.throughput
-    objections: list[tuple[Status, str]] = []
     assert section is not None
+    failures: list[str] = []
     if verdict.sharding is not None and verdict.sharding.status == "FAIL":
-        objections.append(
-            ("FAIL", "collectives are worse than at the anchor: " + "; ".join(verdict.sharding.reasons[:2]))
-        )
+        failures.append("collectives are worse than at the anchor: " + "; ".join(verdict.sharding.reasons[:2]))
     if section.decision == "regressed":
-        objections.append(("FAIL", f"slower than the anchor: {section.reasons[0]}"))
+        failures.append(f"slower than the anchor: {section.reasons[0]}")
     if recent is not None and percent(recent.low) > limits.budget_pct:
         change = f"{percent(recent.estimate):+.2g}% over the last nights"
-        objections.append(("FAIL", f"slower than the anchor by {change}; the budget is {limits.budget_pct:g}%"))
+        failures.append(f"slower than the anchor by {change}; the budget is {limits.budget_pct:g}%")
     for summary, creep in creeps.items():
         if creep.alarm:
             change = f", about {percent(creep.estimate):+.2g}% so far" if creep.estimate is not None else ""
-            objections.append(
-                ("FAIL", f"slow creep by the {summary} step time{change}: 'regbot baseline history' shows when")
-            )
-    estimate = section.estimate_pct or 0.0
-    if not objections and section.decision == "undecided" and estimate > limits.threshold_pct:
-        reason = f"undecided, and the estimate of {estimate:+.2g}% is more than {limits.threshold_pct:g}%"
-        objections.append(("INCONCLUSIVE", reason))
-    return objections
+            failures.append(f"slow creep by the {summary} step time{change}: 'regbot baseline history' shows when")
+    if failures:
+        return [_Objection("FAIL", text) for text in failures]
+    estimate_pct = section.estimate_pct or 0.0
+    if section.decision == "undecided" and estimate_pct > limits.threshold_pct:
+        text = f"undecided, and the estimate of {estimate_pct:+.2g}% is more than {limits.threshold_pct:g}%"
+        return [_Objection("INCONCLUSIVE", text)]
+    return []
 
 
 def _required_acceptance(night_pct: float | None, recent: Interval | None) -> float:
     """Return the slowdown in percent that an acceptance must cover: the larger of tonight's estimate and the estimate
-    over the last nights."""
-    return max(night_pct or 0.0, percent(recent.estimate) if recent is not None else 0.0)
+    over the last nights. An unknown estimate counts as 0."""
+    recent_pct = percent(recent.estimate) if recent is not None else 0.0
+    return max(night_pct or 0.0, recent_pct)
 
 
 def _environment_shift(
     earlier_sessions: Sequence[Baseline], anchor_levels: Sequence[float]
 ) -> PredictionInterval | None:
-    """Return how much the step time of the anchor's commit changed from the previous environment to the present
-    environment, as a log-ratio. None if too few sessions are stored, or if the anchor's commit has too few runs
-    tonight."""
+    """Return how much the step time of the anchor's commit changed from the previous environment to the present one.
+
+    The result is a log-ratio with its prediction interval. ``earlier_sessions`` are sessions in the previous
+    environment, and ``anchor_levels`` are log step times of tonight's runs. Return None if fewer than two sessions are
+    stored, or if the anchor's commit has too few runs tonight.
+    """
     earlier_levels = [
         session_level([run.log_median for run in baseline.runs])
         for baseline in earlier_sessions
@@ -260,6 +278,7 @@ def _to_estimate(interval: Interval | PredictionInterval | None) -> IntervalEsti
 
 
 def _percent_estimate(estimate: float | None, low: float | None, high: float | None) -> IntervalEstimate | None:
+    """Return the record of an estimate in percent; None if the verdict has no estimate."""
     if estimate is None or low is None or high is None:
         return None
     return IntervalEstimate(estimate_pct=estimate, low_pct=low, high_pct=high)

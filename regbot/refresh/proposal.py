@@ -13,10 +13,12 @@ from regbot.records.proposal import Proposal
 from regbot.records.refresh import RefreshReport
 
 
-def build_proposal(store: Store, report: RefreshReport, added: Iterable[PurePosixPath], now: datetime) -> Proposal:
-    """Build the proposal from the report and from the records in ``added``, the new and changed files of the store.
-    ``now``: time of the proposal. Raises BaselineError."""
-    record_paths = [path for path in added if path != PurePosixPath(ATTRIBUTES)]
+def build_proposal(store: Store, report: RefreshReport, written: Iterable[PurePosixPath], now: datetime) -> Proposal:
+    """Build the proposal from the report and from the records in ``written``, the new and changed files of the store.
+
+    ``now`` is the time of the proposal. Raises BaselineError.
+    """
+    record_paths = [path for path in written if path != PurePosixPath(ATTRIBUTES)]
     ledger_paths = [path for path in record_paths if path.parts[0] == LEDGERS]
     anchor_paths = [path for path in record_paths if path.name == ANCHOR]
     session_paths = [path for path in record_paths if path not in ledger_paths and path not in anchor_paths]

@@ -10,29 +10,32 @@ from regbot.records.baseline import Baseline
 
 
 def timed_sessions(store: Store, folder: PurePosixPath) -> list[Baseline]:
-    """Load all timed sessions of a workload on a node class, oldest first. Raises BaselineError."""
+    """Load all timed sessions of a workload on a node class, oldest first. ``folder`` is the folder of the workload and
+    node class. Raises BaselineError."""
     sessions = [store.session(path) for group in store.folders(folder) for path in store.sessions(group)]
     timed = [session for session in sessions if session.tier == "timed"]
     return sorted(timed, key=lambda session: (session.measured, session.session))
 
 
 def remove_withheld_copies(store: Store, accepted: Sequence[Baseline]) -> None:
-    """Remove the stored copies of ``accepted`` sessions that have the series ``held``. The caller then stores these
-    sessions in the rolling reference."""
+    """Remove the stored copies of ``accepted`` sessions that were held back (series ``held``).
+
+    The same session may be stored only once. The caller then stores the accepted sessions in the rolling reference.
+    """
     session_ids = {baseline.session for baseline in accepted}
     for baseline in accepted:
-        session_folder = session_path(baseline, "").parent
-        for path in store.sessions(session_folder):
+        group = session_path(baseline, digest="").parent
+        for path in store.sessions(group):
             stored = store.session(path)
             if stored.session in session_ids and stored.series == "held":
                 store.remove(path)
 
 
 def store_files(store: Store) -> dict[PurePosixPath, bytes]:
-    """Return the files of the store that a repository would track: content by path relative to the store.
+    """Return the files of the store that a repository would track: their content by their path relative to the store.
 
-    Only anchors and the git attributes can change. All other files never change once they are stored, so their content
-    is not read and their value is ``b""``.
+    Only anchors and the git attributes can change. All other files never change once they are stored. They are not
+    read, and their value is ``b""``.
     """
     if not store.root.is_dir():
         return {}

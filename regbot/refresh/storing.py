@@ -18,23 +18,23 @@ workload."""
 
 
 def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, store: Store, now: datetime) -> str:
-    """Store the session of main, the session of the anchor's commit, and a new anchor if the night has one.
+    """Store the session of main, the session of the anchor's commit, and a new anchor if there is one.
 
-    An anchor is new if the workload had no anchor, or if a person accepted a slowdown. If the session of main is held
+    There is a new anchor if the workload had none, or if a person accepted a slowdown. If the session of main is held
     back, only timed sessions are stored, and no traced sessions. Return why nothing could be stored; '' on success, or
     if the night has no session to store.
     """
     night, comparison = measured.night, measured.tonight
-    if night.series is None or comparison is None:
+    if night.series is None or comparison is None:  # nothing was measured
         return ""
     session, verdict = measured.checked.session, measured.checked.verdict
     origin = str(options.out / folder_name(measured.task.entry) / "session.jsonl")
-    timed = session.timed_runs(measured.task.entry)
-    if other_classes := {run.node.node_class for run in timed if run.node is not None} - {measured.node_class}:
+    timed_runs = session.timed_runs(measured.task.entry)
+    other_classes = {run.node.node_class for run in timed_runs if run.node is not None} - {measured.node_class}
+    if other_classes:
         mismatch = f"it was timed on {', '.join(sorted(other_classes))}, but its anchor is of {measured.node_class}"
         return f"{mismatch}; configure the engine to use nodes of one class (docs/slurm.md)"
-    is_same_commit = comparison.commit == head.commit
-    intake = Intake(
+    main_intake = Intake(
         origin=origin,
         who=options.who,
         why=options.why,
@@ -44,19 +44,18 @@ def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, sto
         against=comparison,
     )
     try:
-        distilled_arms = [distil(session, verdict, intake, now)]
+        distilled_main = distil(session, verdict, main_intake, now)
+        distilled_arms = [distilled_main]
         # If main is the anchor's commit, a second session would count the same commit twice.
-        if not is_same_commit:
-            distilled_arms.append(
-                distil(session, verdict, replace(intake, arm="base", series="anchor", against=None), now)
-            )
-        if night.series == "rolling":
-            remove_withheld_copies(store, distilled_arms[0].baselines)
+        if comparison.commit != head.commit:
+            anchor_intake = replace(main_intake, arm="base", series="anchor", against=None)
+            distilled_arms.append(distil(session, verdict, anchor_intake, now))
+        is_withheld = night.series == "held"
+        if not is_withheld:
+            remove_withheld_copies(store, distilled_main.baselines)
         for distilled_arm in distilled_arms:
             baselines = [
-                baseline
-                for baseline in distilled_arm.baselines
-                if baseline.tier == "timed" or night.series == "rolling"
+                baseline for baseline in distilled_arm.baselines if baseline.tier == "timed" or not is_withheld
             ]
             needed_digests = {baseline.ledger for baseline in baselines}
             needed_ledgers = {
@@ -72,13 +71,14 @@ def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, sto
 
 def _make_anchor(measured: MeasuredNight, options: RefreshOptions, head: Arm, now: datetime) -> Anchor:
     """Return the anchor at head. A moved anchor contains tonight's slowdown against the previous anchor as evidence."""
-    night, change_from_anchor = measured.night, measured.night.tonight
+    night = measured.night
+    slowdown = night.tonight
     evidence = None
-    if measured.anchor is not None and change_from_anchor is not None:
+    if measured.anchor is not None and slowdown is not None:
         evidence = MoveEvidence(
-            estimate_pct=change_from_anchor.estimate_pct,
-            low_pct=change_from_anchor.low_pct,
-            high_pct=change_from_anchor.high_pct,
+            estimate_pct=slowdown.estimate_pct,
+            low_pct=slowdown.low_pct,
+            high_pct=slowdown.high_pct,
             pairs=max(1, night.pairs),
         )
     return Anchor(
@@ -90,7 +90,7 @@ def _make_anchor(measured: MeasuredNight, options: RefreshOptions, head: Arm, no
         moved=format_time(now),
         who=options.who,
         why=options.why if measured.anchor is not None else "the first anchor",
-        previous=None,
+        previous=None,  # ``Store.move_anchor`` fills it in
         evidence=evidence,
         accepted=night.accepted,
     )

@@ -1,4 +1,8 @@
-"""Texts of a refresh: the terminal page, the commit message, and the pull request."""
+"""Texts of a refresh: the terminal page, the commit message, and the pull request.
+
+A *night* is the result of one workload (``WorkloadRefresh``). A session that is *held back* is stored as evidence, and
+does not join the rolling reference.
+"""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -23,16 +27,19 @@ OUTCOME_TEXTS = {
     "INVALID": "could not be measured",
     "REVIEW": "for a person to judge",
 }
-"""What happens to the session of a night, by the status of the night."""
+"""What happens to the session of a night, by the status of the night, if no slowdown was accepted."""
 
 
 def proposal_title(report: RefreshReport) -> str:
-    """Return the title of the pull request as one line of plain text. If sessions of some workloads are held back from
-    the rolling reference, the title begins with HELD BACK and names the number of these workloads."""
-    withheld_count = sum(night.series == "held" for night in report.workloads)
+    """Return the title of the pull request as one line of plain text.
+
+    If sessions are held back from the rolling reference, the title begins with HELD BACK and names the number of their
+    workloads, for example ``HELD BACK: baselines of 3e97a4a4de79 (1 of 2 workloads, 4 files)``.
+    """
+    withheld_workloads = sum(night.series == "held" for night in report.workloads)
     commit, files = short_commit(report.commit), count(len(report.files), "file")
-    if withheld_count:
-        workloads = f"{withheld_count} of {count(len(report.workloads), 'workload')}"
+    if withheld_workloads:
+        workloads = f"{withheld_workloads} of {count(len(report.workloads), 'workload')}"
         return f"HELD BACK: baselines of {commit} ({workloads}, {files})"
     return f"Baselines of {commit}: {files}"
 
@@ -75,13 +82,15 @@ def files_section(files: Iterable[str]) -> str:
 
 def _fit_lines(lines: Iterable[str], max_characters: int, noun: str) -> list[str]:
     """Return the first lines that fit into ``max_characters``. If lines were left out, add a line with their number.
-    ``noun``: plural of what a line describes."""
-    fitting_lines, omitted_count = fit(lines, max_characters)
-    return [*fitting_lines, f"…and {omitted_count} more {noun}"] if omitted_count else fitting_lines
+
+    ``noun`` is the plural of what a line describes, for example ``workloads``.
+    """
+    fitting_lines, omitted = fit(lines, max_characters)
+    return [*fitting_lines, f"…and {omitted} more {noun}"] if omitted else fitting_lines
 
 
 def refresh_page(report: RefreshReport, file: str = "") -> str:
-    """Return the report for a terminal. ``file``: name of the file with the proposal; '' without one."""
+    """Return the report for a terminal. ``file`` is the name of the file with the proposal; '' if there is none."""
     lines = [f"{report.status}  main {short_commit(report.commit)}"]
     for night in report.workloads:
         lines += [
@@ -111,7 +120,7 @@ def refresh_page(report: RefreshReport, file: str = "") -> str:
 
 def describe_outcome(night: WorkloadRefresh) -> str:
     """Return the decision on a night in a few words."""
-    if night.series is None:
+    if night.series is None:  # without a valid measurement; FAIL if head's program fails and the anchor's does not
         return OUTCOME_TEXTS["INVALID"] if night.status != "FAIL" else "main does not run"
     if night.series == "held":
         return OUTCOME_TEXTS[night.status]
@@ -120,15 +129,14 @@ def describe_outcome(night: WorkloadRefresh) -> str:
 
 def _row(night: WorkloadRefresh) -> str:
     """Return the table row of a workload."""
-    since = (
-        f"{_estimate_text(night.since_anchor)}, budget {night.budget_pct:g}%"
-        if night.since_anchor is not None
-        else "first night"
-    )
+    tonight = _estimate_text(night.tonight) if night.tonight is not None else "not measured"
+    since_anchor = "first night"
+    if night.since_anchor is not None:
+        since_anchor = f"{_estimate_text(night.since_anchor)}, budget {night.budget_pct:g}%"
     cells = [
         code(night.name),
-        _estimate_text(night.tonight) if night.tonight is not None else "not measured",
-        since,
+        tonight,
+        since_anchor,
         _drift_text(night.drift) if night.drift is not None else "",
         f"**{night.status}** {describe_outcome(night)}",
     ]
@@ -139,28 +147,26 @@ def _section(night: WorkloadRefresh) -> Iterator[str]:
     """Yield the lines of the section about a workload: anchor, reasons, environment, and how to accept a slowdown."""
     yield f"## {code(night.name)}"
     yield ""
-    anchor = (
-        f"anchor {code(short_commit(night.anchor))}"
-        if night.anchor
-        else "there was no anchor: this commit becomes the first anchor"
-    )
+    anchor = "there was no anchor: this commit becomes the first anchor"
+    if night.anchor:
+        anchor = f"anchor {code(short_commit(night.anchor))}"
     yield f"{anchor}, {night.pairs} pairs, variant {code(night.variant)}"
     yield ""
     yield from (f"- {prose(reason)}" for reason in night.reasons[:MAX_REASONS])
     if night.environment_changes:
-        yield "- the environment changed: " + "; ".join(
-            prose(change, 300) for change in night.environment_changes[:MAX_REASONS]
-        )
+        changes = [prose(change, 300) for change in night.environment_changes[:MAX_REASONS]]
+        yield f"- the environment changed: {'; '.join(changes)}"
     if night.environment_shift is not None:
         yield (
             f"- the environment changed the step time of the anchor's commit by "
             f"{_estimate_text(night.environment_shift)}; the table shows the effect of the code alone"
         )
-    estimates = [change.estimate_pct for change in (night.tonight, night.since_anchor) if change is not None]
-    if night.series == "held" and night.status == "FAIL" and estimates:
-        worst_pct = math.ceil(10 * max(estimates)) / 10  # rounded up: the accepted slowdown must cover the estimate
+    slowdowns_pct = [slowdown.estimate_pct for slowdown in (night.tonight, night.since_anchor) if slowdown is not None]
+    if night.series == "held" and night.status == "FAIL" and slowdowns_pct:
+        # An acceptance must cover the larger estimate, so round it up to one decimal place.
+        required_pct = math.ceil(10 * max(slowdowns_pct)) / 10
         yield (
-            f"- to accept this slowdown, run `regbot baseline refresh --accept {worst_pct:.1f} --who NAME "
+            f"- to accept this slowdown, run `regbot baseline refresh --accept {required_pct:.1f} --who NAME "
             "--why TEXT`; the anchor then moves to this commit"
         )
     yield ""
@@ -172,8 +178,10 @@ def _estimate_text(estimate: IntervalEstimate) -> str:
 
 
 def _drift_text(drift: Drift) -> str:
-    """Return the state of the creep monitor, its value and its alarm limit, such as ``quiet: 0.8 of 2.5 after 9
-    nights``."""
+    """Return the state of the creep monitor, for example ``quiet: 0.8 of 2.5 after 9 nights``.
+
+    The two numbers are its cumulative sum, in percent, and the limit at which it raises an alarm.
+    """
     state = "ALARM" if drift.alarm else "quiet"
     correlation = "" if drift.correlation is None else f" (correlation of nights {drift.correlation:.2f})"
     return f"{state}: {drift.value_pct:.2g} of {drift.limit_pct:.2g} after {count(drift.nights, 'night')}{correlation}"

@@ -264,7 +264,7 @@ def test_a_comment_only_names_the_run_that_is_judged_again(bench: Bench) -> None
 def test_a_self_reported_verdict_gets_the_stricter_of_two_conclusions() -> None:
     def conclusion(status: Status, **table: object) -> str:
         github = GitHub.model_validate(table)
-        return checks.conclude(status, github, checks.get_least_strict(github, "static", 1))
+        return checks.conclude(status, github, checks.get_mildest_conclusion(github, "static", 1))
 
     for level in ("success", "neutral", "action_required"):
         assert conclusion("PASS", self_reported=level) == level
