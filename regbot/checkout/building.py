@@ -53,9 +53,10 @@ def run_build(
     timeout_s: float,
     builder: Builder,
 ) -> None:
-    """Run the build commands one after the other. ``timeout_s`` limits all commands together.
+    """Run the build commands one after the other in the worktree of ``entry``.
 
-    If a command fails, remove the worktree and raise BuildError.
+    ``timeout_s`` limits all commands together. ``commit`` only names the worktree in errors. If a command fails, remove
+    the worktree and raise BuildError.
     """
     entry.private.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + timeout_s
@@ -94,7 +95,8 @@ def run_in_shell(
     except OSError as error:
         raise BuildError(f"bash could not be started for the build command {command}: {error.strerror}") from error
     assert process.stdout is not None
-    tail, chunks_after_exit = bytearray(), 0
+    last_output = bytearray()  # at most 64 KiB
+    chunks_after_exit = 0  # limited, because a server that stays behind may write without end
     with process, selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         try:
@@ -103,16 +105,16 @@ def run_in_shell(
                 exited = process.poll() is not None
                 if selector.select(0 if exited else 0.1):
                     data = os.read(process.stdout.fileno(), 65536)
-                    tail = (tail + data)[-65536:]
+                    last_output = (last_output + data)[-65536:]
                     chunks_after_exit += exited
-                    if not data:
+                    if not data:  # all writers have closed the output
                         process.wait(max(0.0, deadline - time.monotonic()))
                         break
                 elif exited:
                     break
         except subprocess.TimeoutExpired:
-            pass
+            pass  # the exit code is None below
         finally:
             code = process.poll()
             kill_group(process.pid)
-    return code, bytes(tail)
+    return code, bytes(last_output)
