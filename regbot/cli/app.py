@@ -75,15 +75,19 @@ class _ListOptionsCommand(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Repeat the option before each further value, and let typer parse the words.
+
+        For example, ``--base 1.csv 2.csv`` becomes ``--base 1.csv --base 2.csv``."""
         expanded: list[str] = []
-        option, expects_value = "", False
+        list_option = ""  # the option whose values follow; '' after another option
+        expects_value = False  # whether the last word was the option itself, without a value
         for word in args:
             if word.startswith("-"):
                 name = word.partition("=")[0]
-                option = name if name in ("--base", "--head") else ""
-                expects_value = option == word
-            elif option and not expects_value:
-                expanded.append(option)
+                list_option = name if name in ("--base", "--head") else ""
+                expects_value = list_option == word
+            elif list_option and not expects_value:
+                expanded.append(list_option)
             else:
                 expects_value = False
             expanded.append(word)
@@ -134,7 +138,11 @@ def demo(
     with usage_errors(), progress() as watch:
         from regbot.demo.run import DemoOptions, run_demo
 
-        pull_request: PullRequest = "harmless" if harmless else "slow" if slow else "fallback"
+        pull_request: PullRequest = "fallback"
+        if harmless:
+            pull_request = "harmless"
+        elif slow:
+            pull_request = "slow"
         result = run_demo(DemoOptions(pull_request, out.resolve(), cache_folder(), timed or slow), watch)
     _print_verdict(result.check_result, as_json=False)
     typer.echo(f"\n{result.message}")
@@ -383,7 +391,8 @@ def shapes(
 
         if name is None:
             all_shapes = [load_shape(shape_name) for shape_name in shape_names()]
-            text = "[" + ",\n".join(shape.to_json() for shape in all_shapes) + "]" if json else shape_list(all_shapes)
+            json_list = "[" + ",\n".join(shape.to_json() for shape in all_shapes) + "]"
+            text = json_list if json else shape_list(all_shapes)
         else:
             shape = load_shape(name)
             text = shape.to_json() if json else shape_page(shape)
@@ -426,7 +435,7 @@ def preflight(
 
 
 def _record_shadow_check(result: "CheckResult", scoreboard: Path) -> str:
-    """Add a shadow check to the scoreboard in ``scoreboard``. Return a sentence that reports this."""
+    """Add a shadow check, which blocks nothing, to the folder ``scoreboard``. Return a sentence that reports this."""
     from datetime import UTC, datetime
 
     from regbot.shadow import BLOCKING, record_check
@@ -438,6 +447,7 @@ def _record_shadow_check(result: "CheckResult", scoreboard: Path) -> str:
 
 
 def _print_verdict(result: "CheckResult", as_json: bool) -> None:
+    """Print the verdict as JSON, or as a page that also names the files of the report."""
     if as_json:
         show(result.verdict.to_json(), as_json)
         return

@@ -210,5 +210,6 @@ def baseline_anchor(
             results = [commands.move_anchor(opened_store, move)]
         else:
             results = commands.find_anchors(opened_store, workload, variant, node_class)
-        text = "[" + ",\n".join(result.to_json() for result in results) + "]" if json else commands.anchor_page(results)
+        json_list = "[" + ",\n".join(result.to_json() for result in results) + "]"
+        text = json_list if json else commands.anchor_page(results)
     show(text, json)

@@ -28,19 +28,21 @@ def select_workflows(root: Path, options: InitOptions, config: Config | None, se
     Raises ConfigError if the options leave nothing to measure.
     """
     installed = {name for name in (*HOSTED_WORKFLOWS, *NODE_WORKFLOWS) if (root / workflow_path(name)).exists()}
-    untraced = config is not None and all(workload.adapter == "command" for workload in config.workloads.values())
-    if untraced and options.only_static:
+    # Without a configuration, ``regbot init`` writes one whose workload is traced.
+    nothing_to_trace = config is not None and all(
+        workload.adapter == "command" for workload in config.workloads.values()
+    )
+    if nothing_to_trace and options.only_static:
         raise ConfigError(
             f"--only-static leaves nothing to measure: every workload of {FILE_NAME} is a command, and a command can "
             "only be timed, on a node"
         )
     unsupported = OWN_ARTIFACT_WORKFLOWS if settings.enterprise else ()
-    only_static, missing, warnings = _select_node_workflows(
-        root, installed, options, settings, [name for name in NODE_WORKFLOWS if name not in unsupported]
-    )
-    names = [*HOSTED_WORKFLOWS, *(() if only_static else NODE_WORKFLOWS)]
-    names = [name for name in names if name not in (*missing, *unsupported) and not (untraced and name == STATIC)]
-    planned_files = [plan_workflow(root, name, settings, options) for name in names]
+    supported = [name for name in NODE_WORKFLOWS if name not in unsupported]
+    only_static, missing, warnings = _select_node_workflows(root, installed, options, settings, supported)
+    excluded = {*missing, *unsupported, *([STATIC] if nothing_to_trace else [])}
+    candidates = HOSTED_WORKFLOWS if only_static else (*HOSTED_WORKFLOWS, *NODE_WORKFLOWS)
+    planned_files = [plan_workflow(root, name, settings, options) for name in candidates if name not in excluded]
     removals: list[PlannedFile | None] = []
     if options.only_static:
         removals = [
@@ -54,31 +56,34 @@ def select_workflows(root: Path, options: InitOptions, config: Config | None, se
         removals = [plan_removal(root, name, settings, options, reason, explicit=False) for name in unsupported]
         if not only_static:
             warnings.append(f"{' and '.join(unsupported)} are left out: {reason} (docs/github.md)")
-    if untraced:
+    if nothing_to_trace:
         reason = f"every workload of {FILE_NAME} is a command, which cannot be traced"
         removals.append(plan_removal(root, STATIC, settings, options, reason, explicit=False))
         advice = "; 'regbot init --with-nodes' installs the workflows that time it" if only_static else ""
         warnings.append(f"{STATIC} is left out: {reason}, and only '/regbot run' on a node measures one{advice}")
-    return Selection(
-        [*planned_files, *(removal for removal in removals if removal is not None)], warnings, not only_static
-    )
+    planned_files += [removal for removal in removals if removal is not None]
+    return Selection(planned_files, warnings, nodes=not only_static)
 
 
 def _select_node_workflows(
     root: Path, installed: set[str], options: InitOptions, settings: WorkflowSettings, possible: Sequence[str]
 ) -> tuple[bool, list[str], list[str]]:
-    """Return whether all workflows for nodes are left out, which of ``possible`` are left out, and warnings."""
+    """Return whether all workflows for nodes are left out, which of ``possible`` are left out, and warnings.
+
+    The options decide. Without the options, a first installation has all workflows, and a later run keeps what is
+    installed. A user may have removed the workflows for nodes by --only-static, which keeps edited ones. So if only
+    edited workflows for nodes are left, the missing ones are not installed again.
+    """
     if options.only_static is not None or not installed:
         return bool(options.only_static), [], []
     installed_node_workflows = installed & set(NODE_WORKFLOWS)
+    if not installed_node_workflows:
+        return True, [], []
     missing = [name for name in possible if name not in installed]
     unchanged_settings = replace(settings, source=None, runner=None, enterprise=None)
-    if (
-        not installed_node_workflows
-        or not missing
-        or not all(is_edited(root, name, unchanged_settings) for name in installed_node_workflows)
-    ):
-        return not installed_node_workflows, [], []
+    only_edited_left = all(is_edited(root, name, unchanged_settings) for name in installed_node_workflows)
+    if not missing or not only_edited_left:
+        return False, [], []
     warning = (
         f"not written: {', '.join(missing)}. Only edited workflows for nodes are installed, as after --only-static; "
         "'regbot init --with-nodes' installs the others again"
