@@ -26,7 +26,6 @@ GEOMETRY_KEYS = frozenset({
 })  # fmt: skip
 """Keys that a shape defines. If an override changed one of them, the two arms would run different workloads."""
 
-
 LIBRARY_DISPATCHERS = ("deepep", "hybridep")
 SMOKE_DISPATCHERS = ("alltoall", "allgather", *LIBRARY_DISPATCHERS)
 """Dispatchers of regbot's smoke model. The last two need GPUs and an additional library (docs/dispatchers.md)."""
@@ -37,8 +36,9 @@ ENGINES = ("local", "slurm")
 FRAMEWORKS = ("torchtitan", "megatron", "maxtext")
 MEGATRON_PROGRAM, BRIDGE_PROGRAM = "pretrain_gpt.py", "scripts/training/run_recipe.py"
 """Training scripts of Megatron-LM and of Megatron Bridge, relative to the root of their repositories."""
-FLAG_FILES = (".yaml", ".yml")
-"""Ends of recipes of Megatron-LM, which are files of flags. Recipes of Megatron Bridge are names of functions."""
+FLAG_FILE_SUFFIXES = (".yaml", ".yml")
+"""Suffixes by which a recipe of Megatron-LM is recognised. It is a file of flags for the training script. A recipe of
+Megatron Bridge is the name of a function."""
 AXIS_KEYS: dict[str, dict[str, str]] = {
     "smoke": {},
     "module": {},
@@ -56,8 +56,8 @@ AXIS_KEYS: dict[str, dict[str, str]] = {
         "cp": "ici_context_parallelism",
     },
 }
-"""Adapters whose workloads can define meshes, and the keys of the framework's configuration that set the sizes of the
-axes. The number of ranks and EP are part of every request."""
+"""Adapters whose workloads can define meshes. For each axis, the key of the framework's configuration that sets the size
+of the axis. The number of ranks and EP have no key here, because they are part of every request."""
 
 
 WorkloadMesh = Annotated[
@@ -194,6 +194,7 @@ class Workload(Record):
 
     @model_validator(mode="after")
     def _check_gpu(self) -> "Workload":
+        """Refuse a device and a GPU that the adapter does not use."""
         if self.device == "cpu" and self.adapter in ("torchtitan", "megatron"):
             raise ValueError(f"device: the adapter {self.adapter} has no CPU program; leave device out")
         if self.gpu != DEFAULT_PAPER_GPU and (self.device == "cpu" or self.adapter in ("maxtext", "command")):
@@ -209,19 +210,21 @@ class Workload(Record):
 
     @model_validator(mode="after")
     def _check_sparse(self) -> "Workload":
-        roots = [root for root in map(PurePosixPath, self.source_roots) if root.parts]
+        """Refuse a sparse checkout that lacks a source root. The root of the repository is always checked out."""
         folders = [PurePosixPath(folder) for folder in self.sparse]
-        for root in roots if folders else []:
-            if not any(root.is_relative_to(folder) or folder.is_relative_to(root) for folder in folders):
+        if not folders:
+            return self
+        for root in map(PurePosixPath, self.source_roots):
+            is_repository_root = not root.parts
+            is_checked_out = any(root.is_relative_to(folder) or folder.is_relative_to(root) for folder in folders)
+            if not is_repository_root and not is_checked_out:
                 raise ValueError(f"source_roots: {str(root)!r} is not checked out; add it to sparse")
         return self
 
     @property
     def runs_bridge(self) -> bool:
-        """Whether the workload is a recipe of Megatron Bridge, run by Bridge's own program. A recipe of Megatron-LM is
-        a file of flags.
-        """
-        return self.adapter == "megatron" and bool(self.recipe) and not self.recipe.lower().endswith(FLAG_FILES)
+        """Whether the workload is a recipe of Megatron Bridge. A recipe of Megatron-LM is a file of flags instead."""
+        return self.adapter == "megatron" and bool(self.recipe) and not self.recipe.lower().endswith(FLAG_FILE_SUFFIXES)
 
     @property
     def training_script(self) -> str:
@@ -232,6 +235,10 @@ class Workload(Record):
 
     @model_validator(mode="after")
     def _check_own_meshes(self) -> "Workload":
+        """Check the meshes that the workload defines.
+
+        The adapter must be able to set all axes of such a mesh, and ``config`` must not set the same keys. Such a mesh
+        is only traced, so a timed workload also needs a mesh of the shape."""
         for mesh in self.meshes:
             if not isinstance(mesh, OwnMesh):
                 continue
@@ -241,15 +248,17 @@ class Workload(Record):
             if missing := [axis for axis, size in mesh.axis_sizes.items() if size > 1 and axis not in keys]:
                 known = ", ".join(["world", "ep", *keys])
                 raise ValueError(f"meshes: adapter {self.adapter!r} has no axis {missing[0]!r}; it has {known}")
-            written_keys = {(key.replace("-", "_") if self.training_script else key): key for key in self.config}
-            if clash := sorted(written_keys[key] for key in keys.values() if key in written_keys):
-                raise ValueError(f"config.{clash[0]}: a mesh of this workload sets it; remove it from config")
+            # A training script for Megatron takes its flags with hyphens or underscores.
+            config_keys = {(key.replace("-", "_") if self.training_script else key): key for key in self.config}
+            if clashes := sorted(config_keys[key] for key in keys.values() if key in config_keys):
+                raise ValueError(f"config.{clashes[0]}: a mesh of this workload sets it; remove it from config")
         if self.timed and all(isinstance(mesh, OwnMesh) for mesh in self.meshes):
             raise ValueError("timed: meshes of the workload's own are only traced; add 'ep' or 'ep-dp' to meshes")
         return self
 
     @model_validator(mode="after")
     def _check_adapter(self) -> "Workload":
+        """Refuse keys that the adapter does not take, and a workload that lacks a key that the adapter needs."""
         if self.adapter == "module" and self.entry is None:
             raise ValueError("adapter 'module' needs entry = 'package.module:function' (see docs/module.md)")
         if self.adapter == "smoke" and self.dispatcher not in ("", *SMOKE_DISPATCHERS):
@@ -275,12 +284,14 @@ class Workload(Record):
             )
         if self.adapter == "command" and not self.command:
             raise ValueError("adapter 'command' needs command = ['program', 'argument', ...] (see docs/frameworks.md)")
-        if self.adapter == "command" and not any("{steps}" in argument for argument in self.command):
+        has_steps = any("{steps}" in argument for argument in self.command)
+        if self.adapter == "command" and not has_steps:
             raise ValueError(
                 "command: has no {steps}; put {steps} where the program takes its number of steps, warm-up included, "
                 "because regbot starts runs of different lengths"
             )
-        if self.adapter != "command" and (self.command or self.log or self.log_format or self.tokens_per_step):
+        has_keys_of_commands = bool(self.command or self.log or self.log_format or self.tokens_per_step)
+        if self.adapter != "command" and has_keys_of_commands:
             raise ValueError(
                 f"adapter {self.adapter!r} takes no command and no step log (command, log, log_format, "
                 "tokens_per_step); use adapter = 'command'"
