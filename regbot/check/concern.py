@@ -77,15 +77,13 @@ def list_evidence(config: Config, tasks: Sequence[Task], timing: bool) -> dict[s
 
     These are a trace, and with ``timing`` also the timed session of a node with enough GPUs. Workloads with the adapter
     ``command`` are left out, because a command does not report which files it loads. Raises ConfigError."""
-    timed_variants = {task.entry: task.variant.name for task in timed_tasks(config, tasks, ANY_GPUS)} if timing else {}
-    return {
-        task.entry: [
-            LoadEvidence("static", task.variant.name),
-            *([LoadEvidence("timed", timed_variants[task.entry])] if task.entry in timed_variants else []),
-        ]
-        for task in tasks
-        if task.workload.adapter != "command"
+    evidence = {
+        task.entry: [LoadEvidence("static", task.variant.name)] for task in tasks if task.workload.adapter != "command"
     }
+    for timed_task in timed_tasks(config, tasks, ANY_GPUS) if timing else []:
+        if timed_task.entry in evidence:
+            evidence[timed_task.entry].append(LoadEvidence("timed", timed_task.variant.name))
+    return evidence
 
 
 def find_unconcerned(
@@ -218,5 +216,5 @@ def _find_unreported_file(change: ChangedTrees, entries: Sequence[DiffEntry]) ->
 
 def _may_be_read(change: ChangedTrees, entry: DiffEntry) -> bool:
     """Return whether a run may read the file: it is neither documentation nor a stored reference."""
-    rule = InertRule()  # an empty rule needs only names, because ``change.repo`` may lack the contents of files
+    rule = InertRule()  # decides by names only, because ``change.repo`` may lack the contents of files
     return not rule.is_inert(entry.name) and not entry.name.startswith(f"{change.stored_folder}/")

@@ -126,6 +126,7 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
         base, head, warnings = resolve_arms(
             options.repo, options.base, options.head, options.base_overrides, options.head_overrides
         )
+    # From a partial clone, first only the configuration is copied. It names the folder of the stored references.
     readable = _find_readable(options, base, head, [FILE_NAME])
     loaded = find_config(
         options.repo,
@@ -194,7 +195,8 @@ class _CheckContext:
 def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence[str]) -> CheckResult:
     """Plan the session of both arms, write its header, measure both arms, and judge the session file.
 
-    Workloads with the adapter ``command`` are only timed. All others are traced, and timed where ``timed_tasks`` says.
+    Workloads with the adapter ``command`` are only timed. All others are traced. They are also timed if this engine's
+    nodes can time one of their variants, unless ``--no-timing`` is given.
     """
     options, config, engine = context.options, context.config, context.engine
     tasks = plan(config, options.workloads, options.mesh)

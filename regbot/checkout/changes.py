@@ -126,7 +126,7 @@ def have_same_code(repo: Path, trees: Sequence[tuple[str, str]], is_inert: Calla
     for index, entries in zip(differing, _diff_trees(repo, [trees[index] for index in differing]), strict=True):
         if entries is not None and _is_reportable(entries):
             relevant = [entry for entry in entries if not is_inert(entry.name)]
-            same[index] = all(entry.is_python for entry in relevant)
+            same[index] = all(entry.is_python for entry in relevant)  # until a comparison below shows a difference
             remaining[index] = relevant if same[index] else []
     # Compare one file of each pair per round. A pair with a difference drops out, and its other files are not read.
     while remaining := {index: entries for index, entries in remaining.items() if entries and same[index]}:

@@ -56,8 +56,9 @@ AXIS_KEYS: dict[str, dict[str, str]] = {
         "cp": "ici_context_parallelism",
     },
 }
-"""Adapters whose workloads can define meshes. For each axis, the key of the framework's configuration that sets the size
-of the axis. The number of ranks and EP have no key here, because they are part of every request."""
+"""Adapters whose workloads can define meshes, with the axes that such a mesh can have. The value is the key of the
+framework's configuration that sets the size of the axis. The number of ranks and EP are missing here, because they are
+part of every request to a training process."""
 
 
 WorkloadMesh = Annotated[
