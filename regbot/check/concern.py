@@ -80,7 +80,8 @@ def list_evidence(config: Config, tasks: Sequence[Task], timing: bool) -> dict[s
     evidence = {
         task.entry: [LoadEvidence("static", task.variant.name)] for task in tasks if task.workload.adapter != "command"
     }
-    for timed_task in timed_tasks(config, tasks, ANY_GPUS) if timing else []:
+    tasks_to_time = timed_tasks(config, tasks, ANY_GPUS) if timing else []
+    for timed_task in tasks_to_time:
         if timed_task.entry in evidence:
             evidence[timed_task.entry].append(LoadEvidence("timed", timed_task.variant.name))
     return evidence
@@ -209,7 +210,8 @@ def _find_gaps(change: ChangedTrees, session: Baseline, evidence: LoadEvidence, 
 def _find_unreported_file(change: ChangedTrees, entries: Sequence[DiffEntry]) -> str:
     """Return the first changed file that a run may read without reporting it; '' if there is none.
 
-    A run reports only Python files. ``is_python`` is false for an added file, because a stored run cannot report it."""
+    A run reports only Python files. An added Python file counts as not reported (``is_python`` is false), because a
+    stored run could not load it yet."""
     files = (entry.name for entry in entries if not entry.is_python and _may_be_read(change, entry))
     return next(files, "")
 

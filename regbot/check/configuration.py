@@ -35,7 +35,7 @@ def find_config(
     """Return the configuration of the commit ``base``, so that a pull request cannot weaken its own check.
 
     If ``base`` has no configuration, the branch ``target`` (None: a guessed branch) and then ``head`` are tried. The
-    head may supply it, because a pull request may introduce regbot. With ``exact``, ``target`` is not tried. If
+    commit ``head`` is allowed, because a pull request may introduce regbot. With ``exact``, ``target`` is not tried. If
     ``file`` is given, use this file in any case.
 
     ``readable`` is the private clone that has the files of the commits, if ``repo`` is a partial clone; None to read

@@ -77,17 +77,21 @@ class CheckOptions:
     base: str | None = None
     """Revision to compare with; None to guess the target branch."""
     head: str = "HEAD"
+    """Revision to judge."""
     base_overrides: dict[str, Scalar] = field(default_factory=dict)
+    """Configuration keys that are set for base only."""
     head_overrides: dict[str, Scalar] = field(default_factory=dict)
+    """Configuration keys that are set for head only."""
     workloads: Sequence[str] = ()
     """Names of the workloads to check; () for all."""
     expectations: Sequence[Expectation] = ()
     """Changes that are declared as intended."""
     config: Path | LoadedConfig | None = None
-    """Configuration that replaces the ``regbot.toml`` of the base commit."""
+    """Configuration that replaces the ``regbot.toml`` of the base commit; None to use the latter."""
     node_config: Path | None = None
     """File with the machine tables ``[sandbox]``, ``[slurm]`` and ``[local]``; None to take them from ``config``."""
     engine: str = "local"
+    """Name of the engine that runs the workloads: local or slurm."""
     untrusted: bool = False
     """Whether to refuse to run the code without a sandbox."""
     no_sandbox: bool = False
@@ -322,7 +326,8 @@ def _measure(
     jobs = [(arm, task) for task in traced for arm in (header.base, header.head)]
     libraries = Libraries(options.cache, scratch.folder / "paper", lambda text: watch(Progress(0, 0, text)))
     if any(task.wants_paper_gpu and not task.workload.python for task in traced):
-        libraries.start(sys.executable)  # the library is built while the arms are checked out
+        # This library, for regbot's own interpreter, is built while the arms are checked out.
+        libraries.start(sys.executable)
     with closing(libraries):
         TraceRunner(trees, engine, scratch, store_run, watch, libraries, parallel=config.local.parallel).run(
             jobs, [run for run in runs if run.tier == "static"]
@@ -339,7 +344,8 @@ def _measure(
         static_runs = [run for run in workload_runs if run.tier == "static"]
         runs_file = pool_file(trees.repository_cache, header, timed_plan, static_runs, node_kind, task.workload.sparse)
         timed_runs = [run for run in workload_runs if run.tier == "timed"]
-        # True if the session has no timed runs yet, or only runs that an interrupted check copied from the pool.
+        # If this session has timed nothing itself yet, copy the runs of earlier sessions into it. An interrupted check
+        # may have copied the first of them already.
         if options.join and all(run.is_from_earlier_session for run in timed_runs):
             for run in load_pooled_runs(runs_file)[len(timed_runs) :]:
                 store_run(run)
@@ -451,10 +457,14 @@ def _refuse_another_node(session_file: Path, session: Session, nodes: Sequence[N
     match. Runs that were copied from earlier sessions may come from other nodes.
     """
     known_nodes = [node for node in nodes if node is not None]
+    if not known_nodes:
+        return
+    known_classes = {node.node_class for node in known_nodes}
     for run in session.runs:
-        if run.node is None or run.is_from_earlier_session or not known_nodes or run.node in known_nodes:
+        if run.node is None or run.is_from_earlier_session:
             continue
-        if engine == "local" or all(run.node.node_class != node.node_class for node in known_nodes):
+        is_same = run.node in known_nodes if engine == "local" else run.node.node_class in known_classes
+        if not is_same:
             raise RecordError(
                 f"{session_file}: was timed on {run.node.name} ({run.node.node_class}), but this node is "
                 f"{known_nodes[0].name} ({known_nodes[0].node_class})",

@@ -33,7 +33,7 @@ def store_at(
         yield Store(override)
         return
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
-        # Entries with other characters have no folder in a store.
+        # An entry whose name does not match the pattern has no folder in a store.
         names = {workload_folder(entry, variant) for entry, variant in workloads if ENTRY_PATTERN.fullmatch(entry)}
         paths = [f"{folder}/{name}" for name in sorted({*names, LEDGERS})]
         export(repo, commit, paths, Path(scratch))
@@ -43,7 +43,9 @@ def store_at(
 def with_references(
     plan: TimedPlan, store: Store, settings: ThroughputThresholds, node_class: str
 ) -> tuple[TimedPlan, list[str]]:
-    """Return ``plan`` with its stored references, and warnings about references that cannot be used."""
+    """Return ``plan`` with its stored references, and warnings about references that cannot be used.
+
+    Without references, ``no_reference`` in the plan says why there are none."""
     lookup = load_references(store, plan, node_class, thresholds_from(settings), datetime.now(UTC))
     warnings = [
         clip_message(f"{plan.entry}: not all stored references can be used: {fault}") for fault in lookup.faults

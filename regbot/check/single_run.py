@@ -41,6 +41,7 @@ class SingleRunOptions:
     variant: str | None = None
     """Variant of the shape; None for one that the GPUs of this node can time."""
     engine: str = "local"
+    """Name of the engine: local or slurm."""
     world: int | None = None
     """Number of ranks, with EP as large as the shape allows. None takes the mesh of the shape or node."""
 

@@ -31,7 +31,8 @@ def resolve_arms(
     base_tip, head_commit = find_commit(repo, base, "--base"), find_commit(repo, head, "--head")
     warnings = []
     base_commit = _merge_base(repo, base, base_tip, head, head_commit)
-    if base_commit == head_commit != base_tip:
+    is_head_older = base_commit == head_commit and head_commit != base_tip
+    if is_head_older:
         base_commit = base_tip
         warnings.append(
             f"{printable(head)} is an ancestor of {printable(base)}: compared with {base_tip[:10]} itself, "
@@ -137,6 +138,7 @@ def uncommitted_warnings(repo: Path) -> list[str]:
 
 
 def _make_arm(repo: Path, name: str, revision: str, commit: str, overrides: Mapping[str, Scalar]) -> Arm:
+    """Return the arm ``name`` (base or head), with the tree and the subject of ``commit``."""
     tree, _, subject = git(repo, "log", "-1", "--no-show-signature", "--format=%T %s", commit).partition(" ")
     return Arm.model_validate(
         {

@@ -29,6 +29,7 @@ class Build:
     python: str
     """Interpreter of the workload. The build commands get it in the variable REGBOT_PYTHON."""
     timeout_s: float
+    """Time limit of all commands together."""
     environment: Mapping[str, str] | None = None
     """Environment variables for the commands. None means only PATH and HOME, because they may run code of a pull
     request."""

@@ -49,6 +49,16 @@ class DiffEntry:
     """Id of the content in the first and in the second tree; zeros if it lacks the path."""
 
     @property
+    def mode_after(self) -> str:
+        """The mode in the second tree."""
+        return self.modes[1]
+
+    @property
+    def blob_after(self) -> str:
+        """The id of the content in the second tree."""
+        return self.blobs[1]
+
+    @property
     def is_python(self) -> bool:
         """Whether the path is a regular Python file in both trees. This excludes links, submodules, and files that were
         added or removed."""
@@ -57,7 +67,7 @@ class DiffEntry:
     @property
     def has_python_after(self) -> bool:
         """Whether the path is a regular Python file in the second tree."""
-        return self.name.endswith(".py") and self.modes[1] in _REGULAR
+        return self.name.endswith(".py") and self.mode_after in _REGULAR
 
 
 def list_changed_files(repo: Path, base: str, head: str) -> list[str] | None:
@@ -101,15 +111,17 @@ def digest_behaviour(repo: Path, base: str, head: str, is_inert: Callable[[str],
         return None
     unchanged = _find_same_python(repo, [entry for entry in entries if entry.is_python])
     changed = [entry for entry in entries if entry not in unchanged]
-    contents: list[tuple[str, str, str]] = []  # name, mode, and digest of the code or else blob, in head
+    contents: list[tuple[str, str, str]] = []  # path, mode in head, and a digest of the Python code or else the blob
     for start in range(0, len(changed), _BATCH_FILES):
         batch = changed[start : start + _BATCH_FILES]
-        sources = read_blobs(repo, sorted({entry.blobs[1] for entry in batch if entry.has_python_after}))
+        sources = read_blobs(repo, sorted({entry.blob_after for entry in batch if entry.has_python_after}))
         for entry in batch:
-            (_, mode), (_, blob) = entry.modes, entry.blobs
-            code = _dump(sources[blob]) if blob in sources else None
-            content = blob if code is None else hashlib.sha256(code.encode(errors="surrogatepass")).hexdigest()
-            contents.append((entry.name, mode, content))
+            source = sources.get(entry.blob_after)
+            code = _dump(source) if source is not None else None
+            content = entry.blob_after
+            if code is not None:
+                content = hashlib.sha256(code.encode(errors="surrogatepass")).hexdigest()
+            contents.append((entry.name, entry.mode_after, content))
     document = json.dumps([base_tree.out.strip(), sorted(contents)])
     return hashlib.sha256(document.encode()).hexdigest()
 

@@ -63,7 +63,7 @@ def find_source(repo: Path) -> CommitSource:
     git_dir = Path(git(repo, "rev-parse", "--absolute-git-dir").removesuffix("\n"))
     origin = origin_of(repo) or str(common)
     promisor = find_promisor(repo)
-    # A clone that was made from a partial clone lacks files, so it is not used for a complete one.
+    # A private clone that was made from a partial clone lacks files, so a complete repository gets another one.
     identity = "\n".join([str(common), without_credentials(origin), *([promisor] if promisor else [])])
     # A linked worktree keeps its submodules in its own git directory.
     git_dirs = tuple(dict.fromkeys((common, git_dir)))

@@ -24,7 +24,9 @@ class CommitFile:
     path: str
     """Path of the file, relative to the root of the repository."""
     blob: str
+    """Id of the content."""
     bytes: int
+    """Size of the content."""
 
 
 def list_files(repo: Path, commit: str, paths: Sequence[str]) -> list[CommitFile]:

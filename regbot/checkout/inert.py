@@ -43,10 +43,12 @@ class InertRule:
 def load_inert_rule(repo: Path, commits: Sequence[str], revision_range: str | None = None) -> InertRule:
     """Return the rule for changes between ``commits``. A folder is inert only if it is inert in each of these commits.
 
-    A folder is not inert if a file outside of inert folders has its name as a word, even in a comment. It is not inert
-    either if the target of a symbolic link contains its name. With ``revision_range`` (example: "v1..v2"), a folder is
-    also not inert if a commit of that range adds or removes its name in a file. If git cannot read the files in time,
-    no folder is inert.
+    The rule tests the folders in FOLDERS. A folder counts as used, and is not inert, in these cases:
+
+    - A file outside of inert folders has the folder's name as a word, even in a comment.
+    - The target of a symbolic link contains the name.
+    - A commit of ``revision_range`` (for example "v1..v2") adds or removes the name in a file.
+    - Git cannot read the files in time.
     """
     listings = [_list_entries(repo, commit) for commit in commits]
     listings += [_list_changed_entries(repo, revision_range)] if revision_range else []
@@ -83,8 +85,8 @@ def _list_mentions(repo: Path, commits: Sequence[str], name: str) -> list[str] |
     """Return the files that have ``name`` as a word in one of the commits; None if git cannot read them."""
     options = ("-z", "--files-with-matches", "--no-recurse-submodules", "--text", "--fixed-strings", "--word-regexp")
     result = try_git(repo, "grep", *options, "-e", name, *commits, "--", *_SEARCHED_FILES, env=OFFLINE)
-    paths = [line.partition(":")[2] for line in result.out.split("\0") if line]
-    return paths if result.code in (0, 1) else None
+    paths = [line.partition(":")[2] for line in result.out.split("\0") if line]  # lines are COMMIT:PATH
+    return paths if result.code in (0, 1) else None  # 1: no file has the word
 
 
 def _list_changed_mentions(repo: Path, revision_range: str, name: str) -> list[str] | None:
@@ -102,10 +104,7 @@ def _list_changed_entries(repo: Path, revision_range: str) -> list[tuple[str, st
 
     Return None if git cannot read the commits."""
     log = try_git(repo, *_LOG, "--raw", "--no-abbrev", revision_range, env=OFFLINE)
-    entries = []
-    for entry in parse_entries(log.out):
-        (_, new_mode), (_, new_object) = entry.modes, entry.blobs
-        entries.append((new_mode, new_object, entry.name))
+    entries = [(entry.mode_after, entry.blob_after, entry.name) for entry in parse_entries(log.out)]
     return entries if log.code == 0 else None
 
 

@@ -76,7 +76,7 @@ def copy_files(clone: Path, git_dir: Path, commits: Iterable[str], blobs: Collec
 def _fetch_locally(
     clone: Path, git_dir: Path, *arguments: str, settings: Mapping[str, str] | None = None, stdin: str = ""
 ) -> GitResult:
-    """Fetch from the partial clone ``git_dir`` into the private clone. This one command configures it as a remote."""
+    """Fetch from the partial clone ``git_dir``, which is configured as a remote of ``clone`` for this command only."""
     remote = {
         f"remote.{_REMOTE}.url": str(git_dir),
         f"remote.{_REMOTE}.promisor": "true",  # so that git accepts that files are missing
@@ -104,8 +104,8 @@ def _fetch_from_remote(clone: Path, git_dir: Path, blobs: Collection[str]) -> No
     if not fault:
         env = {
             **NO_PROMPT,
-            "GIT_OBJECT_DIRECTORY": str(clone / "objects"),
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(git_dir / "objects"),
+            "GIT_OBJECT_DIRECTORY": str(clone / "objects"),  # git writes fetched objects there
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(git_dir / "objects"),  # git only reads these
         }
         command = (git_dir_option, *_FETCH, "--refmap=", "--stdin", remote)
         settings = {**_STALLED, **_NO_NEGOTIATION}

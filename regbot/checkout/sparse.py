@@ -14,7 +14,9 @@ from regbot.checkout.git import OFFLINE, common_dir, git, try_git
 
 @dataclass(frozen=True)
 class Cone:
-    """The folders of a sparse worktree, relative to the root of the repository. Without folders, it has all files."""
+    """The folders of a sparse worktree, relative to the root of the repository.
+
+    A worktree without such folders is not sparse: it has all files."""
 
     folders: tuple[str, ...] = ()
 

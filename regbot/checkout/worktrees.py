@@ -206,8 +206,8 @@ def _may_have_submodules(repo: Path, tree: str) -> bool:
 def _create_worktree(
     entry: CacheEntry, source: CommitSource, commit: str, tree: str, hosts: Set[str] | None, cone: Cone
 ) -> _WorktreeRecord:
-    """Fetch the commit and its submodules, and check them out. Try ATTEMPTS times. Raises CheckoutError."""
-    parts = [*_fetch_parts(entry, source, commit, "", hosts, cone)]
+    """Fetch the commit and its submodules, and try up to ATTEMPTS times to check them out. Raises CheckoutError."""
+    parts = list(_fetch_parts(entry, source, commit, part_path="", hosts=hosts, cone=cone))
     for _ in range(ATTEMPTS - 1):
         with contextlib.suppress(CheckoutError):
             return _check_out_parts(entry, commit, tree, parts, cone)

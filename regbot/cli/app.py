@@ -143,7 +143,8 @@ def demo(
             pull_request = "harmless"
         elif slow:
             pull_request = "slow"
-        result = run_demo(DemoOptions(pull_request, out.resolve(), cache_folder(), timed or slow), watch)
+        demo_options = DemoOptions(pull_request, out=out.resolve(), cache=cache_folder(), timed=timed or slow)
+        result = run_demo(demo_options, watch)
     _print_verdict(result.check_result, as_json=False)
     typer.echo(f"\n{result.message}")
     raise typer.Exit(0 if result.as_planted else 1)
@@ -252,9 +253,8 @@ def run(
         from regbot.records.files import write_record
 
         check_engine(engine)
-        run_record = run_once(
-            SingleRunOptions(workload, rev, variant, engine, world), Path.cwd(), cache_folder(), watch
-        )
+        options = SingleRunOptions(workload, rev=rev, variant=variant, engine=engine, world=world)
+        run_record = run_once(options, Path.cwd(), cache_folder(), watch)
         if out is not None:
             write_record(out, run_record)
     show(run_record.to_json() if json else run_page(run_record), json)
@@ -294,16 +294,16 @@ def calibrate(
         from regbot.calibrate.flow import calibrate as run_calibration
 
         options = CalibrationOptions(
-            workload,
-            out.resolve(),
-            who or default_who(),
-            rev,
-            variant,
-            pairs,
-            inject or 0.0,
-            injected_pairs,
-            resume,
-            engine,
+            workload=workload,
+            out=out.resolve(),
+            who=who or default_who(),
+            rev=rev,
+            variant=variant,
+            pairs=pairs,
+            injected_pct=inject or 0.0,
+            injected_pairs=injected_pairs,
+            resume=resume,
+            engine=engine,
         )
         check_engine(engine)
         result = run_calibration(options, Store(store), Path.cwd(), cache_folder(), watch)
@@ -373,7 +373,16 @@ def compare(
         from regbot.compare import ComparisonOptions, compare_page
         from regbot.compare import compare as compare_files
 
-        verdict = compare_files(ComparisonOptions(base, head, paired, noise, skip, tokens_per_step, separate_sessions))
+        options = ComparisonOptions(
+            base=base,
+            head=head,
+            paired=paired,
+            noise_pct=noise,
+            skip=skip,
+            tokens_per_step=tokens_per_step,
+            separate_sessions=separate_sessions,
+        )
+        verdict = compare_files(options)
         text = verdict.to_json() if json else compare_page(verdict)
     show(text, json)
     raise typer.Exit(exit_code(verdict.verdict))

@@ -49,11 +49,12 @@ def gate(event: Event, repo: Repo = Path()) -> None:
         from regbot.github.metadata import read_run_id
 
         settings, repository = load_github_settings(repo), _variable("GITHUB_REPOSITORY")
-        if os.environ.get("GITHUB_EVENT_NAME") == "workflow_run":
+        event_name = os.environ.get("GITHUB_EVENT_NAME")
+        if event_name == "workflow_run":  # a run of regbot-static for a merge group
             check_event_repository(event, repository)
             _report(handle_group(_forge(), read_run_id(event), settings))
             return
-        if os.environ.get("GITHUB_EVENT_NAME") == "check_run":
+        if event_name == "check_run":
             _report(handle_rerequest(_forge(), read_check_event(event, repository), settings))
             return
         _expect_event("pull_request_target", "gate")

@@ -101,7 +101,7 @@ def node_quarantine(host: HostName, reason: Reason, who: Who = None, nodes: Node
             who=who or default_who(),
             automatic=False,
             reason=clip_message(printable(reason)),
-            probes=read_history(folder, host)[-1:],
+            probes=read_history(folder, host)[-1:],  # the last one, if there is any
         )
         warnings = quarantine(folder, host, evidence)
         change = NodeChange(event=read_last_events(folder)[host], state="quarantined", warnings=warnings)
@@ -138,7 +138,7 @@ def run_probe(engine: "Engine", ranks: int | None, folder: Path, take_out: bool,
 
     probes_folder = cache_folder() / "probes"
     probes_folder.mkdir(parents=True, exist_ok=True)
-    node = engine.describe(Needs(ranks=0))
+    node = engine.describe(Needs(ranks=0))  # the number of ranks depends on this node
     if node is None:
         raise EngineError(f"--engine {engine.name} does not describe its nodes before it reserves them")
     rank_count = ranks or len(node.gpus) or min(node.cores, MAX_CPU_RANKS)

@@ -146,6 +146,7 @@ def _live_progress() -> Iterator[Callable[[Any], None]]:
             if progress.lasting:
                 bar.console.print(str(progress), markup=False, highlight=False)
                 return
-            bar.update(task, completed=progress.done, total=progress.total or None, description=progress.text)
+            total = progress.total or None  # 0 means that the total is not known
+            bar.update(task, completed=progress.done, total=total, description=progress.text)
 
         yield watch

@@ -151,18 +151,13 @@ def run_page(run: Run) -> str:
         table.append((rank.rank, *times, binary_bytes(rank.peak_bytes) if rank.peak_bytes else "unknown"))
     steps = f"median of {len(timing.step_s) - verdict.cut} after {verdict.cut}"
     step_time = f"{1000 * verdict.median_s:.4g} ms a step ({steps}), mean {1000 * verdict.mean_s:.4g} ms"
-    lines = [
-        f"{run.workload} {run.variant}: {run.outcome}; {step_time}",
-        run.reason,
-        "",
-        format_table(table),
-        "",
+    lines_above = [f"{run.workload} {run.variant}: {run.outcome}; {step_time}", run.reason]
+    lines_below = [
         f"on {run.node.node_class}, clock {timing.clock}" if run.node else "",
         *(f"{name}: {backend.executed}" for name, backend in run.backends.items()),
         *(f"warning: {warning}" for warning in run.warnings),
     ]
-    # Leave out empty lines, except those before and after the table.
-    return "\n".join(line for index, line in enumerate(lines) if line or index in (2, 4))
+    return "\n".join([*filter(None, lines_above), "", format_table(table), "", *filter(None, lines_below)])
 
 
 def diff_page(sharding: Sharding, base: Ledger, head: Ledger) -> str:
@@ -338,12 +333,14 @@ def _row_cells(row: Row) -> tuple[str, ...]:
     return (row.kind, f"{row.axis} ({row.group_size})", row.phase, row.role, row.dtype, _shorten_name(row.module))
 
 
-def _shorten_name(template: str) -> str:
-    """Return the name of a module or operator. A very long name is shortened in the middle."""
-    if len(template) > NAME_CHARACTERS:
+def _shorten_name(name: str) -> str:
+    """Return the name of a module or operator for a table. A very long name is shortened in the middle.
+
+    The root module has the name ''."""
+    if len(name) > NAME_CHARACTERS:
         half = NAME_CHARACTERS // 2 - 1
-        template = f"{template[:half]} … {template[-half:]}"
-    return template or "(root)"
+        name = f"{name[:half]} … {name[-half:]}"
+    return name or "(root)"
 
 
 def _count_per_layer(row: Row, volume: Volume) -> str:

@@ -77,7 +77,7 @@ class Workload(Record):
 
     adapter: Adapter
     shapes: Annotated[list[str], Field(min_length=1)] = ["qwen3-30b-a3b", "mixtral-8x7b"]
-    variant: str = "full"
+    variant: str = "full"  # of the traces; timed_variant is that of the timed runs
     meshes: Annotated[list[WorkloadMesh], Field(min_length=1)] = ["ep", "ep-dp"]
     entry: str | None = Field(default=None, description="module adapter: 'package.module:function'")
     recipe: str = Field(
@@ -105,7 +105,7 @@ class Workload(Record):
     label: Name | None = Field(
         default=None, description="prefix of the verdict's entries, for two workloads that share a shape"
     )
-    source_roots: Annotated[list[str], Field(min_length=1)] = ["."]
+    source_roots: Annotated[list[str], Field(min_length=1)] = ["."]  # folders that contain the packages
     watch: list[str] = Field(
         default=[], description="packages that must come from the worktree; default: all packages in it"
     )
@@ -113,7 +113,7 @@ class Workload(Record):
         default="", description="interpreter, relative to the worktree; default: the interpreter of regbot"
     )
     build: list[str] = Field(default=[], description="shell commands, run once in each new worktree")
-    timeout_min: Annotated[float, Field(gt=0, le=24 * 60)] = 10.0
+    timeout_min: Annotated[float, Field(gt=0, le=24 * 60)] = 10.0  # time limit of one run
     numa_pinning: bool = Field(
         default=True, description="pin each rank to the cores of its GPU's NUMA node, unless the launcher has pinned it"
     )
@@ -198,7 +198,8 @@ class Workload(Record):
         """Refuse a device and a GPU that the adapter does not use."""
         if self.device == "cpu" and self.adapter in ("torchtitan", "megatron"):
             raise ValueError(f"device: the adapter {self.adapter} has no CPU program; leave device out")
-        if self.gpu != DEFAULT_PAPER_GPU and (self.device == "cpu" or self.adapter in ("maxtext", "command")):
+        has_paper_gpu = self.device != "cpu" and self.adapter not in ("maxtext", "command")
+        if self.gpu != DEFAULT_PAPER_GPU and not has_paper_gpu:
             program = "a CPU program" if self.device == "cpu" else f"the adapter {self.adapter}"
             raise ValueError(f"gpu: {program} has no paper GPU; leave gpu out")
         return self
@@ -312,8 +313,8 @@ class LocalSettings(Record):
     parallel: Annotated[int, Field(ge=1, le=256)] = Field(
         default=2, description="number of static traces that run at the same time"
     )
-    max_output_mb: Annotated[float, Field(gt=0)] = 8.0
-    max_record_mb: Annotated[float, Field(gt=0)] = 32.0
+    max_output_mb: Annotated[float, Field(gt=0)] = 8.0  # output that is kept of each run
+    max_record_mb: Annotated[float, Field(gt=0)] = 32.0  # largest record that regbot reads
 
 
 class SlurmSettings(Record):

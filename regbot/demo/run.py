@@ -58,7 +58,7 @@ class DemoOptions:
 class DemoResult:
     """Result of the demo. ``as_planted`` says whether the verdict matches the known effect of the pull request.
 
-    ``seconds`` is the demo's wall time.
+    ``message`` has the last lines of the demo's output, and ``seconds`` is its wall time.
     """
 
     check_result: CheckResult
@@ -149,16 +149,18 @@ PLANTED: dict[PullRequest, str] = {
 def is_as_planted(pull_request: PullRequest, entries: Sequence[WorkloadVerdict], timed: bool) -> bool:
     """Return whether the verdict shows the known effect of the pull request. Return False if nothing was measured.
 
-    ``entries`` are the workloads of the verdict. The slow pull request has the same collectives in base and head, and
-    must be slower in at least one workload."""
+    ``entries`` are the workloads of the verdict. ``timed`` says whether base and head were timed. A slow step is seen
+    only then."""
     if not entries:
         return False
     if pull_request == "fallback":
         return all(_has_fallback(entry) for entry in entries)
-    unchanged = all(_has_same_collectives(entry) for entry in entries)
+    has_same_collectives = all(_has_same_collectives(entry) for entry in entries)
     if pull_request == "slow":
-        return unchanged and timed and any(_is_slower(entry) for entry in entries)
-    return unchanged and all(_has_same_program(entry) and not _is_slower(entry) for entry in entries)
+        return has_same_collectives and timed and any(_is_slower(entry) for entry in entries)
+    # The harmless pull request changes nothing.
+    has_same_programs = all(_has_same_program(entry) for entry in entries)
+    return has_same_collectives and has_same_programs and not any(_is_slower(entry) for entry in entries)
 
 
 def _write_conclusion(

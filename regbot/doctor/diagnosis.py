@@ -57,7 +57,10 @@ EMPTY_GPU_TABLES = (
 
 
 class Capability(Record):
-    """One capability. ``fix`` says how to get it; '' if the machine has it or nothing can be done."""
+    """One capability. ``ok`` says whether the machine has it, and ``detail`` what was seen.
+
+    ``fix`` says how to get the capability; '' if the machine has it or nothing can be done.
+    """
 
     name: str
     ok: bool

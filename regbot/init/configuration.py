@@ -42,7 +42,8 @@ def configuration(facts: RepositoryFacts, shadow: bool, docs: str = "") -> str:
 def placeholder_warnings(config: Config, text: str) -> list[str]:
     """Return a warning for each workload that still has the placeholder of ``regbot init`` as its ``entry``.
 
-    ``text`` is the text of the configuration. It gives the line numbers, if each workload has one such line."""
+    ``text`` is the text of the configuration. A warning has the number of the line with the placeholder. It has none if
+    the numbers of lines and workloads with the placeholder differ, so that no line can be matched with its workload."""
     names = [name for name, workload in config.workloads.items() if workload.entry == PLACEHOLDER_ENTRY]
     line_numbers = [number for number, line in enumerate(text.splitlines(), 1) if f'"{PLACEHOLDER_ENTRY}"' in line]
     if len(line_numbers) == len(names):

@@ -64,7 +64,8 @@ class RepositoryFacts:
 
         There are none if a ``build_layer`` is traced instead of a framework. The requirements of such a repository may
         include packages that can be built only on a GPU machine. If a framework's repository has a requirements.txt,
-        this file gives the versions, and the packages are named without a version.
+        this file gives the versions, and the packages are named without a version. The job checks the repository out
+        into the folder ``code``.
         """
         if self.stack is None or self.entry is not None:
             return []

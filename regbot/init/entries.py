@@ -151,7 +151,9 @@ def locate_module(repository: Repository, name: str) -> tuple[str, str]:
 
 
 def _project(repository: Repository, path: PurePosixPath) -> str:
-    """Return the nearest parent folder that has project metadata, with a final /; '' for the repository's root."""
+    """Return the nearest parent folder that has project metadata, with a final /.
+
+    Return '' for the root of the repository, and if no folder has project metadata."""
     for parent in path.parents:
         prefix = "" if parent == PurePosixPath() else f"{parent}/"
         if any(repository.has(f"{prefix}{file}") for file in ("pyproject.toml", "setup.py", "setup.cfg")):
@@ -185,12 +187,13 @@ def _declared_roots(text: str | None) -> list[str]:
         return []
     setuptools = _get(tool, "setuptools")
     find_roots = _get(_get(_get(setuptools, "packages"), "find"), "where")
-    package_dir = _get(_get(setuptools, "package-dir"), "")
+    package_dir = _get(_get(setuptools, "package-dir"), "")  # the key '' stands for all packages
     packages = _get(_get(tool, "poetry"), "packages")
     roots = [*(find_roots if isinstance(find_roots, list) else []), package_dir]
     roots += [_get(package, "from") for package in packages] if isinstance(packages, list) else []
 
     def is_folder_in_project(root: object) -> bool:
+        """Return whether ``root`` is a folder below the project's own folder."""
         return isinstance(root, str) and root.strip("./") != "" and ".." not in root
 
     return [root.strip("/") for root in roots if is_folder_in_project(root)]

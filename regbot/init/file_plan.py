@@ -78,8 +78,11 @@ class InitOptions:
 
 
 class InitFile(Record):
-    """What ``regbot init`` did with one file, or would do without ``--dry-run``. ``diff`` shows the change of its
-    text."""
+    """What ``regbot init`` did with one file, or would do without ``--dry-run``.
+
+    ``why`` is the reason, '' if it is obvious. ``diff`` shows how the new text differs from the existing file; '' if
+    there is nothing to show.
+    """
 
     path: str
     action: Action
@@ -129,11 +132,12 @@ def plan_workflow(root: Path, name: str, settings: WorkflowSettings, options: In
     path = workflow_path(name)
     installed = _read_installed(root, path)
     if installed is None:
-        return PlannedFile(InitFile(path=path, action="created"), render(name, settings, None))
+        return PlannedFile(InitFile(path=path, action="created"), render(name, settings, installed=None))
     if installed is UNREADABLE:
         reason = "cannot be read as text"
         if options.force:
-            return PlannedFile(InitFile(path=path, action="overwritten", why=reason), render(name, settings, None))
+            new_text = render(name, settings, installed=None)
+            return PlannedFile(InitFile(path=path, action="overwritten", why=reason), new_text)
         return PlannedFile(InitFile(path=path, action="edited", why=reason))
     wanted = render(name, settings, installed)
     file_state = compare_installed(installed, wanted)
@@ -192,6 +196,7 @@ def sources_after(root: Path, planned_files: Sequence[PlannedFile]) -> list[str]
     for planned_file in planned_files:
         is_workflow = planned_file.file.path != FILE_NAME
         if is_workflow and planned_file.file.action != "removed":
+            # A planned file without a text keeps the installed one.
             text = planned_file.text or read_text(root, planned_file.file.path) or ""
             sources += install_sources(text)
     return sources

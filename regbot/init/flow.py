@@ -125,7 +125,8 @@ def initialise(options: InitOptions) -> InitReport:
         ]
     workflows_change = any(file.action in WRITTEN and file.path.startswith(FOLDER) for file in files)
     has_sources = bool(sources) and all(map(is_usable, sources))
-    timing_runner = (requested_runner or facts.installed or facts.runner or DEFAULT) if selection.nodes else None
+    best_runner = requested_runner or facts.installed or facts.runner or DEFAULT
+    timing_runner = best_runner if selection.has_node_workflows else None
     next_steps: list[SetupStep] = []
     if not (has_sources or settings.source or settings.own_source or settings.other_source):
         next_steps.append(source_step())

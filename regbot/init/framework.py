@@ -271,7 +271,8 @@ def distribution(line: str) -> str:
     """
     text = line.partition(" #")[0].strip().lstrip("-").strip()
     url_match = _NAME_IN_URL.search(text)
-    if url_match is not None and "://" in text and " @ " not in text:
+    is_only_url = "://" in text and " @ " not in text  # "NAME @ URL" is a requirement with a name
+    if url_match is not None and is_only_url:
         return canonicalize_name(url_match["name"])
     try:
         return canonicalize_name(Requirement(text).name)

@@ -124,8 +124,9 @@ def waiting_steps(outdated: bool, edited: bool, source: str | None) -> list[Setu
 
 
 def _workload_steps(facts: RepositoryFacts) -> list[SetupStep]:
-    """Return what is missing for a trace: nothing with a ``build_layer``, or else that function or a framework's
-    packages."""
+    """Return the step that makes a trace possible; [] if a ``build_layer`` was found.
+
+    Otherwise the user writes this function, or installs the packages of the framework that was found."""
     if facts.entry is not None:
         return []
     if facts.stack is None:

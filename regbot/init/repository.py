@@ -20,7 +20,7 @@ MAX_FILE_BYTES = 1_000_000
 """Size limit of files to read. A larger file is generated code or data."""
 
 _ADDRESS = re.compile(
-    r"(?:https?|ssh|git)://(?:[^/@]*@)?(?P<host>[^/:@]+)(?::\d+)?/|(?:[^/:@]+@)?(?P<short>[^/:@\\]{2,}\.[^/:@\\]+):"
+    r"(?:https?|ssh|git)://(?:[^/@]*@)?(?P<host>[^/:@]+)(?::\d+)?/|(?:[^/:@]+@)?(?P<scp_host>[^/:@\\]{2,}\.[^/:@\\]+):"
 )
 """Matches ``https://HOST/...`` and ``git@HOST:...``. In the second form the host must have a dot. Without a dot it may
 be the user's own ssh alias for github.com."""
@@ -151,10 +151,10 @@ def default_branch(root: Path) -> TargetBranch:
 
 
 def origin_host(root: Path) -> str:
-    """Return the host in the address of the remote origin, in lower case; '' if there is none."""
+    """Return the host in the address of the remote origin, in lower case; '' if there is none or it is unprintable."""
     address = try_git(root, "remote", "get-url", "origin").out.strip()
     match = _ADDRESS.match(address) if address else None
-    host = (match["host"] or match["short"]).lower() if match else ""
+    host = (match["host"] or match["scp_host"]).lower() if match else ""
     return host if printable(host) == host else ""
 
 

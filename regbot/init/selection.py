@@ -11,19 +11,19 @@ from regbot.init.templates import HOSTED_WORKFLOWS, NODE_WORKFLOWS, OWN_ARTIFACT
 
 @dataclass(frozen=True)
 class Selection:
-    """The planned workflows, and warnings about workflows that are left out.
-
-    ``nodes`` says whether the plan includes workflows for nodes.
-    """
+    """The planned workflows, and warnings about workflows that are left out."""
 
     planned: list[PlannedFile]
     warnings: list[str]
-    nodes: bool
+    has_node_workflows: bool
+    """Whether the plan includes workflows for nodes."""
 
 
 def select_workflows(root: Path, options: InitOptions, config: Config | None, settings: WorkflowSettings) -> Selection:
-    """Select the workflows to install and to remove. ``config`` is the repository's ``regbot.toml``; None if it has
-    none.
+    """Select the workflows to install and to remove.
+
+    ``config`` is the repository's ``regbot.toml``; None if there is none. Workflows for nodes are left out with
+    --only-static. The workflow that traces is left out if no workload can be traced.
 
     Raises ConfigError if the options leave nothing to measure.
     """
@@ -39,8 +39,8 @@ def select_workflows(root: Path, options: InitOptions, config: Config | None, se
         )
     unsupported = OWN_ARTIFACT_WORKFLOWS if settings.enterprise else ()
     supported = [name for name in NODE_WORKFLOWS if name not in unsupported]
-    only_static, missing, warnings = _select_node_workflows(root, installed, options, settings, supported)
-    excluded = {*missing, *unsupported, *([STATIC] if nothing_to_trace else [])}
+    only_static, left_out, warnings = _select_node_workflows(root, installed, options, settings, supported)
+    excluded = {*left_out, *unsupported, *([STATIC] if nothing_to_trace else [])}
     candidates = HOSTED_WORKFLOWS if only_static else (*HOSTED_WORKFLOWS, *NODE_WORKFLOWS)
     planned_files = [plan_workflow(root, name, settings, options) for name in candidates if name not in excluded]
     removals: list[PlannedFile | None] = []
@@ -62,7 +62,7 @@ def select_workflows(root: Path, options: InitOptions, config: Config | None, se
         advice = "; 'regbot init --with-nodes' installs the workflows that time it" if only_static else ""
         warnings.append(f"{STATIC} is left out: {reason}, and only '/regbot run' on a node measures one{advice}")
     planned_files += [removal for removal in removals if removal is not None]
-    return Selection(planned_files, warnings, nodes=not only_static)
+    return Selection(planned_files, warnings, has_node_workflows=not only_static)
 
 
 def _select_node_workflows(
@@ -80,9 +80,11 @@ def _select_node_workflows(
     if not installed_node_workflows:
         return True, [], []
     missing = [name for name in possible if name not in installed]
+    if not missing:
+        return False, [], []
+    # These settings keep all installed values, so that only the user's edits make a difference.
     unchanged_settings = replace(settings, source=None, runner=None, enterprise=None)
-    only_edited_left = all(is_edited(root, name, unchanged_settings) for name in installed_node_workflows)
-    if not missing or not only_edited_left:
+    if not all(is_edited(root, name, unchanged_settings) for name in installed_node_workflows):
         return False, [], []
     warning = (
         f"not written: {', '.join(missing)}. Only edited workflows for nodes are installed, as after --only-static; "

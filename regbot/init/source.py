@@ -122,7 +122,7 @@ def own_source() -> str | None:
         vcs = direct_url.get("vcs_info", {})
         if vcs.get("vcs") != "git":
             return None
-        address = re.sub(r"(?<=^https://)[^/]*@", "", direct_url["url"])
+        address = re.sub(r"(?<=^https://)[^/]*@", "", direct_url["url"])  # without user and password
         folder = f"#subdirectory={direct_url['subdirectory']}" if direct_url.get("subdirectory") else ""
         source = f"{DISTRIBUTION} @ git+{address}@{vcs['commit_id']}{folder}"
     except (PackageNotFoundError, ValueError, KeyError, AttributeError, TypeError):

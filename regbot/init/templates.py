@@ -11,8 +11,9 @@ import hashlib
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Literal
 
@@ -118,7 +119,7 @@ def render(name: str, settings: WorkflowSettings, installed: str | None = None) 
             _slot_value(name, slot, template_value, installed_values.get(place), settings)
             for place, template_value in _values_by_job(slot, text).items()
         ]
-        text = _fill_slots(slot, text, iter(new_values).__next__)
+        text = _fill_slots(slot, text, iter(new_values))
     return f"# Written by 'regbot init' ({settings.version}, {_hash(text)}){_ADVICE}\n{text}"
 
 
@@ -193,7 +194,8 @@ def _slot_value(name: str, slot: str, template_value: str, installed: str | None
 def _source_value(name: str, template_value: str, installed: str | None, settings: WorkflowSettings) -> str:
     """Return the source of regbot: the requested one, the installed one, this regbot's, or that of another workflow.
 
-    A usable installed source is kept, unless it is a commit of the repository that this regbot comes from.
+    A usable installed source is kept. Only a commit of the repository that this regbot comes from is replaced by this
+    regbot's own commit.
     """
     own_source = settings.own_source
     if settings.source is not None:
@@ -240,21 +242,21 @@ def _values_by_job(slot: str, text: str) -> dict[tuple[str, int], str]:
     return values
 
 
-def _fill_slots(slot: str, text: str, value: Callable[[], str]) -> str:
-    """Return ``text`` with all slots of this kind filled. ``value()`` is called for each slot, in order."""
+def _fill_slots(slot: str, text: str, values: Iterator[str]) -> str:
+    """Return ``text`` with all slots of the kind ``slot`` filled with ``values``, in order."""
 
     def fill(match: re.Match[str]) -> str:
-        """Return the matched text with another value."""
+        """Return the matched text with the next value in place of its own."""
         start, end = (position - match.start() for position in match.span("value"))
-        return match[0][:start] + value() + match[0][end:]
+        return match[0][:start] + next(values) + match[0][end:]
 
     return _SLOTS[slot].sub(fill, text)
 
 
 def _hash(body: str, slots: Iterable[str] = tuple(_SLOTS)) -> str:
-    """Return a hash of a workflow that does not depend on its stamp and the values of ``slots``."""
+    """Return a hash of ``body``, a workflow without its stamp. The hash does not depend on the values of ``slots``."""
     for slot in slots:
-        body = _fill_slots(slot, body, lambda: "")
+        body = _fill_slots(slot, body, repeat(""))
     return hashlib.sha256(body.encode()).hexdigest()[:16]
 
 
