@@ -49,6 +49,7 @@ def find_config(
         return load_file(file)
 
     def text_at(commit: str) -> str | None:
+        """Return the text of the ``regbot.toml`` of a commit; None if it has none."""
         # The tip of the target branch may be in ``repo`` only.
         repositories = [repo] if readable is None else [readable, repo]
         texts = (file_at(repository, FILE_NAME, commit) for repository in repositories)

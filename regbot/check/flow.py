@@ -130,7 +130,8 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
         base, head, warnings = resolve_arms(
             options.repo, options.base, options.head, options.base_overrides, options.head_overrides
         )
-    # From a partial clone, first only the configuration is copied. It names the folder of the stored references.
+    # From a partial clone, first only the configuration is copied. The configuration names the folder of the stored
+    # references, which is copied below.
     readable = _find_readable(options, base, head, [FILE_NAME])
     loaded = find_config(
         options.repo,
@@ -381,7 +382,7 @@ def _load_references(
             timed_plan, plan_warnings = plan_without_references, list[str]()
             if node is not None:
                 timed_plan, plan_warnings = with_references(timed_plan, store, settings, node.node_class)
-            # Each draw needs new compiler caches, unless the luck that they draw is small.
+            # Part of the speed of an arm, its luck, is drawn with the compiler caches. If it is small, caches are kept.
             fresh_caches = not is_luck_small(timed_plan.references)
             updated_plans.append(timed_plan.model_copy(update={"fresh_caches": fresh_caches}))
             warnings += plan_warnings

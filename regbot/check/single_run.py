@@ -54,7 +54,8 @@ def run_once(
     ``folder`` is the working tree with the ``regbot.toml``. Raises ConfigError, ShapeError, CheckoutError, EngineError.
     """
     config = config_of(folder)
-    with nullcontext(engine) if engine is not None else _open_engine(options, config, cache) as engine_in_use:
+    engine_context = nullcontext(engine) if engine is not None else _open_engine(options, config, cache)
+    with engine_context as engine_in_use:
         return _run_on(engine_in_use, options, folder, cache, config, watch)
 
 

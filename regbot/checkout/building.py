@@ -37,6 +37,12 @@ class Build:
     """Function that runs each command; None for a shell without a sandbox."""
 
 
+_MAX_TAIL_BYTES = 65536
+"""Limit on the end of the output that is kept."""
+_MAX_CHUNKS_AFTER_EXIT = 64
+"""Limit on the reads after bash has exited. A server that the build has started may write without end."""
+
+
 class BuildError(Exception):
     """A build command failed or timed out. The message has the command, its exit code and its last lines of output."""
 
@@ -96,17 +102,16 @@ def run_in_shell(
     except OSError as error:
         raise BuildError(f"bash could not be started for the build command {command}: {error.strerror}") from error
     assert process.stdout is not None
-    last_output = bytearray()  # at most 64 KiB
-    chunks_after_exit = 0  # limited, because a server that stays behind may write without end
+    tail, chunks_after_exit = bytearray(), 0
     with process, selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         try:
-            while time.monotonic() < deadline and chunks_after_exit < 64:
+            while time.monotonic() < deadline and chunks_after_exit < _MAX_CHUNKS_AFTER_EXIT:
                 # Check for the exit before reading, so that output from before the exit is not lost.
                 exited = process.poll() is not None
                 if selector.select(0 if exited else 0.1):
                     data = os.read(process.stdout.fileno(), 65536)
-                    last_output = (last_output + data)[-65536:]
+                    tail = (tail + data)[-_MAX_TAIL_BYTES:]
                     chunks_after_exit += exited
                     if not data:  # all writers have closed the output
                         process.wait(max(0.0, deadline - time.monotonic()))
@@ -118,4 +123,4 @@ def run_in_shell(
         finally:
             code = process.poll()
             kill_group(process.pid)
-    return code, bytes(last_output)
+    return code, bytes(tail)

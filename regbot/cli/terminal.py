@@ -264,7 +264,12 @@ def _group_findings(verdict: Verdict) -> dict[tuple[Status, str, str], list[tupl
     for entry in verdict.workloads:
         for finding in entry.sharding.findings if entry.sharding else []:
             findings.setdefault((finding.status, finding.pattern, finding.axis), []).append((entry.name, finding))
-    return dict(sorted(findings.items(), key=lambda item: GRAVITY.index(item[0][0])))
+
+    def severity(key: tuple[Status, str, str]) -> int:
+        status, _, _ = key
+        return GRAVITY.index(status)
+
+    return {key: findings[key] for key in sorted(findings, key=severity)}
 
 
 def _format_throughput(section: Throughput | None) -> str:

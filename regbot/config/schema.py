@@ -246,13 +246,13 @@ class Workload(Record):
                 continue
             if self.adapter not in AXIS_KEYS:
                 raise ValueError(f"meshes: adapter {self.adapter!r} is not traced, so it takes only 'ep' and 'ep-dp'")
-            keys = AXIS_KEYS[self.adapter]
-            if missing := [axis for axis, size in mesh.axis_sizes.items() if size > 1 and axis not in keys]:
-                known = ", ".join(["world", "ep", *keys])
+            axis_keys = AXIS_KEYS[self.adapter]
+            if missing := [axis for axis, size in mesh.axis_sizes.items() if size > 1 and axis not in axis_keys]:
+                known = ", ".join(["world", "ep", *axis_keys])
                 raise ValueError(f"meshes: adapter {self.adapter!r} has no axis {missing[0]!r}; it has {known}")
             # A training script for Megatron takes its flags with hyphens or underscores.
             config_keys = {(key.replace("-", "_") if self.training_script else key): key for key in self.config}
-            if clashes := sorted(config_keys[key] for key in keys.values() if key in config_keys):
+            if clashes := sorted(config_keys[key] for key in axis_keys.values() if key in config_keys):
                 raise ValueError(f"config.{clashes[0]}: a mesh of this workload sets it; remove it from config")
         if self.timed and all(isinstance(mesh, OwnMesh) for mesh in self.meshes):
             raise ValueError("timed: meshes of the workload's own are only traced; add 'ep' or 'ep-dp' to meshes")

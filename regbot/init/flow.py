@@ -89,6 +89,8 @@ def initialise(options: InitOptions) -> InitReport:
     installed_sources = {name: read_sources(root, name) for name in (*HOSTED_WORKFLOWS, *NODE_WORKFLOWS)}
     # The form of a path in the repository is different in regbot-static, so its sources cannot be reused.
     reusable_sources = [source for name in installed_sources if name != STATIC for source in installed_sources[name]]
+    # Without an option and without an installed workflow for an Enterprise Server, it is not known (None).
+    enterprise = options.enterprise if options.enterprise is not None else facts.enterprise or None
     settings = WorkflowSettings(
         version=options.version,
         default_runner=facts.installed or facts.runner or DEFAULT,
@@ -96,7 +98,7 @@ def initialise(options: InitOptions) -> InitReport:
         packages=facts.hosted_packages,
         python=facts.needs.python if facts.needs else None,
         torch=facts.needs.torch if facts.needs else None,
-        enterprise=options.enterprise if options.enterprise is not None else facts.enterprise or None,
+        enterprise=enterprise,
         source=None if options.source is None else parse_source(root, options.source),
         own_source=own_source(),
         other_source=first_usable(reusable_sources),

@@ -210,8 +210,8 @@ def _source_value(name: str, template_value: str, installed: str | None, setting
 def _artifact_action(template_value: str, installed: str | None, enterprise: bool | None) -> str:
     """Return the upload action to write.
 
-    An installed action of version 3 or of another owner is kept, because a user may have chosen it. Only the statement
-    that this is no GitHub Enterprise Server (``enterprise`` False) replaces it too, because github.com refuses v3.
+    An installed action of version 3 or of another owner is kept, because a user may have chosen it. If the user says
+    that this is no GitHub Enterprise Server (``enterprise`` False), it is replaced too, because github.com refuses v3.
     """
     is_kept = installed is not None and _KEPT_ACTION.match(installed) is not None
     kept_action = installed if is_kept else None
