@@ -420,9 +420,9 @@ def _raise_if_disk_full(options: CheckOptions) -> None:
 def _make_run_log(out: Path) -> RunLog[Session]:
     return RunLog(
         out / "session.jsonl",
-        "check",
-        read_session,
-        MAY_DIFFER_ON_RESUME,
+        activity="check",
+        read=read_session,
+        may_differ=MAY_DIFFER_ON_RESUME,
         results=("verdict.json", "comment.md", "report.html"),
         log_name="a session ",
     )
