@@ -4,7 +4,7 @@ from typing import ClassVar
 
 
 class UserError(Exception):
-    """An expected error. ``message`` says what is wrong and where; ``advice`` says what to do, or is '' if obvious."""
+    """An expected error. ``message`` says what is wrong and where. ``advice`` says what to do; '' if obvious."""
 
     exit_code: ClassVar[int] = 2
     """Exit code of a command that ends with this error."""

@@ -1,11 +1,12 @@
-"""Decide which workloads a change concerns, by the ``paths`` of each workload.
+"""Decide which workloads a change concerns, by the git pathspecs in the setting ``paths`` of each workload.
 
 Git lists the changed files. No report of a training process of the pull request is used. A workload is not concerned if
-no changed file matches its paths. This is no proof yet, because ``paths`` may be wrong. So the workload passes only if
-stored sessions of the base, which a trusted node measured, show that a run loads no changed file:
+no changed file matches its pathspecs. This is no proof yet, because ``paths`` may be wrong. So the workload passes only
+if stored sessions of the base, which a trusted node measured, show that a run loads no changed file. All three
+conditions must hold:
 
-- The runs loaded only files that match the paths. If they loaded other files, the paths are wrong, and the workload is
-  measured as if it had no paths.
+- The runs loaded only files that match the pathspecs. If they loaded other files, ``paths`` is wrong, and the workload
+  is measured as if ``paths`` were not set.
 - Every changed file is documentation, a stored reference, or a Python file that the base already has. A run reports the
   Python files that it loads. It does not report other files that it reads, and a new file may be loaded from now on.
 - A sparse checkout of the workload has every changed file except documentation and stored references. A run cannot load
@@ -44,7 +45,7 @@ class LoadEvidence(NamedTuple):
     variant: str
 
     @property
-    def words(self) -> str:
+    def noun(self) -> str:
         return "trace" if self.tier == "static" else "timed session"
 
 
@@ -67,36 +68,37 @@ class ConcernResult(NamedTuple):
 
 
 def has_paths(tasks: Sequence[Task]) -> bool:
-    """Return whether a workload names its paths."""
+    """Return whether at least one of the workloads has the setting ``paths``."""
     return any(task.workload.paths for task in tasks)
 
 
 def list_evidence(config: Config, tasks: Sequence[Task], timing: bool) -> dict[str, list[LoadEvidence]]:
-    """Return, for each entry, the stored sessions that must show which files it loads: its trace, and with ``timing``
-    also the session that a node with enough GPUs times. A command has none, because it reports no files. Raises
-    ConfigError."""
-    timed = {task.entry: task.variant.name for task in timed_tasks(config, tasks, ANY_GPUS)} if timing else {}
-    return {
-        task.entry: [
-            LoadEvidence("static", task.variant.name),
-            *([LoadEvidence("timed", timed[task.entry])] if task.entry in timed else []),
-        ]
-        for task in tasks
-        if task.workload.adapter != "command"
+    """Return, for each entry, the kinds of stored sessions that must show which files the workload loads.
+
+    These are a trace, and with ``timing`` also the timed session of a node with enough GPUs. Workloads with the adapter
+    ``command`` are left out, because a command does not report which files it loads. Raises ConfigError."""
+    evidence = {
+        task.entry: [LoadEvidence("static", task.variant.name)] for task in tasks if task.workload.adapter != "command"
     }
+    tasks_to_time = timed_tasks(config, tasks, ANY_GPUS) if timing else []
+    for timed_task in tasks_to_time:
+        if timed_task.entry in evidence:
+            evidence[timed_task.entry].append(LoadEvidence("timed", timed_task.variant.name))
+    return evidence
 
 
 def find_unconcerned(
     change: ChangedTrees, tasks: Sequence[Task], evidence: Mapping[str, Sequence[LoadEvidence]], store: Store
 ) -> ConcernResult:
-    """Return the entries of ``tasks`` that ``change`` does not concern. ``store``: the stored references of the base.
+    """Return the entries of ``tasks`` that ``change`` does not concern.
 
-    Raises CheckoutError if git cannot read the trees, and ConfigError for pathspecs that git refuses."""
+    ``evidence`` is the result of ``list_evidence``. ``store`` has the stored references of the base. Raises
+    CheckoutError if git cannot read the trees, and ConfigError for pathspecs that git refuses."""
     result = ConcernResult([], [])
     entries = list_diff_entries(change.repo, change.base, change.head)
     for name in dict.fromkeys(task.workload_name for task in tasks if task.workload.paths):
-        group = [task for task in tasks if task.workload_name == name]
-        paths = group[0].workload.paths
+        workload_tasks = [task for task in tasks if task.workload_name == name]
+        paths = workload_tasks[0].workload.paths
         try:
             if list_changed_paths(change.repo, change.base, change.head, paths):
                 continue
@@ -105,13 +107,16 @@ def find_unconcerned(
                     f"workloads.{name}.paths: no file of base matches, so paths is ignored and the workload measured"
                 )
                 continue
-        except CheckoutError as error:  # git has compared the same trees without pathspecs
+        except CheckoutError as error:  # the pathspecs are bad: without them, git could compare the same trees above
             raise ConfigError(f"workloads.{name}.paths: {error}", "correct the pathspecs (see gitglossary)") from error
-        proofs = [_prove(change, task, evidence.get(task.entry, ()), store, entries) for task in group]
-        if wrong_paths := next((proof for proof in proofs if isinstance(proof, _WrongPaths)), None):
-            result.warnings.append(wrong_paths.describe(name))
-            continue
-        result.unconcerned.extend(proof for proof in proofs if isinstance(proof, UnconcernedWorkload))
+        results = [_prove(change, task, evidence.get(task.entry, []), store, entries) for task in workload_tasks]
+        wrong_paths = [task_result for task_result in results if isinstance(task_result, _WrongPaths)]
+        if wrong_paths:
+            result.warnings.append(wrong_paths[0].describe(name))
+        else:
+            result.unconcerned.extend(
+                task_result for task_result in results if isinstance(task_result, UnconcernedWorkload)
+            )
     return result
 
 
@@ -133,34 +138,41 @@ class _WrongPaths(NamedTuple):
 def _prove(
     change: ChangedTrees, task: Task, needed: Sequence[LoadEvidence], store: Store, entries: Sequence[DiffEntry]
 ) -> UnconcernedWorkload | _WrongPaths:
-    """Return the workload, with a proof from stored sessions that it loads no changed file, or without a proof. If a
+    """Return the workload as not concerned. Its ``proof`` is the commit of a stored session, or None without a proof.
+
+    The proof needs a usable stored session of each kind in ``needed``. ``gaps`` collects what is missing for it. If a
     stored session loaded files that no pathspec matches, return these files instead.
     """
     if not needed:
         return _unproven(task, "a command does not report which files it loads")
     gaps: list[str] = []
-    proof: str | None = None
+    proof_commit: str | None = None
     for evidence in needed:
         session = _find_session(store, task.entry, evidence, change.base)
         if session is None or session.loaded_files is None:
-            gaps.append(f"no stored {evidence.words} of the base lists the files that it loaded")
+            gaps.append(f"no stored {evidence.noun} of the base lists the files that it loaded")
             continue
-        loaded = [*session.loaded_files, *([task.workload.program] if task.workload.program else [])]
-        if outside := list_unmatched_paths(change.repo, loaded, task.workload.paths):
-            return _WrongPaths(session, outside)
-        proof = proof or session.commit
+        loaded_files = list(session.loaded_files)
+        if task.workload.program:
+            loaded_files.append(task.workload.program)
+        if unmatched_files := list_unmatched_paths(change.repo, loaded_files, task.workload.paths):
+            return _WrongPaths(session, unmatched_files)
+        proof_commit = proof_commit or session.commit
         gaps.extend(_find_gaps(change, session, evidence, task.workload.paths))
-    if unseen := _find_unseen(change, entries):
-        gaps.append(f"{clip(unseen, 200)} changed, and a run does not report whether it reads such a file")
-    cone = make_cone(task.workload.sparse)
-    if absent := next(
-        (entry.name for entry in entries if not cone.has(entry.name) and _may_be_read(change, entry)), ""
-    ):
-        gaps.append(f"{clip(absent, 200)} changed, and 'sparse' leaves it out, so no stored run could load it")
+    if unreported_file := _find_unreported_file(change, entries):
+        gaps.append(f"{clip(unreported_file, 200)} changed, and a run does not report whether it reads such a file")
+    checked_out = make_cone(task.workload.sparse)
+    files_left_out = [
+        entry.name for entry in entries if not checked_out.has(entry.name) and _may_be_read(change, entry)
+    ]
+    if files_left_out:
+        gaps.append(
+            f"{clip(files_left_out[0], 200)} changed, and 'sparse' leaves it out, so no stored run could load it"
+        )
     if gaps:
         return _unproven(task, gaps[0])
     return UnconcernedWorkload(
-        entry=task.entry, proof=proof, reason="the stored runs of the base loaded none of the changed files"
+        entry=task.entry, proof=proof_commit, reason="the stored runs of the base loaded none of the changed files"
     )
 
 
@@ -169,6 +181,7 @@ def _unproven(task: Task, reason: str) -> UnconcernedWorkload:
 
 
 def _find_session(store: Store, entry: str, evidence: LoadEvidence, commit: str) -> Baseline | None:
+    """Return the newest stored session of the kind ``evidence``, if possible of ``commit``; None if none is usable."""
     try:
         return newest_session(store, entry, evidence.variant, evidence.tier, commit)
     except RecordError:  # an unusable session proves nothing; the check of measured workloads warns about it
@@ -176,26 +189,34 @@ def _find_session(store: Store, entry: str, evidence: LoadEvidence, commit: str)
 
 
 def _find_gaps(change: ChangedTrees, session: Baseline, evidence: LoadEvidence, paths: Sequence[str]) -> Iterator[str]:
-    """Yield why a stored session shows nothing about the base. It is evidence for the base only if no file that the
-    workload may read differs between the session's commit and the base."""
-    if session.tree == git(change.repo, "rev-parse", f"{change.base}^{{tree}}").strip():
+    """Yield the reasons why a stored session shows nothing about the base.
+
+    A session of an earlier commit is evidence for the base only if no file that the workload may read differs between
+    this commit and the base. Yield nothing if the session's commit has the same tree as the base."""
+    base_tree = git(change.repo, "rev-parse", f"{change.base}^{{tree}}").strip()
+    if session.tree == base_tree:
         return
-    name = f"the stored {evidence.words} of {short_commit(session.commit)}"
+    name = f"the stored {evidence.noun} of {short_commit(session.commit)}"
     if try_git(change.repo, "cat-file", "-e", f"{session.commit}^{{tree}}").code != 0:
         yield f"{name} is of a commit that this repository does not have"
         return
-    changed = list_changed_paths(change.repo, session.commit, change.base, paths)
-    unseen = _find_unseen(change, list_diff_entries(change.repo, session.commit, change.base))
-    if path := next(iter(changed), unseen):
-        yield f"{clip(path, 200)} has changed since {name}"
+    changed_paths = list_changed_paths(change.repo, session.commit, change.base, paths)
+    unreported_file = _find_unreported_file(change, list_diff_entries(change.repo, session.commit, change.base))
+    changed_file = changed_paths[0] if changed_paths else unreported_file
+    if changed_file:
+        yield f"{clip(changed_file, 200)} has changed since {name}"
 
 
-def _find_unseen(change: ChangedTrees, entries: Sequence[DiffEntry]) -> str:
-    """Return the first changed file that a run may read without reporting it; '' if there is none."""
-    return next((entry.name for entry in entries if not entry.is_python and _may_be_read(change, entry)), "")
+def _find_unreported_file(change: ChangedTrees, entries: Sequence[DiffEntry]) -> str:
+    """Return the first changed file that a run may read without reporting it; '' if there is none.
+
+    A run reports only Python files. An added Python file counts as not reported (``is_python`` is false), because a
+    stored run could not load it yet."""
+    files = (entry.name for entry in entries if not entry.is_python and _may_be_read(change, entry))
+    return next(files, "")
 
 
 def _may_be_read(change: ChangedTrees, entry: DiffEntry) -> bool:
     """Return whether a run may read the file: it is neither documentation nor a stored reference."""
-    rule = InertRule()  # this rule needs only names; other rules read files, and ``change.repo`` may have only trees
+    rule = InertRule()  # decides by names only, because ``change.repo`` may lack the contents of files
     return not rule.is_inert(entry.name) and not entry.name.startswith(f"{change.stored_folder}/")

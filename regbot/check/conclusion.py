@@ -50,15 +50,16 @@ def judge_sessions(
 ) -> CheckResult:
     """Judge several stored sessions that compare the same two arms, as if they were one session.
 
-    Settings, declared changes and stored references come from the first session, unless ``config``, ``expectations`` or
-    ``baselines`` is given. If several sessions timed the same workload, their pairs are added up.
+    ``config`` (a file) replaces the settings, ``expectations`` the declared changes, and ``baselines`` (a folder) the
+    stored references. What is not replaced comes from the first session. If several sessions timed the same workload,
+    all of their pairs count. ``out`` is the folder for the report; None writes no report.
 
     Raises RecordError, ConfigError.
     """
     sessions = [read_session(file) for file in files]
-    first = sessions[0].header
+    first_header = sessions[0].header
     for file, session in zip(files, sessions, strict=True):
-        header, expected = session.header, first
+        header, expected = session.header, first_header
         if (header.base, header.head) != (expected.base, expected.head):
             raise RecordError(
                 f"{file}: compares {short_commit(header.base.commit)} with {short_commit(header.head.commit)}, not "
@@ -67,26 +68,26 @@ def judge_sessions(
             )
     entries = list(dict.fromkeys(entry for session in sessions for entry in session.header.workloads))
     warnings = list(dict.fromkeys(warning for session in sessions for warning in session.header.warnings))
-    timed = {plan.entry: plan for session in sessions for plan in session.header.timed}
+    plans = {plan.entry: plan for session in sessions for plan in session.header.timed}
     left_out = dict.fromkeys(entry for session in sessions for entry in session.header.left_out if entry not in entries)
-    combined_header = first.model_copy(
+    combined_header = first_header.model_copy(
         update={
             "workloads": entries,
             "left_out": list(left_out),
             "warnings": warnings,
-            "timed": list(timed.values()),
+            "timed": list(plans.values()),
             "timing": any(session.header.timing for session in sessions),
         }
     )
     combined = Session(header=combined_header, runs=_combine_runs(files, sessions))
-    settings = load_config(config) if config else Config(sharding=first.sharding, wire=first.wire)
+    settings = load_config(config) if config else Config(sharding=first_header.sharding, wire=first_header.wire)
     if config:
         combined = combined.model_copy(
             update={"header": combined_header.model_copy(update={"throughput": settings.throughput})}
         )
     if baselines is not None:
         combined = replace_references(combined, Store(baselines))
-    rules = expectations or [parse_expectation(text) for text in first.expectations]
+    rules = expectations or [parse_expectation(text) for text in first_header.expectations]
     verdict = judge(combined, settings, rules)
     if out is not None:
         _write_report(out, verdict, combined)
@@ -94,36 +95,39 @@ def judge_sessions(
 
 
 def replace_references(session: Session, store: Store) -> Session:
-    """Return ``session`` with the stored references and traces that ``store`` has for it. They replace the old ones."""
+    """Return ``session`` with its stored references and stored traces replaced by those of ``store``.
+
+    References are looked up for the node class of the workload's runs, or of this machine if no run names its node."""
     header = session.header
-    plans, notes = [], list(header.warnings)
+    plans, warnings = [], list(header.warnings)
     for plan in header.timed:
-        node = next(
-            (run.node for run in session.runs if run.workload == plan.entry and run.node is not None), this_node()
-        )
-        plan_with_references, warnings = with_references(plan, store, header.throughput, node.node_class)
+        nodes = (run.node for run in session.runs if run.workload == plan.entry and run.node is not None)
+        node = next(nodes, None) or this_node()
+        plan_with_references, reference_warnings = with_references(plan, store, header.throughput, node.node_class)
         plans.append(plan_with_references)
-        notes += warnings
-    traced = {run.workload: run.variant for run in session.runs if run.tier == "static"}
-    stored, warnings = stored_traces(store, traced.items(), header.base)
-    update = {"timed": plans, "stored": stored, "warnings": [*notes, *warnings]}
+        warnings += reference_warnings
+    traced_variants = {run.workload: run.variant for run in session.runs if run.tier == "static"}
+    traces, trace_warnings = stored_traces(store, traced_variants.items(), header.base)
+    update = {"timed": plans, "stored": traces, "warnings": [*warnings, *trace_warnings]}
     return session.model_copy(update={"header": header.model_copy(update=update)})
 
 
 def _combine_runs(files: Sequence[Path], sessions: Sequence[Session]) -> list[Run]:
-    """Return the runs of all sessions. If two sessions timed a workload, the later one gets higher block numbers.
-    Its runs without a block (warm launches and runs of head alone) are left out.
+    """Return the runs of all sessions.
+
+    If two sessions timed the same workload, the blocks of the later session get the numbers after those of the earlier
+    one. The later session's runs without a block (warm launches and runs of head alone) are left out.
 
     Raises RecordError if a session or a run occurs twice, because its times would count twice.
     """
-    last_blocks: dict[str, int] = {}
-    file_index_by_times: dict[tuple[float, ...], int] = {}
+    last_blocks: dict[str, int] = {}  # highest block number of each workload
+    file_index_by_times: dict[tuple[float, ...], int] = {}  # see _refuse_copied_run
     digests: set[str] = set()
     timed_workloads: set[str] = set()
     runs: list[Run] = []
     for index, (file, session) in enumerate(zip(files, sessions, strict=True)):
-        digest, earlier_workloads = session_digest(session.header), set(timed_workloads)
-        earlier_last_blocks = dict(last_blocks)
+        digest = session_digest(session.header)
+        earlier_workloads, earlier_last_blocks = set(timed_workloads), dict(last_blocks)
         if digest in digests:
             raise RecordError(f"{file}: is a session that was already given", "give each session once")
         digests.add(digest)
@@ -137,7 +141,7 @@ def _combine_runs(files: Sequence[Path], sessions: Sequence[Session]) -> list[Ru
             offset = earlier_last_blocks.get(run.workload, 0)
             if run.workload not in earlier_workloads:
                 runs.append(run)
-            elif position.block:
+            elif position.block:  # 0 for a run without a block
                 shifted = position.model_copy(update={"block": position.block + offset})
                 runs.append(run.model_copy(update={"position": shifted, "joined": run.joined or digest}))
             last_blocks[run.workload] = max(last_blocks.get(run.workload, 0), position.block + offset)
@@ -149,7 +153,13 @@ def _refuse_copied_run(run: Run, file_index_by_times: dict[tuple[float, ...], in
 
     The two runs are then copies, because two launches never take equal times in every step. Runs in which all steps
     take the same time come from a simulator. They are not compared.
+
+    ``file_index_by_times`` maps the times of each earlier run to the index of its file. This function adds the run's
+    times to it. ``index`` is the index of ``file``.
     """
-    times = tuple(run.timing.step_s) if run.timing is not None else ()
-    if len(set(times)) > 1 and file_index_by_times.setdefault((*times, run.wall_s), index) != index:
+    step_times = tuple(run.timing.step_s) if run.timing is not None else ()
+    if len(set(step_times)) <= 1:
+        return
+    first_index = file_index_by_times.setdefault((*step_times, run.wall_s), index)
+    if first_index != index:
         raise RecordError(f"{file}: has a run that an earlier file has too, so one is a copy", "give each session once")

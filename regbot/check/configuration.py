@@ -34,11 +34,12 @@ def find_config(
 ) -> LoadedConfig:
     """Return the configuration of the commit ``base``, so that a pull request cannot weaken its own check.
 
-    If ``base`` has no configuration, use the one at the tip of the branch ``target``, unless ``exact`` is set. If
-    ``target`` is None, the target branch is guessed. If the target branch has no configuration either, use the one of
-    ``head``, because a pull request may introduce regbot. If ``file`` is given, use this file in any case.
+    If ``base`` has no configuration, the branch ``target`` (None: a guessed branch) and then ``head`` are tried. The
+    commit ``head`` is allowed, because a pull request may introduce regbot. With ``exact``, ``target`` is not tried. If
+    ``file`` is given, use this file in any case.
 
-    ``readable`` is the repository that has the files of the commits, if ``repo`` is a partial clone.
+    ``readable`` is the private clone that has the files of the commits, if ``repo`` is a partial clone; None to read
+    ``repo`` only.
 
     Raises ConfigError, CheckoutError.
     """
@@ -48,8 +49,10 @@ def find_config(
         return load_file(file)
 
     def text_at(commit: str) -> str | None:
-        places = [repo] if readable is None else [readable, repo]  # the tip of the branch may be in ``repo`` only
-        texts = (file_at(place, FILE_NAME, commit) for place in places)
+        """Return the text of the ``regbot.toml`` of a commit; None if it has none."""
+        # The tip of the target branch may be in ``repo`` only.
+        repositories = [repo] if readable is None else [readable, repo]
+        texts = (file_at(repository, FILE_NAME, commit) for repository in repositories)
         return next((text for text in texts if text is not None), None)
 
     def sources() -> Iterator[ConfigSource]:
@@ -70,10 +73,10 @@ def find_config(
 
 
 def confine(loaded: LoadedConfig, node_file: Path | None, untrusted: bool, head: str, advice: str) -> LoadedConfig:
-    """Return ``loaded`` with the machine tables taken from ``node_file``, if it is given.
+    """Return ``loaded`` with the machine tables (``[sandbox]``, ``[slurm]``, ``[local]``) of ``node_file``, if given.
 
-    Raises ConfigError if ``untrusted`` code would choose how it is confined. In the error, ``head`` names that code and
-    ``advice`` says what to do.
+    Raises ConfigError if the code is untrusted and these tables come from the head commit, because code must not choose
+    its own confinement. In the error, ``head`` names that commit and ``advice`` says what to do.
     """
     loaded = with_machine_tables(loaded, node_file)
     if untrusted and loaded.machine_source.kind is SourceKind.HEAD:
@@ -85,9 +88,8 @@ def confine(loaded: LoadedConfig, node_file: Path | None, untrusted: bool, head:
 
 def refuse_unknown_folders(repo: Path, commits: Sequence[str], tasks: Sequence[Task]) -> None:
     """Raise ConfigError if a workload checks out a folder that none of ``commits`` has."""
-    for name, folder in dict.fromkeys(
-        (task.workload_name, folder) for task in tasks for folder in task.workload.sparse
-    ):
+    workload_folders = dict.fromkeys((task.workload_name, folder) for task in tasks for folder in task.workload.sparse)
+    for name, folder in workload_folders:
         if not any(has_folder(repo, commit, folder) for commit in commits):
             raise ConfigError(
                 f"workloads.{name}.sparse: neither base nor head has a folder {clip(folder, 200)!r}",

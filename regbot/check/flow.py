@@ -66,21 +66,32 @@ FULL_DISK_BYTES = 16 * 2**20
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """Options of a check. ``config`` replaces the ``regbot.toml`` of the base commit."""
+    """Options of a check."""
 
     repo: Path
+    """Work tree or git directory of the user's repository."""
     cache: Path
+    """Cache folder of this machine."""
     out: Path
+    """Folder for the session file and the report."""
     base: str | None = None
+    """Revision to compare with; None to guess the target branch."""
     head: str = "HEAD"
+    """Revision to judge."""
     base_overrides: dict[str, Scalar] = field(default_factory=dict)
+    """Configuration keys that are set for base only."""
     head_overrides: dict[str, Scalar] = field(default_factory=dict)
+    """Configuration keys that are set for head only."""
     workloads: Sequence[str] = ()
+    """Names of the workloads to check; () for all."""
     expectations: Sequence[Expectation] = ()
+    """Changes that are declared as intended."""
     config: Path | LoadedConfig | None = None
+    """Configuration that replaces the ``regbot.toml`` of the base commit; None to use the latter."""
     node_config: Path | None = None
     """File with the machine tables ``[sandbox]``, ``[slurm]`` and ``[local]``; None to take them from ``config``."""
     engine: str = "local"
+    """Name of the engine that runs the workloads: local or slurm."""
     untrusted: bool = False
     """Whether to refuse to run the code without a sandbox."""
     no_sandbox: bool = False
@@ -119,6 +130,8 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
         base, head, warnings = resolve_arms(
             options.repo, options.base, options.head, options.base_overrides, options.head_overrides
         )
+    # From a partial clone, first only the configuration is copied. The configuration names the folder of the stored
+    # references, which is copied below.
     readable = _find_readable(options, base, head, [FILE_NAME])
     loaded = find_config(
         options.repo,
@@ -140,11 +153,8 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
 
     engine_context = nullcontext(engine) if engine is not None else _open_engine(options, config, say)
     with engine_context as engine_in_use:
-        sandbox_warnings = (
-            [NO_SANDBOX_WARNING]
-            if engine_in_use.sandbox is None and (options.untrusted or config.sandbox.untrusted)
-            else []
-        )
+        is_untrusted = options.untrusted or config.sandbox.untrusted
+        sandbox_warnings = [NO_SANDBOX_WARNING] if is_untrusted and engine_in_use.sandbox is None else []
         return _check_arms(
             _CheckContext(options, config, engine_in_use, watch, readable),
             base,
@@ -166,6 +176,7 @@ def _open_engine(options: CheckOptions, config: Config, say: Callable[[str], Non
 
 
 def _find_readable(options: CheckOptions, base: Arm, head: Arm, paths: Sequence[str]) -> Path:
+    """Return the repository from which trees and files of both commits are read, among them the files at ``paths``."""
     cache = repository_cache(options.cache, options.repo)
     return find_readable_repository(options.repo, cache, [base.commit, head.commit], paths)
 
@@ -187,26 +198,31 @@ class _CheckContext:
 
 
 def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence[str]) -> CheckResult:
+    """Plan the session of both arms, write its header, measure both arms, and judge the session file.
+
+    Workloads with the adapter ``command`` are only timed. All others are traced. They are also timed if this engine's
+    nodes can time one of their variants, unless ``--no-timing`` is given.
+    """
     options, config, engine = context.options, context.config, context.engine
     tasks = plan(config, options.workloads, options.mesh)
     timed = timed_tasks(config, tasks, engine.gpus) if options.timing else []
     traced = [task for task in tasks if task.workload.adapter != "command"]
-    commands = [task for task in timed if task.workload.adapter == "command"]
-    planned = [*traced, *commands]
+    only_timed = [task for task in timed if task.workload.adapter == "command"]
+    planned = [*traced, *only_timed]
     if not tasks:
         raise ConfigError(f"no workload has the mesh {options.mesh}", "name another mesh or none")
-    if not traced and not commands:
+    if not planned:
         raise ConfigError("all workloads have adapter = 'command', which can only be timed", "leave out --no-timing")
-    workloads = [task.entry for task in planned]
-    left_out = [task.entry for task in plan(config) if task.entry not in workloads]
+    entries = [task.entry for task in planned]
+    entries_left_out = [task.entry for task in plan(config) if task.entry not in entries]
     for arm in (base, head):
         for task in tasks:
-            task.at(arm.overrides)  # raises the error of a bad override now, not after minutes of work
+            task.at(arm.overrides)  # a bad override raises its error here, not after minutes of work
     refuse_unknown_folders(context.readable, [base.commit, head.commit], tasks)
     unconcerned, path_warnings = _find_unconcerned(context, base, head, planned)
-    skipped = {workload.entry for workload in unconcerned}
-    timed = [task for task in timed if task.entry not in skipped]
-    traced = [task for task in traced if task.entry not in skipped]
+    skipped_entries = {workload.entry for workload in unconcerned}
+    timed = [task for task in timed if task.entry not in skipped_entries]
+    traced = [task for task in traced if task.entry not in skipped_entries]
     settings = config.throughput.model_copy(update={"gate": options.gate} if options.gate else {})
     plans = [
         plan_of(task, config.session).model_copy(
@@ -220,10 +236,12 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
     ]
     nodes = [engine.describe(needs_of(task)) for task in timed]
     confined = ("confined",) if engine.sandbox is not None else ()
-    # Pairs are pooled only if they come from nodes of the same kind and were confined in the same way.
-    kinds = [(*engine.kind(needs_of(task)), *confined) for task in timed]
-    plans, stored, notes = _load_references(context, settings, base, traced, plans, nodes)
-    # Whether a folder of tests is inert can depend on comments of head, so for the digest only documentation is inert.
+    # Pairs of earlier sessions are reused only if they come from nodes of the same kind and were confined in the same
+    # way.
+    node_kinds = [(*engine.kind(needs_of(task)), *confined) for task in timed]
+    plans, stored, reference_warnings = _load_references(context, settings, base, traced, plans, nodes)
+    # An inert file cannot affect a run. Whether a folder of tests is inert can depend on comments of head. The digest
+    # must not depend on comments, so for it only documentation is inert.
     behaviour = digest_behaviour(context.readable, base.commit, head.commit, InertRule().is_inert)
     head = head.model_copy(update={"behaviour": behaviour})
     is_inert = load_inert_rule(context.readable, [base.commit, head.commit]).is_inert
@@ -233,9 +251,9 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         base=base,
         head=head,
-        workloads=workloads,
-        untraced=[task.entry for task in commands],
-        left_out=left_out,
+        workloads=entries,
+        untraced=[task.entry for task in only_timed],
+        left_out=entries_left_out,
         timing=options.timing,
         command=options.command,
         timed=plans,
@@ -249,30 +267,31 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
         throughput=settings,
         sharding=config.sharding,
         wire=config.wire,
-        warnings=[*warnings, *path_warnings, *notes],
+        warnings=[*warnings, *path_warnings, *reference_warnings],
     )
     log = _make_run_log(options.out)
     with log.lock(), log.writing():
         session = _open_session(log, header, options, nodes)
-        _measure(context, session, log, traced, timed, kinds)
+        _measure(context, session, log, traced, timed, node_kinds)
         prune(repository_cache(options.cache, options.repo), keep=KEPT_WORKTREES)
         return conclude(log.path, config, options.expectations, options.out)
 
 
 def _find_unconcerned(context: _CheckContext, base: Arm, head: Arm, tasks: Sequence[Task]) -> ConcernResult:
-    """Return the entries that the change does not concern. There are none if the user asked for a measurement: by
-    naming workloads, by overrides, or by requesting to time identical programs."""
+    """Return the entries that the change does not concern.
+
+    There are none if the user asked for a measurement: by naming workloads, by overrides, or by requesting to time
+    identical programs."""
     options, config = context.options, context.config
     is_requested = options.workloads or options.even_if_identical or base.overrides or head.overrides
     if is_requested or not has_paths(tasks):
         return ConcernResult([], [])
     evidence = list_evidence(config, tasks, options.timing)
-    names = [(entry, needed.variant) for entry, group in evidence.items() for needed in group]
+    needed_sessions = [(entry, kind.variant) for entry, kinds in evidence.items() for kind in kinds]
     folder = config.baselines.folder
-    with store_at(context.readable, base.commit, folder, options.baselines, names) as store:
-        return find_unconcerned(
-            ChangedTrees(context.readable, base.commit, head.commit, folder), tasks, evidence, store
-        )
+    change = ChangedTrees(context.readable, base.commit, head.commit, folder)
+    with store_at(context.readable, base.commit, folder, options.baselines, needed_sessions) as store:
+        return find_unconcerned(change, tasks, evidence, store)
 
 
 def _measure(
@@ -281,12 +300,15 @@ def _measure(
     log: RunLog[Session],
     traced: Sequence[Task],
     timed: Sequence[Task],
-    kinds: Sequence[Sequence[str]],
+    node_kinds: Sequence[Sequence[str]],
 ) -> None:
-    """Trace and time everything that ``session`` has no run for yet."""
+    """Trace and time everything that ``session`` has no run for yet.
+
+    ``node_kinds`` describes the node of each task in ``timed``. Only sessions on nodes of the same kind share pairs.
+    """
     options, config, engine, watch = context.options, context.config, context.engine, context.watch
     header, runs = session.header, list(session.runs)
-    pool_files: dict[str, Path] = {}
+    pool_files: dict[str, Path] = {}  # by entry: the file that shares its runs with other sessions of the same code
 
     def store_run(run: Run) -> None:
         if run.outcome != "ok":
@@ -305,31 +327,34 @@ def _measure(
     jobs = [(arm, task) for task in traced for arm in (header.base, header.head)]
     libraries = Libraries(options.cache, scratch.folder / "paper", lambda text: watch(Progress(0, 0, text)))
     if any(task.wants_paper_gpu and not task.workload.python for task in traced):
-        libraries.start(sys.executable)  # the library is built while the arms are checked out
+        # This library, for regbot's own interpreter, is built while the arms are checked out.
+        libraries.start(sys.executable)
     with closing(libraries):
         TraceRunner(trees, engine, scratch, store_run, watch, libraries, parallel=config.local.parallel).run(
             jobs, [run for run in runs if run.tier == "static"]
         )
     session_runner = SessionRunner(header, trees, engine, scratch, store_run, watch, fitness=_fitness(options))
     plans_to_time = [
-        (timed_plan, task, kind)
-        for timed_plan, task, kind in zip(header.timed, timed, kinds, strict=True)
+        (timed_plan, task, node_kind)
+        for timed_plan, task, node_kind in zip(header.timed, timed, node_kinds, strict=True)
         if _needs_timing(header, runs, timed_plan)
     ]
     remaining_s = (header.budget_min or 0.0) * 60
-    for index, (timed_plan, task, kind) in enumerate(plans_to_time):
+    for index, (timed_plan, task, node_kind) in enumerate(plans_to_time):
         workload_runs = [run for run in runs if run.workload == timed_plan.entry]
         static_runs = [run for run in workload_runs if run.tier == "static"]
-        runs_file = pool_file(trees.repository_cache, header, timed_plan, static_runs, kind, task.workload.sparse)
+        runs_file = pool_file(trees.repository_cache, header, timed_plan, static_runs, node_kind, task.workload.sparse)
         timed_runs = [run for run in workload_runs if run.tier == "timed"]
-        # The session has no timed runs yet, or only runs that an interrupted check copied from the pool.
+        # If this session has timed nothing itself yet, copy the runs of earlier sessions into it. An interrupted check
+        # may have copied the first of them already.
         if options.join and all(run.is_from_earlier_session for run in timed_runs):
             for run in load_pooled_runs(runs_file)[len(timed_runs) :]:
                 store_run(run)
                 timed_runs.append(run)
         pool_files[timed_plan.entry] = runs_file
         watch(Progress(0, 0, expected_cost(header, timed_plan, timed_runs), lasting=True))
-        session_runs = session_runner.run(timed_plan, task, timed_runs, remaining_s / (len(plans_to_time) - index))
+        budget_s = remaining_s / (len(plans_to_time) - index)  # an equal share for each workload that is left
+        session_runs = session_runner.run(timed_plan, task, timed_runs, budget_s)
         remaining_s -= sum(run.wall_s for run in session_runs if not run.is_from_earlier_session)
 
 
@@ -341,34 +366,35 @@ def _load_references(
     plans: Sequence[TimedPlan],
     nodes: Sequence[Node | None],
 ) -> tuple[list[TimedPlan], list[StoredTrace], list[str]]:
-    """Return the plans with their stored references, the stored traces, and notes about both.
+    """Return the plans with their stored references, the stored traces, and warnings about both.
 
-    References and traces come from the base commit, or from the folder ``options.baselines``.
+    References and traces come from the base commit, or from the folder ``options.baselines``. ``nodes`` has the node of
+    each plan. A plan whose node is None (not known yet) gets no references, because they belong to a node class.
     """
-    entries = [(task.entry, task.variant.name) for task in traced]
+    traced_variants = [(task.entry, task.variant.name) for task in traced]
+    timed_variants = [(timed_plan.entry, timed_plan.variant) for timed_plan in plans]
     options, folder = context.options, context.config.baselines.folder
-    all_entries = [*entries, *((timed_plan.entry, timed_plan.variant) for timed_plan in plans)]
-    with store_at(context.readable, base.commit, folder, options.baselines, all_entries) as store:
-        stored, notes = stored_traces(store, entries, base)
-        updated = [
-            with_references(timed_plan, store, settings, node.node_class) if node else (timed_plan, [])
-            for timed_plan, node in zip(plans, nodes, strict=True)
-        ]
-    return (
-        [
-            timed_plan.model_copy(update={"fresh_caches": not is_luck_small(timed_plan.references)})
-            for timed_plan, _ in updated
-        ],
-        stored,
-        [*notes, *(note for _, plan_notes in updated for note in plan_notes)],
-    )
+    needed_sessions = [*traced_variants, *timed_variants]
+    updated_plans: list[TimedPlan] = []
+    with store_at(context.readable, base.commit, folder, options.baselines, needed_sessions) as store:
+        traces, warnings = stored_traces(store, traced_variants, base)
+        for plan_without_references, node in zip(plans, nodes, strict=True):
+            timed_plan, plan_warnings = plan_without_references, list[str]()
+            if node is not None:
+                timed_plan, plan_warnings = with_references(timed_plan, store, settings, node.node_class)
+            # Part of the speed of an arm, its luck, is drawn with the compiler caches. If it is small, caches are kept.
+            fresh_caches = not is_luck_small(timed_plan.references)
+            updated_plans.append(timed_plan.model_copy(update={"fresh_caches": fresh_caches}))
+            warnings += plan_warnings
+    return updated_plans, traces, warnings
 
 
 def _needs_timing(header: SessionHeader, runs: Sequence[Run], timed_plan: TimedPlan) -> bool:
-    """Return whether a workload must be timed: both arms have a trace, and they differ in something that affects speed.
+    """Return whether a workload must be timed.
 
-    A workload that cannot be traced is always timed. A workload with compiled code is too, because only a timed run can
-    profile that code.
+    A workload that is never traced (adapter ``command``) is always timed. So is a workload with compiled code, because
+    only a timed run can profile that code. Any other workload needs a valid trace of both arms. It is timed if the arms
+    differ in something that affects speed, or if ``even_if_identical`` is set.
     """
     if timed_plan.entry in header.untraced:
         return True
@@ -377,12 +403,14 @@ def _needs_timing(header: SessionHeader, runs: Sequence[Run], timed_plan: TimedP
         return True
     if examined.base is None or examined.head is None:
         return False
-    return timed_plan.even_if_identical or bool(first_difference(header, examined.base, examined.head))
+    difference = first_difference(header, examined.base, examined.head)  # '' if the arms are identical
+    return timed_plan.even_if_identical or bool(difference)
 
 
 def _raise_if_disk_full(options: CheckOptions) -> None:
-    """Raise OSError if a disk is full. A run that failed because of this says nothing about the code and must not be
-    stored.
+    """Raise OSError if a disk is full.
+
+    A run that failed because of a full disk says nothing about the code and must not be stored.
     """
     for folder in (options.out, options.cache, Path(tempfile.gettempdir())):
         if folder.exists() and shutil.disk_usage(folder).free < FULL_DISK_BYTES:
@@ -392,9 +420,9 @@ def _raise_if_disk_full(options: CheckOptions) -> None:
 def _make_run_log(out: Path) -> RunLog[Session]:
     return RunLog(
         out / "session.jsonl",
-        "check",
-        read_session,
-        MAY_DIFFER_ON_RESUME,
+        activity="check",
+        read=read_session,
+        may_differ=MAY_DIFFER_ON_RESUME,
         results=("verdict.json", "comment.md", "report.html"),
         log_name="a session ",
     )
@@ -424,12 +452,20 @@ def _open_session(
 
 
 def _refuse_another_node(session_file: Path, session: Session, nodes: Sequence[Node | None], engine: str) -> None:
-    """Raise RecordError if a session would continue on another node. On a cluster, only the node class must match."""
+    """Raise RecordError if a resumed session would continue on another node.
+
+    ``nodes`` are the nodes of this check; None for a node that is not known yet. On a cluster, only the node class must
+    match. Runs that were copied from earlier sessions may come from other nodes.
+    """
     known_nodes = [node for node in nodes if node is not None]
+    if not known_nodes:
+        return
+    known_classes = {node.node_class for node in known_nodes}
     for run in session.runs:
-        if run.node is None or run.is_from_earlier_session or not known_nodes or run.node in known_nodes:
+        if run.node is None or run.is_from_earlier_session:
             continue
-        if engine == "local" or all(run.node.node_class != node.node_class for node in known_nodes):
+        is_same = run.node in known_nodes if engine == "local" else run.node.node_class in known_classes
+        if not is_same:
             raise RecordError(
                 f"{session_file}: was timed on {run.node.name} ({run.node.node_class}), but this node is "
                 f"{known_nodes[0].name} ({known_nodes[0].node_class})",

@@ -70,17 +70,14 @@ class PreflightResult:
 def examine_configuration(target: str, folder: Path, cache: Path, watch: Watcher = lambda _: None) -> PreflightResult:
     """Return the conflicts and advice for ``target``: a file, or a workload of the ``regbot.toml`` in ``folder``.
 
-    If ``target`` names no GPU, the GPU and the environment variables of this machine are used. Raises ConfigError,
-    RecordError, ShapeError, EngineError.
+    If the configuration names no GPU, the first GPU and the environment variables of this machine are used. Raises
+    ConfigError, RecordError, ShapeError, EngineError.
     """
-    dump = (
-        read_dump(folder / target)
-        if (folder / target).is_file()
-        else _trace_configuration(target, folder, cache, watch)
-    )
-    facts, gpus = dump.facts, this_node().gpus
-    if facts.gpu is None and gpus:
-        facts = replace(facts, gpu=gpus[0], environment=dict(os.environ))
+    file = folder / target
+    dump = read_dump(file) if file.is_file() else _trace_configuration(target, folder, cache, watch)
+    facts, machine_gpus = dump.facts, this_node().gpus
+    if facts.gpu is None and machine_gpus:
+        facts = replace(facts, gpu=machine_gpus[0], environment=dict(os.environ))
     return PreflightResult(
         dump.workload or target,
         find_conflicts(dump.config, facts),
@@ -90,6 +87,7 @@ def examine_configuration(target: str, folder: Path, cache: Path, watch: Watcher
 
 
 def _trace_configuration(workload: str, folder: Path, cache: Path, watch: Watcher) -> Dump:
+    """Trace a workload, and return the configuration that its training code resolved. Raises ConfigError."""
     run = trace_working_tree(TraceOptions(workload), folder, cache, watch)
     if run.ledger is None:
         raise ConfigError(f"{workload}: its configuration could not be resolved: {run.reason}")

@@ -1,4 +1,4 @@
-"""The check before a push: whether the pushed commits can be compared with anything, and whether they may be pushed."""
+"""Decide for a pre-push hook whether the pushed commits need a check, and whether its verdict stops the push."""
 
 from pathlib import Path
 
@@ -12,11 +12,13 @@ def why_nothing_to_compare(repo: Path, base: str | None, head: str, config: Path
     """Return why a push of ``head`` needs no check; '' if it needs one. Raises CheckoutError.
 
     If ``base`` is None, the target branch is guessed. ``config`` is the file that replaces the ``regbot.toml`` of the
-    commits; None if there is none.
+    commits; None if their own file is used.
     """
     if not has_commits_of_its_own(repo, base, head):
         return f"{head} has no commits that the target branch lacks, or no history in common with it"
-    if config is None and all(file_at(repo, FILE_NAME, tip) is None for tip in (target_tip(repo, base), head)):
+    if config is not None:
+        return ""
+    if all(file_at(repo, FILE_NAME, revision) is None for revision in (target_tip(repo, base), head)):
         return f"neither {head} nor the target branch has a {FILE_NAME}"
     return ""
 

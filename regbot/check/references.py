@@ -24,32 +24,40 @@ from regbot.text.clip import clip_message
 def store_at(
     repo: Path, commit: str, folder: str, override: Path | None, workloads: Iterable[tuple[str, str]]
 ) -> Iterator[Store]:
-    """Yield the store of ``commit``, exported to a temporary folder. If ``override`` is given, yield the store there.
+    """Yield the store of ``commit``, exported from its ``folder`` to a temporary folder.
 
-    Only files of ``workloads``, which are pairs of entry and variant, are exported. Raises CheckoutError.
+    If the folder ``override`` is given, yield the store in it instead. Only files of ``workloads``, which are pairs of
+    entry and variant, are exported. Raises CheckoutError.
     """
     if override is not None:
         yield Store(override)
         return
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
+        # An entry whose name does not match the pattern has no folder in a store.
         names = {workload_folder(entry, variant) for entry, variant in workloads if ENTRY_PATTERN.fullmatch(entry)}
-        export(repo, commit, [f"{folder}/{name}" for name in sorted({*names, LEDGERS})], Path(scratch))
+        paths = [f"{folder}/{name}" for name in sorted({*names, LEDGERS})]
+        export(repo, commit, paths, Path(scratch))
         yield Store(Path(scratch) / folder)
 
 
 def with_references(
     plan: TimedPlan, store: Store, settings: ThroughputThresholds, node_class: str
 ) -> tuple[TimedPlan, list[str]]:
-    """Return ``plan`` with its stored references, and notes about references that cannot be used."""
+    """Return ``plan`` with its stored references, and warnings about references that cannot be used.
+
+    Without references, ``no_reference`` in the plan says why there are none."""
     lookup = load_references(store, plan, node_class, thresholds_from(settings), datetime.now(UTC))
-    notes = [clip_message(f"{plan.entry}: not all stored references can be used: {fault}") for fault in lookup.faults]
-    return plan.model_copy(update={"references": lookup.references, "no_reference": clip_message(lookup.reason)}), notes
+    warnings = [
+        clip_message(f"{plan.entry}: not all stored references can be used: {fault}") for fault in lookup.faults
+    ]
+    update = {"references": lookup.references, "no_reference": clip_message(lookup.reason)}
+    return plan.model_copy(update=update), warnings
 
 
 def stored_traces(store: Store, entries: Iterable[tuple[str, str]], base: Arm) -> tuple[list[StoredTrace], list[str]]:
     """Return the stored ledger of each pair of entry and variant, and warnings about ledgers that cannot be used.
 
-    A ledger of the commit of ``base`` is preferred.
+    Entries without a stored ledger are left out. The newest ledger of an entry is taken, if possible one of ``base``.
     """
     traces, warnings = [], []
     for entry, variant in entries:

@@ -32,12 +32,16 @@ from regbot.workloads import (
 
 @dataclass(frozen=True)
 class SingleRunOptions:
-    """Options of ``regbot run``. ``rev`` is the commit to run; None runs the files of the working tree."""
+    """Options of ``regbot run``."""
 
     workload: str
+    """A shape or a workload of the configuration, as ``NAME[:SHAPE][/MESH]``."""
     rev: str | None = None
+    """Commit to run; None for the files of the working tree."""
     variant: str | None = None
+    """Variant of the shape; None for one that the GPUs of this node can time."""
     engine: str = "local"
+    """Name of the engine: local or slurm."""
     world: int | None = None
     """Number of ranks, with EP as large as the shape allows. None takes the mesh of the shape or node."""
 
@@ -45,9 +49,13 @@ class SingleRunOptions:
 def run_once(
     options: SingleRunOptions, folder: Path, cache: Path, watch: Watcher = lambda _: None, engine: Engine | None = None
 ) -> Run:
-    """Launch the workload once and time its steps. Raises ConfigError, ShapeError, CheckoutError, EngineError."""
+    """Launch the workload once and time its steps.
+
+    ``folder`` is the working tree with the ``regbot.toml``. Raises ConfigError, ShapeError, CheckoutError, EngineError.
+    """
     config = config_of(folder)
-    with nullcontext(engine) if engine is not None else _open_engine(options, config, cache) as engine_in_use:
+    engine_context = nullcontext(engine) if engine is not None else _open_engine(options, config, cache)
+    with engine_context as engine_in_use:
         return _run_on(engine_in_use, options, folder, cache, config, watch)
 
 
@@ -60,10 +68,11 @@ def _open_engine(options: SingleRunOptions, config: Config, cache: Path) -> Abst
 def _run_on(
     engine: Engine, options: SingleRunOptions, folder: Path, cache: Path, config: Config, watch: Watcher
 ) -> Run:
+    """Time one run on ``engine``. If the commit cannot be built, return a run with the outcome ``crashed``."""
     task = timed_task(options, folder, engine.gpus)
     plan = plan_of(task, config.session)
     checkout = Checkout(WORKING_TREE, folder)
-    spec = RunSpec(Position(block=1, slot=0, order="ABBA"), 1, plan.steps, plan.cut)
+    spec = RunSpec(Position(block=1, slot=0, order="ABBA"), attempt=1, steps=plan.steps, cut=plan.cut)
     if options.rev is not None:
         arm = resolve_arm(folder, options.rev)
         trees = Worktrees(folder, cache, lambda text: watch(Progress(0, 1, text)), engine.sandbox)
@@ -94,9 +103,10 @@ def timed_task(options: SingleRunOptions, folder: Path, gpus: int) -> Task:
     If no variant is requested, choose one that ``gpus`` GPUs can time. Raises ConfigError, ShapeError.
     """
     traced_task = choose_task(TraceOptions(options.workload, variant=options.variant), folder)
-    mesh = traced_task.parallelism.shape_mesh
+    mesh = traced_task.parallelism.shape_mesh  # None for a mesh that the workload itself defines
     if mesh is None:
         raise ShapeError(f"the mesh {traced_task.parallelism.name} is only traced", "time ep or ep-dp")
+    # The variant cpu runs on every machine.
     variant = options.variant or timed_variant(traced_task, mesh, gpus) or "cpu"
     size = traced_task.shape.variant(variant).size
     if size not in traced_task.shape.meshes:

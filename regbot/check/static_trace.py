@@ -40,10 +40,15 @@ class TraceOptions:
     """Options of ``regbot ledger trace``."""
 
     workload: str
+    """A shape or a workload of the configuration, as ``NAME[:SHAPE][/MESH]``."""
     world: int | None = None
+    """Number of ranks; None for that of the mesh."""
     ep: int | None = None
+    """Number of ranks that share the experts; None for that of the mesh."""
     variant: str | None = None
+    """Variant of the shape; None for the one in the workload's configuration."""
     dispatcher: str = ""
+    """Dispatcher to request; '' for the one in the workload's configuration."""
     device: Literal["", "cuda", "cpu"] = ""
     """Device to trace for; '' for the device in the workload's configuration."""
     gpu: PaperGpu | Literal[""] = ""
@@ -55,41 +60,39 @@ def trace_working_tree(
 ) -> Run:
     """Trace one workload of the working tree in ``folder``, or in its nearest parent that has a ``regbot.toml``.
 
-    The trace runs on a paper GPU, whose library is built into ``cache``. If that fails and the user requested neither
-    cuda nor a GPU, the workload is traced as a CPU program. Raises ConfigError, ShapeError, EngineError,
-    NoPaperGpuError.
+    The trace runs on a paper GPU, whose library is built into ``cache``. If the build or the trace fails, the workload
+    is traced as a CPU program instead. This needs a workload that has a CPU program, and a user who requested neither a
+    device nor a GPU. Raises ConfigError, ShapeError, EngineError, NoPaperGpuError.
     """
     folder = next((parent for parent in (folder, *folder.parents) if (parent / FILE_NAME).is_file()), folder)
     task = choose_task(options, folder)
     if options.gpu and not task.wants_paper_gpu:
         raise ConfigError(f"--gpu {options.gpu}: {task.entry} is not traced on a paper GPU", "leave --gpu out")
-    watch(
-        Progress(
-            0, 1, f"{task.entry} {task.variant.name}, {task.parallelism.world_size} ranks, EP {task.parallelism.ep}"
-        )
-    )
+    ranks = f"{task.parallelism.world_size} ranks, EP {task.parallelism.ep}"
+    watch(Progress(0, 1, f"{task.entry} {task.variant.name}, {ranks}"))
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch_name:
         scratch = Path(scratch_name)
-        reason = ""
-        library: Path | None = None
+        paper_gpu_fault = ""
+        library: Path | None = None  # of the paper GPU; None traces a CPU program
         if task.wants_paper_gpu:
             try:
                 library = library_for(interpreter(task, folder), cache, scratch / "paper", folder).path
             except NoPaperGpuError as error:
                 if options.device == "cuda" or options.gpu or not task.has_cpu_program:
                     raise
-                reason = str(error)
+                paper_gpu_fault = str(error)
         checkout, engine_in_use = Checkout(WORKING_TREE, folder), engine or LocalEngine()
         run = trace(task, checkout, engine_in_use, Scratch(scratch / "run"), paper=library)
-        if library is not None and run.outcome != "ok" and not (options.device or options.gpu) and task.has_cpu_program:
-            reason = run.reason
+        may_trace_cpu_program = task.has_cpu_program and not (options.device or options.gpu)
+        if library is not None and run.outcome != "ok" and may_trace_cpu_program:
+            paper_gpu_fault = run.reason
             run = trace(task, checkout, engine_in_use, Scratch(scratch / "run"))
     if run.outcome == "ok" and run.code is not None and run.code.foreign:
         package, path = min(run.code.foreign.items())
         refusal = f"{package} was imported from {path}, which is not in {folder}; uninstall it or fix 'source_roots'"
         run = run.model_copy(update={"outcome": "refused", "reason": clip_message(refusal), "ledger": None})
-    if reason:
-        warning = clip_message(f"traced as a CPU program, not on a paper GPU: {reason}")
+    if paper_gpu_fault:
+        warning = clip_message(f"traced as a CPU program, not on a paper GPU: {paper_gpu_fault}")
         run = run.model_copy(update={"warnings": [*run.warnings, warning]})
     return run
 
@@ -122,11 +125,14 @@ def choose_task(options: TraceOptions, folder: Path) -> Task:
     if name not in workloads:
         known = ", ".join([*workloads, *shape_names()])
         raise ConfigError(f"there is no workload or shape {name!r}", f"use one of {known}")
-    changes = {"variant": options.variant} if options.variant else {}
-    changes |= {"dispatcher": options.dispatcher} if options.dispatcher else {}
-    changes |= {"device": options.device} if options.device else {}
-    changes |= {"gpu": options.gpu} if options.gpu else {}
-    workload = workloads[name].model_copy(update=changes)
+    settings = {
+        "variant": options.variant,
+        "dispatcher": options.dispatcher,
+        "device": options.device,
+        "gpu": options.gpu,
+    }
+    requested_settings = {key: value for key, value in settings.items() if value}
+    workload = workloads[name].model_copy(update=requested_settings)
     shape = _load_selected_shape(name, shape_name, workload.shapes)
     workload_mesh = _select_mesh(workload, mesh_name)
     if isinstance(workload_mesh, OwnMesh) and (options.world or options.ep):
@@ -140,33 +146,38 @@ def choose_task(options: TraceOptions, folder: Path) -> Task:
 def read_ledgers(paths: Sequence[Path], format_name: str = "") -> Ledger:
     """Read one file for each rank. Return the lowest rank's ledger, with a digest of every other rank's ledger.
 
-    The ledger has a warning that names ranks whose collectives differ from the lowest rank's. Raises RecordError,
-    ReadError.
+    If other ranks issued other collectives than the lowest rank, a warning in the ledger names up to eight of them.
+    ``format_name`` is the format of the files; '' to detect it. Raises RecordError, ReadError.
     """
     ledgers = [(read_ledger(path, format_name), path) for path in paths]
-    ledgers.sort(key=lambda pair: pair[0].rank)
-    (first, origin), *others = ledgers
+    ledgers.sort(key=lambda ledger_and_path: ledger_and_path[0].rank)
+    (first, first_path), *others = ledgers
     for ledger, path in others:
         if (ledger.source, ledger.scope, ledger.steps) != (first.source, first.scope, first.steps):
             raise ReadError(
-                f"{path}: was counted in another way, or over other steps, than {origin}", "read the files separately"
+                f"{path}: was counted in another way, or over other steps, than {first_path}",
+                "read the files separately",
             )
     ranks = [ledger.rank for ledger, _ in ledgers]
     if len(set(ranks)) != len(ranks):
         duplicate = next(path for ledger, path in ledgers if ranks.count(ledger.rank) > 1)
         raise ReadError(f"{duplicate}: has the same rank as another of these files", "give one file per rank")
     merged = ledger_of([ledger for ledger, _ in ledgers])
-    other_ranks = [rank for rank, rank_digest in merged.rank_digests.items() if rank_digest != digest(first)]
+    first_digest = digest(first)
+    differing_ranks = [rank for rank, rank_digest in merged.rank_digests.items() if rank_digest != first_digest]
+    if not differing_ranks:
+        return merged
     warning = (
-        f"{plural('rank', len(other_ranks))} {', '.join(other_ranks[:8])} issued other collectives than rank "
+        f"{plural('rank', len(differing_ranks))} {', '.join(differing_ranks[:8])} issued other collectives than rank "
         f"{first.rank}"
     )
-    return merged.model_copy(update={"warnings": [*merged.warnings, *([warning] if other_ranks else [])]})
+    return merged.model_copy(update={"warnings": [*merged.warnings, warning]})
 
 
 def read_ledger(path: Path, format_name: str = "") -> Ledger:
-    """Read a ledger from a ledger record, a run record, or a file in any known format. Raises RecordError,
-    ReadError."""
+    """Read a ledger from a ledger record, a run record, or a file in any known format.
+
+    ``format_name`` is the format of the file; '' to detect it. Raises RecordError, ReadError."""
     source = Source(path)
     if format_name or not _is_record(source.head):
         return read_file(path, format_name)
@@ -186,11 +197,12 @@ def read_ledger(path: Path, format_name: str = "") -> Ledger:
 
 
 def _is_record(head: bytes) -> bool:
-    """Return whether a file that begins with ``head`` is a record of regbot. Records begin with their schema."""
+    """Return whether a file whose first bytes are ``head`` is a record of regbot. Records begin with their schema."""
     return re.match(rb'\s*\{\s*"schema"\s*:\s*"regbot/', head) is not None
 
 
 def _shape_mesh(name: str) -> MeshName:
+    """Return the mesh of a shape with the given name. Raises ConfigError if no shape has such a mesh."""
     if name == "ep":
         return "ep"
     if name == "ep-dp":
@@ -199,7 +211,9 @@ def _shape_mesh(name: str) -> MeshName:
 
 
 def _select_mesh(workload: Workload, name: str) -> MeshName | OwnMesh:
-    """Return the mesh of a workload with the given name. '' selects ep, or the first one if the workload lacks ep."""
+    """Return the mesh of ``workload`` with the given name. '' selects ep, or the first mesh if the workload lacks ep.
+
+    Raises ConfigError for an unknown name."""
     own_meshes = {mesh.name: mesh for mesh in workload.meshes if isinstance(mesh, OwnMesh)}
     if name in own_meshes:
         return own_meshes[name]
@@ -211,7 +225,11 @@ def _select_mesh(workload: Workload, name: str) -> MeshName | OwnMesh:
 
 
 def _load_selected_shape(workload: str, requested: str, shapes: list[str]) -> Shape:
-    if requested and requested.partition("@")[0] not in {shape.partition("@")[0] for shape in shapes}:
+    """Load the shape ``requested``, or the workload's only shape if '' is requested. Raises ConfigError, ShapeError.
+
+    ``shapes`` are the shapes of the workload. The version after ``@`` may be left out."""
+    names_without_version = {shape.partition("@")[0] for shape in shapes}
+    if requested and requested.partition("@")[0] not in names_without_version:
         raise ConfigError(f"workload {workload!r} has no shape {requested!r}", f"use one of {', '.join(shapes)}")
     if not requested and len(shapes) > 1:
         raise ConfigError(f"workload {workload!r} has {len(shapes)} shapes", f"write {workload}:{shapes[0]}")

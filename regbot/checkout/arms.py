@@ -26,12 +26,13 @@ def resolve_arms(
     The base arm is the merge base of ``base`` and ``head``, as in a pull request. If ``base`` is None, the target
     branch is guessed. Raises CheckoutError.
     """
-    common_dir(repo)
+    common_dir(repo)  # raises CheckoutError if ``repo`` is no repository
     base = base if base is not None else _guess_target(repo)
     base_tip, head_commit = find_commit(repo, base, "--base"), find_commit(repo, head, "--head")
     warnings = []
     base_commit = _merge_base(repo, base, base_tip, head, head_commit)
-    if base_commit == head_commit != base_tip:
+    is_head_older = base_commit == head_commit and head_commit != base_tip
+    if is_head_older:
         base_commit = base_tip
         warnings.append(
             f"{printable(head)} is an ancestor of {printable(base)}: compared with {base_tip[:10]} itself, "
@@ -44,14 +45,11 @@ def resolve_arms(
         )
     work_tree_warnings = uncommitted_warnings(repo)
     if base_commit == head_commit and dict(base_overrides) == dict(head_overrides):
-        if work_tree_warnings:
-            raise CheckoutError(
-                f"{repo}: nothing to compare: {base!r} and {head!r} are both commit {base_commit[:10]}",
-                f"{'; '.join(work_tree_warnings)}",
-            )
+        fault = f"{repo}: nothing to compare: {base!r} and {head!r} are both commit {base_commit[:10]}"
+        if work_tree_warnings:  # the user probably expects that the uncommitted changes are measured
+            raise CheckoutError(fault, "; ".join(work_tree_warnings))
         raise CheckoutError(
-            f"{repo}: nothing to compare: {base!r} and {head!r} are both commit {base_commit[:10]}, with the same "
-            "overrides",
+            f"{fault}, with the same overrides",
             "name another revision (--base HEAD~1) or let the arms differ by --base-set or --head-set",
         )
     warnings += work_tree_warnings
@@ -64,12 +62,10 @@ def resolve_arms(
 
 def resolve_exactly(repo: Path, base: str, head: str) -> tuple[Arm, Arm, list[str]]:
     """Return arms of exactly these two revisions, and warnings. Both may be the same commit. Raises CheckoutError."""
-    common_dir(repo)
-    revisions = (("base", base), ("head", head))
-    arms = [
-        _make_arm(repo, name, revision, find_commit(repo, revision, f"--{name}"), {}) for name, revision in revisions
-    ]
-    return arms[0], arms[1], uncommitted_warnings(repo)
+    common_dir(repo)  # raises CheckoutError if ``repo`` is no repository
+    base_arm = _make_arm(repo, "base", base, find_commit(repo, base, "--base"), overrides={})
+    head_arm = _make_arm(repo, "head", head, find_commit(repo, head, "--head"), overrides={})
+    return base_arm, head_arm, uncommitted_warnings(repo)
 
 
 def target_tip(repo: Path, base: str | None) -> str:
@@ -81,23 +77,25 @@ def target_tip(repo: Path, base: str | None) -> str:
 
 
 def has_commits_of_its_own(repo: Path, base: str | None, head: str) -> bool:
-    """Return whether ``head`` has commits that ``base`` lacks, and a common history with it.
+    """Return whether ``head`` has commits that ``base`` lacks, and a common history with ``base``.
 
     If ``base`` is None, the target branch is guessed. Raises CheckoutError, also if a shallow clone lacks the history.
     """
     base_tip, head_commit = target_tip(repo, base), find_commit(repo, head, "--head")
-    if try_git(repo, "merge-base", base_tip, head_commit).code == 1 and not is_shallow(repo):
+    has_no_merge_base = try_git(repo, "merge-base", base_tip, head_commit).code == 1
+    if has_no_merge_base and not is_shallow(repo):
         return False
     return _merge_base(repo, base or base_tip, base_tip, head, head_commit) != head_commit
 
 
 def resolve_arm(repo: Path, revision: str) -> Arm:
     """Return an arm of ``revision`` that is not compared with another arm. Raises CheckoutError."""
-    common_dir(repo)
-    return _make_arm(repo, "head", revision, find_commit(repo, revision, "--rev"), {})
+    common_dir(repo)  # raises CheckoutError if ``repo`` is no repository
+    return _make_arm(repo, "head", revision, find_commit(repo, revision, "--rev"), overrides={})
 
 
 def _guess_target(repo: Path) -> str:
+    """Return origin's default branch, or else the first of ``_TARGET_REFS`` that exists. Raises CheckoutError."""
     origin_head = try_git(repo, "symbolic-ref", "--quiet", "refs/remotes/origin/HEAD").out.strip()
     for ref in (origin_head, *_TARGET_REFS):
         if ref and try_git(repo, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}").code == 0:
@@ -106,10 +104,14 @@ def _guess_target(repo: Path) -> str:
 
 
 def _merge_base(repo: Path, base: str, base_commit: str, head: str, head_commit: str) -> str:
+    """Return the merge base of two commits. The revisions ``base`` and ``head`` only name them in errors.
+
+    Raises CheckoutError.
+    """
     result = try_git(repo, "merge-base", base_commit, head_commit, env=OFFLINE)
     if result.code == 0:
-        return result.out.split()[0]
-    if result.code != 1:
+        return result.out.strip()
+    if result.code != 1:  # 1: there is no merge base
         raise CheckoutError(f"{repo}: git merge-base failed: {result.error_line}")
     if is_shallow(repo):
         raise CheckoutError(
@@ -127,6 +129,7 @@ def uncommitted_warnings(repo: Path) -> list[str]:
     if git(repo, "rev-parse", "--is-inside-work-tree").strip() != "true":
         return []
     status = git(repo, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=no", env=OFFLINE)
+    # Each line has a status of two characters, a space, and the path.
     paths = [printable(line[3:]) for line in status.split("\0") if line]
     if not paths:
         return []
@@ -135,6 +138,7 @@ def uncommitted_warnings(repo: Path) -> list[str]:
 
 
 def _make_arm(repo: Path, name: str, revision: str, commit: str, overrides: Mapping[str, Scalar]) -> Arm:
+    """Return the arm ``name`` (base or head), with the tree and the subject of ``commit``."""
     tree, _, subject = git(repo, "log", "-1", "--no-show-signature", "--format=%T %s", commit).partition(" ")
     return Arm.model_validate(
         {

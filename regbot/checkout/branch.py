@@ -15,6 +15,6 @@ def create_branch(repo: Path, parent: str, files: Mapping[str, Path | None], bra
     must not exist. It is created last, so that a failure leaves no branch behind. Raises CheckoutError.
     """
     commit = commit_files(repo, parent, files, message)
-    must_not_exist = "0" * len(commit)  # as the old value of the branch
-    git(repo, "update-ref", f"refs/heads/{branch}", commit, must_not_exist)
+    no_old_commit = "0" * len(commit)  # with this old value, git refuses to move a branch that exists
+    git(repo, "update-ref", f"refs/heads/{branch}", commit, no_old_commit)
     return commit

@@ -29,11 +29,18 @@ class Build:
     python: str
     """Interpreter of the workload. The build commands get it in the variable REGBOT_PYTHON."""
     timeout_s: float
+    """Time limit of all commands together."""
     environment: Mapping[str, str] | None = None
     """Environment variables for the commands. None means only PATH and HOME, because they may run code of a pull
     request."""
     builder: Builder | None = None
     """Function that runs each command; None for a shell without a sandbox."""
+
+
+_MAX_TAIL_BYTES = 65536
+"""Limit on the end of the output that is kept."""
+_MAX_CHUNKS_AFTER_EXIT = 64
+"""Limit on the reads after bash has exited. A server that the build has started may write without end."""
 
 
 class BuildError(Exception):
@@ -53,9 +60,10 @@ def run_build(
     timeout_s: float,
     builder: Builder,
 ) -> None:
-    """Run the build commands one after the other. ``timeout_s`` limits all commands together.
+    """Run the build commands one after the other in the worktree of ``entry``.
 
-    If a command fails, remove the worktree and raise BuildError.
+    ``timeout_s`` limits all commands together. ``commit`` only names the worktree in errors. If a command fails, remove
+    the worktree and raise BuildError.
     """
     entry.private.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + timeout_s
@@ -98,20 +106,20 @@ def run_in_shell(
     with process, selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         try:
-            while time.monotonic() < deadline and chunks_after_exit < 64:
+            while time.monotonic() < deadline and chunks_after_exit < _MAX_CHUNKS_AFTER_EXIT:
                 # Check for the exit before reading, so that output from before the exit is not lost.
                 exited = process.poll() is not None
                 if selector.select(0 if exited else 0.1):
                     data = os.read(process.stdout.fileno(), 65536)
-                    tail = (tail + data)[-65536:]
+                    tail = (tail + data)[-_MAX_TAIL_BYTES:]
                     chunks_after_exit += exited
-                    if not data:
+                    if not data:  # all writers have closed the output
                         process.wait(max(0.0, deadline - time.monotonic()))
                         break
                 elif exited:
                     break
         except subprocess.TimeoutExpired:
-            pass
+            pass  # the exit code is None below
         finally:
             code = process.poll()
             kill_group(process.pid)

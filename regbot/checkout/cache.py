@@ -17,20 +17,21 @@ def repository_cache(cache: Path, repo: Path) -> Path:
     """Return the folder of ``repo`` in the cache of this node. It is the same for every clone of one origin.
 
     Everything that depends on a repository is in this folder: clones, worktrees, traces, locks of running commands and
-    the pool of earlier sessions. Otherwise two repositories on one node could use each other's. The name of the folder
-    is a digest of origin's URL without credentials. A repository without origin is identified by the path of its git
-    directory, and so is one whose origin is a relative path. Raises CheckoutError.
+    the runs of earlier sessions. So two repositories on one node share none of these. The name of the folder is a
+    digest of origin's URL without credentials. If there is no origin, or if it is a relative path, the digest is that
+    of the path of the git directory. Raises CheckoutError.
     """
     origin = without_credentials(origin_of(repo))
-    first_part = origin.partition("/")[0]  # as in git, a colon there makes it a URL
-    is_relative_path = ":" not in first_part and not origin.startswith("/")
-    identity = str(common_dir(repo)) if is_relative_path else origin
+    # As in git, an origin is a URL if it has a colon before the first slash.
+    before_first_slash = origin.partition("/")[0]
+    is_absent_or_relative = ":" not in before_first_slash and not origin.startswith("/")
+    identity = str(common_dir(repo)) if is_absent_or_relative else origin
     return cache / "repositories" / hashlib.sha256(identity.encode()).hexdigest()[:24]
 
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """The files of one worktree in the cache."""
+    """The places of one worktree's files in the cache. The files need not exist."""
 
     cache_dir: Path
     """The cache folder of the repository."""
@@ -129,6 +130,7 @@ def remove_folder(folder: Path) -> None:
     with contextlib.suppress(PermissionError):
         shutil.rmtree(folder)
         return
+    # Make all subfolders writable, and try again.
     folder.chmod(0o700)
     for root, names, _ in os.walk(folder):
         for name in names:

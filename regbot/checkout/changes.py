@@ -33,16 +33,30 @@ _WORDS = re.compile(
     rb"|\"(?:[^\"\\\n]|\\.)*+\"?|'(?:[^'\\\n]|\\.)*+'?)|\d[\w.]*|([A-Za-z_]\w*)",
     re.DOTALL,
 )
-"""Pattern for comments, strings, numbers and words. Only words, which are names or keywords, are in its group."""
+"""Pattern for comments, strings, numbers and words. A word is a name or a keyword. The pattern's group matches only
+words and is empty for the rest, so that ``findall`` returns the words."""
 
 
 @dataclass(frozen=True)
 class DiffEntry:
-    """A path that differs between two trees, with its mode and blob in each tree."""
+    """A path that differs between two trees."""
 
     name: str
+    """The path, relative to the root of the repository."""
     modes: tuple[str, str]
+    """Git's file mode in the first and in the second tree, such as ``100644``; ``000000`` if it lacks the path."""
     blobs: tuple[str, str]
+    """Id of the content in the first and in the second tree; zeros if it lacks the path."""
+
+    @property
+    def mode_after(self) -> str:
+        """The mode in the second tree."""
+        return self.modes[1]
+
+    @property
+    def blob_after(self) -> str:
+        """The id of the content in the second tree."""
+        return self.blobs[1]
 
     @property
     def is_python(self) -> bool:
@@ -53,7 +67,7 @@ class DiffEntry:
     @property
     def has_python_after(self) -> bool:
         """Whether the path is a regular Python file in the second tree."""
-        return self.name.endswith(".py") and self.modes[1] in _REGULAR
+        return self.name.endswith(".py") and self.mode_after in _REGULAR
 
 
 def list_changed_files(repo: Path, base: str, head: str) -> list[str] | None:
@@ -65,8 +79,8 @@ def list_changed_files(repo: Path, base: str, head: str) -> list[str] | None:
     entries = list(parse_entries(result.out))
     if result.code != 0 or not _is_reportable(entries):
         return None
-    same = _same_python(repo, [entry for entry in entries if entry.is_python])
-    return [entry.name for entry in entries if entry not in same]
+    unchanged = _find_same_python(repo, [entry for entry in entries if entry.is_python])
+    return [entry.name for entry in entries if entry not in unchanged]
 
 
 def list_diff_entries(repo: Path, before: str, after: str) -> list[DiffEntry]:
@@ -79,8 +93,9 @@ def list_diff_entries(repo: Path, before: str, after: str) -> list[DiffEntry]:
 
 
 def list_differing_files(repo: Path, trees: Sequence[tuple[str, str]]) -> list[list[str] | None]:
-    """Return, for each pair of trees, the paths of files with different bytes; None for a pair if they are unknown."""
-    return [None if entries is None else [entry.name for entry in entries] for entries in _diff_trees(repo, trees)]
+    """Return, for each pair of trees, the paths of files with different bytes; None for a pair if git fails."""
+    diffs = _diff_trees(repo, trees)
+    return [[entry.name for entry in entries] if entries is not None else None for entries in diffs]
 
 
 def digest_behaviour(repo: Path, base: str, head: str, is_inert: Callable[[str], bool]) -> str | None:
@@ -89,24 +104,25 @@ def digest_behaviour(repo: Path, base: str, head: str, is_inert: Callable[[str],
     ``base`` and ``head`` are commits. Heads of the same base that differ only in comments, docstrings and files for
     which ``is_inert`` is true have the same digest. The digest also depends on the tree of ``base``.
     """
-    tree = try_git(repo, "rev-parse", f"{base}^{{tree}}", env=OFFLINE)
-    result = try_git(repo, *_DIFF, base, head, env=OFFLINE)
-    entries = [entry for entry in parse_entries(result.out) if not is_inert(entry.name)]
-    if tree.code != 0 or result.code != 0 or not _is_reportable(entries):
+    base_tree = try_git(repo, "rev-parse", f"{base}^{{tree}}", env=OFFLINE)
+    diff = try_git(repo, *_DIFF, base, head, env=OFFLINE)
+    entries = [entry for entry in parse_entries(diff.out) if not is_inert(entry.name)]
+    if base_tree.code != 0 or diff.code != 0 or not _is_reportable(entries):
         return None
-    same = _same_python(repo, [entry for entry in entries if entry.is_python])
-    changed = [entry for entry in entries if entry not in same]
-    contents: list[tuple[str, str, str]] = []
+    unchanged = _find_same_python(repo, [entry for entry in entries if entry.is_python])
+    changed = [entry for entry in entries if entry not in unchanged]
+    contents: list[tuple[str, str, str]] = []  # path, mode in head, and a digest of the Python code or else the blob
     for start in range(0, len(changed), _BATCH_FILES):
         batch = changed[start : start + _BATCH_FILES]
-        sources = read_blobs(repo, sorted({entry.blobs[1] for entry in batch if entry.has_python_after}))
+        sources = read_blobs(repo, sorted({entry.blob_after for entry in batch if entry.has_python_after}))
         for entry in batch:
-            dump = _dump(sources[entry.blobs[1]]) if entry.blobs[1] in sources else None
-            content = (
-                entry.blobs[1] if dump is None else hashlib.sha256(dump.encode(errors="surrogatepass")).hexdigest()
-            )
-            contents.append((entry.name, entry.modes[1], content))
-    document = json.dumps([tree.out.strip(), sorted(contents)])
+            source = sources.get(entry.blob_after)
+            code = _dump(source) if source is not None else None
+            content = entry.blob_after
+            if code is not None:
+                content = hashlib.sha256(code.encode(errors="surrogatepass")).hexdigest()
+            contents.append((entry.name, entry.mode_after, content))
+    document = json.dumps([base_tree.out.strip(), sorted(contents)])
     return hashlib.sha256(document.encode()).hexdigest()
 
 
@@ -116,35 +132,37 @@ def have_same_code(repo: Path, trees: Sequence[tuple[str, str]], is_inert: Calla
     False means that a file changes behaviour, or that this is unknown. The function runs only a few git commands for
     all pairs together.
     """
-    remaining: dict[int, list[DiffEntry]] = {}
+    remaining: dict[int, list[DiffEntry]] = {}  # by index of the pair: Python files that are not compared yet
     same = [before == after for before, after in trees]
-    changed = [index for index, equal in enumerate(same) if not equal]
-    for index, entries in zip(changed, _diff_trees(repo, [trees[index] for index in changed]), strict=True):
+    differing = [index for index, is_same_tree in enumerate(same) if not is_same_tree]
+    for index, entries in zip(differing, _diff_trees(repo, [trees[index] for index in differing]), strict=True):
         if entries is not None and _is_reportable(entries):
             relevant = [entry for entry in entries if not is_inert(entry.name)]
-            same[index] = all(entry.is_python for entry in relevant)
+            same[index] = all(entry.is_python for entry in relevant)  # until a comparison below shows a difference
             remaining[index] = relevant if same[index] else []
     # Compare one file of each pair per round. A pair with a difference drops out, and its other files are not read.
     while remaining := {index: entries for index, entries in remaining.items() if entries and same[index]}:
         next_entries = {index: entries.pop() for index, entries in remaining.items()}
-        same_entries = _same_python(repo, list(next_entries.values()))
+        same_entries = _find_same_python(repo, list(next_entries.values()))
         for index, entry in next_entries.items():
             same[index] = entry in same_entries
     return same
 
 
 def _is_reportable(entries: Sequence[DiffEntry]) -> bool:
-    """Return whether a result can name all entries: there are not too many, and their names are short and printable."""
+    """Return whether a result can name all entries: there are at most MAX_FILES, with short and printable names."""
     names = [entry.name for entry in entries]
-    within_limits = len(names) <= MAX_FILES and all(len(name) <= MAX_PATH_CHARACTERS for name in names)
-    return within_limits and all(name.isprintable() for name in names)  # a name that is not UTF-8 is not printable
+    has_short_names = all(len(name) <= MAX_PATH_CHARACTERS for name in names)
+    has_printable_names = all(name.isprintable() for name in names)  # a name that is not UTF-8 is not printable
+    return len(names) <= MAX_FILES and has_short_names and has_printable_names
 
 
 def _diff_trees(repo: Path, trees: Sequence[tuple[str, str]]) -> list[list[DiffEntry] | None]:
     """Return the differing paths of each pair of trees. If git fails, return None for every pair."""
     if not trees:
         return []
-    result = try_git(repo, *_DIFF, "--stdin", env=OFFLINE, stdin="".join(f"{a} {b}\n" for a, b in trees))
+    tree_lines = "".join(f"{before} {after}\n" for before, after in trees)
+    result = try_git(repo, *_DIFF, "--stdin", env=OFFLINE, stdin=tree_lines)
     diffs: list[list[DiffEntry] | None] = []
     position = 0
     for before, after in trees:
@@ -153,8 +171,9 @@ def _diff_trees(repo: Path, trees: Sequence[tuple[str, str]]) -> list[list[DiffE
             return [None] * len(trees)
         position += len(header)
         start = position
-        while result.out.startswith(":", position):
-            position = result.out.index("\0", result.out.index("\0", position) + 1) + 1
+        while result.out.startswith(":", position):  # an entry ends at its second NUL (see parse_entries)
+            end_of_fields = result.out.index("\0", position)
+            position = result.out.index("\0", end_of_fields + 1) + 1
         diffs.append(list(parse_entries(result.out[start:position])))
     return diffs
 
@@ -163,47 +182,57 @@ def parse_entries(raw: str) -> Iterator[DiffEntry]:
     """Parse git's raw diff format. Each entry is ``:MODE MODE BLOB BLOB STATUS``, NUL, path, NUL."""
     fields = raw.split("\0")
     for modes_and_blobs, name in zip(fields[::2], fields[1::2], strict=False):
-        mode, other_mode, blob, other_blob = modes_and_blobs.removeprefix(":").split(" ")[:4]
-        yield DiffEntry(name, (mode, other_mode), (blob, other_blob))
+        old_mode, new_mode, old_blob, new_blob = modes_and_blobs.removeprefix(":").split(" ")[:4]
+        yield DiffEntry(name, (old_mode, new_mode), (old_blob, new_blob))
 
 
-def _same_python(repo: Path, entries: Sequence[DiffEntry]) -> set[DiffEntry]:
+def _find_same_python(repo: Path, entries: Sequence[DiffEntry]) -> set[DiffEntry]:
     """Return those Python files among ``entries`` that behave the same in both trees."""
     same = set()
     for start in range(0, len(entries), _BATCH_FILES):
         batch = entries[start : start + _BATCH_FILES]
-        blobs = read_blobs(repo, sorted({blob for entry in batch for blob in entry.blobs}))
+        contents = read_blobs(repo, sorted({blob for entry in batch for blob in entry.blobs}))
         for entry in batch:
-            ours, theirs = (blobs.get(blob) for blob in entry.blobs)
-            if ours is not None and theirs is not None and _behaves_the_same(ours, theirs):
+            old, new = (contents.get(blob) for blob in entry.blobs)
+            if old is not None and new is not None and _behaves_the_same(old, new):
                 same.add(entry)
     return same
 
 
 def read_blobs(repo: Path, blobs: Sequence[str]) -> dict[str, bytes]:
-    """Return the content of each blob. Blobs that do not exist or are larger than MAX_PYTHON_BYTES are left out."""
+    """Return the content of each blob. Blobs that do not exist or are larger than MAX_PYTHON_BYTES are left out.
+
+    Return {} if git cannot read the blobs.
+    """
     listing = try_git(repo, "cat-file", "--batch-check", env=OFFLINE, stdin="".join(f"{blob}\n" for blob in blobs))
-    lines = (line.split(" ") for line in listing.out.splitlines())
-    sizes = {line[0]: int(line[2]) for line in lines if line[1] == "blob" and int(line[2]) <= MAX_PYTHON_BYTES}
+    sizes: dict[str, int] = {}
+    for line in listing.out.splitlines():
+        blob, kind, *size = line.split(" ")  # "BLOB missing" has no size
+        if kind == "blob" and int(size[0]) <= MAX_PYTHON_BYTES:
+            sizes[blob] = int(size[0])
     result = try_git(repo, "cat-file", "--batch", env=OFFLINE, stdin="".join(f"{blob}\n" for blob in sizes))
     output = result.out.encode("utf-8", "surrogateescape")
     contents, position = {}, 0
-    for blob, size in sizes.items():
-        position += len(f"{blob} blob {size}\n")
-        contents[blob] = output[position : position + size]
-        position += size + 1
+    for blob, byte_count in sizes.items():
+        position += len(f"{blob} blob {byte_count}\n")
+        contents[blob] = output[position : position + byte_count]
+        position += byte_count + 1  # a newline follows the content
     return contents if result.code == 0 and len(output) == position else {}
 
 
-def _behaves_the_same(ours: bytes, theirs: bytes) -> bool:
-    if _words(ours) != _words(theirs):  # then the syntax trees differ too; parsing takes ten times longer
+def _behaves_the_same(old: bytes, new: bytes) -> bool:
+    """Return whether two versions of a Python file have equal syntax trees without comments and docstrings.
+
+    Return False if a version cannot be parsed.
+    """
+    if _words(old) != _words(new):  # then the syntax trees differ too; parsing takes ten times longer
         return False
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the warnings concern the compared files, not regbot
-            bodies = [_without_docstring(ast.parse(source).body) for source in (ours, theirs)]
-        our_rest, their_rest = _strip_equal_ends(ours, theirs, *bodies)
-        return _dump_without_docstrings(our_rest) == _dump_without_docstrings(their_rest)
+            old_body, new_body = (_without_docstring(ast.parse(source).body) for source in (old, new))
+        old_rest, new_rest = _strip_equal_ends(old, new, old_body, new_body)
+        return _dump_without_docstrings(old_rest) == _dump_without_docstrings(new_rest)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
 
@@ -222,43 +251,45 @@ def _words(source: bytes) -> list[bytes]:
     """Return the names and keywords of a Python file, in order.
 
     Files with equal syntax trees have equal lists. For this, ``pass`` and ``else`` are left out, and ``elif`` is
-    replaced by ``if``.
+    replaced by ``if``. For example, ``else:`` with a nested ``if`` has the same syntax tree as ``elif``.
     """
-    words = (word for word in _WORDS.findall(source) if word not in (b"", b"pass"))
-    return [b"if" if word == b"elif" else word for word in words if word != b"else"]
+    words = (word for word in _WORDS.findall(source) if word not in (b"", b"pass", b"else"))
+    return [b"if" if word == b"elif" else word for word in words]
 
 
 def _strip_equal_ends(
-    ours: bytes, theirs: bytes, our_body: list[ast.stmt], their_body: list[ast.stmt]
+    old_source: bytes, new_source: bytes, old_body: list[ast.stmt], new_body: list[ast.stmt]
 ) -> tuple[list[ast.stmt], list[ast.stmt]]:
-    """Return both bodies without those statements at their start and end that are certainly equal.
+    """Return the module-level statements of two versions of a file, without those that are certainly equal.
 
+    These are statements at the start and at the end. Leaving them out saves the time to compare their syntax trees.
     Equal lines at the start of both files parse to equal statements. Where the lines at the end of both files are
     equal, two statements are equal if they begin on the same line, counted from the end of the file.
     """
-    our_lines, their_lines = _lines(ours), _lines(theirs)
-    if our_lines[:2] != their_lines[:2]:  # the first two lines may declare the encoding of the file
-        return our_body, their_body
-    equal_at_start = _count_equal_items(our_lines, their_lines)
+    old_lines, new_lines = _lines(old_source), _lines(new_source)
+    if old_lines[:2] != new_lines[:2]:  # the first two lines may declare the encoding of the file
+        return old_body, new_body
+    equal_at_start = _count_equal_items(old_lines, new_lines)
     equal_at_end = min(
-        _count_equal_items(our_lines[::-1], their_lines[::-1]),
-        len(our_lines) - equal_at_start,
-        len(their_lines) - equal_at_start,
+        _count_equal_items(old_lines[::-1], new_lines[::-1]),
+        len(old_lines) - equal_at_start,
+        len(new_lines) - equal_at_start,
     )
-    started_counts = [
-        sum(_first_line(statement) <= equal_at_start for statement in body) for body in (our_body, their_body)
-    ]
+    statements_in_equal_lines = min(
+        sum(_first_line(statement) <= equal_at_start for statement in body) for body in (old_body, new_body)
+    )
     # The last statement that began in equal lines may continue in differing lines, so it stays.
-    start = max(min(started_counts) - 1, 0)
-    our_rest, their_rest = our_body[start:], their_body[start:]
-    line_offset = len(our_lines) - len(their_lines)
-    while our_rest and their_rest:
-        our_line, their_line = _first_line(our_rest[-1]), _first_line(their_rest[-1])
-        at_line_start = our_rest[-1].col_offset == 0 == their_rest[-1].col_offset
-        if not at_line_start or our_line - their_line != line_offset or our_line <= len(our_lines) - equal_at_end:
+    start = max(statements_in_equal_lines - 1, 0)
+    old_rest, new_rest = old_body[start:], new_body[start:]
+    line_offset = len(old_lines) - len(new_lines)
+    while old_rest and new_rest:
+        old_line, new_line = _first_line(old_rest[-1]), _first_line(new_rest[-1])
+        begin_lines = old_rest[-1].col_offset == 0 and new_rest[-1].col_offset == 0  # false after "a = 1; "
+        is_same_line = old_line - new_line == line_offset and old_line > len(old_lines) - equal_at_end
+        if not (begin_lines and is_same_line):
             break
-        our_rest, their_rest = our_rest[:-1], their_rest[:-1]
-    return our_rest, their_rest
+        old_rest, new_rest = old_rest[:-1], new_rest[:-1]
+    return old_rest, new_rest
 
 
 def _lines(source: bytes) -> list[bytes]:
@@ -266,12 +297,13 @@ def _lines(source: bytes) -> list[bytes]:
     return source.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
 
 
-def _count_equal_items(ours: Sequence[bytes], theirs: Sequence[bytes]) -> int:
+def _count_equal_items(first: Sequence[bytes], second: Sequence[bytes]) -> int:
     """Return how many items at the start of both sequences are equal."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
 def _first_line(statement: ast.stmt) -> int:
+    """Return the number of the line on which a statement begins. The decorators of a function or class belong to it."""
     if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         return min([statement.lineno, *(decorator.lineno for decorator in statement.decorator_list)])
     return statement.lineno
@@ -285,6 +317,9 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _dump_without_docstrings(body: list[ast.stmt]) -> str:
+    """Return the syntax tree of ``body`` as text, without docstrings of functions and classes.
+
+    The docstrings are removed from ``body`` too."""
     tree = ast.Module(body, [])
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -30,10 +30,11 @@ def prune_clones(
     idle_s: float = CLONE_IDLE_S,
     max_bytes: int = MAX_CLONES_BYTES,
 ) -> list[str]:
-    """Remove clones in ``folder`` that are idle or too large together. Return their names, the oldest first.
+    """Remove clones in ``folder`` that were not used for ``idle_s`` seconds. Return their names, the oldest first.
 
-    ``used``: names of the clones of existing worktrees, which are kept. So are clones that were used within ``busy_s``
-    seconds, because another check may be about to use them.
+    While all clones together have more than ``max_bytes``, also remove clones that were used more recently. Clones that
+    were used within ``busy_s`` seconds are kept, because another check may be about to use them. ``used`` has the names
+    of the clones of existing worktrees, which are kept too.
     """
     clones = sorted(folder.glob("*.git/"), key=_read_last_use)
     sizes = {clone: _measure_bytes(clone) for clone in clones}

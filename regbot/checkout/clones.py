@@ -63,7 +63,7 @@ def find_source(repo: Path) -> CommitSource:
     git_dir = Path(git(repo, "rev-parse", "--absolute-git-dir").removesuffix("\n"))
     origin = origin_of(repo) or str(common)
     promisor = find_promisor(repo)
-    # A clone that was made from a partial clone lacks files, so it is not used for a complete one.
+    # A private clone that was made from a partial clone lacks files, so a complete repository gets another one.
     identity = "\n".join([str(common), without_credentials(origin), *([promisor] if promisor else [])])
     # A linked worktree keeps its submodules in its own git directory.
     git_dirs = tuple(dict.fromkeys((common, git_dir)))
@@ -78,23 +78,23 @@ def clone_name(source: CommitSource) -> str:
 def fetch_commit(clone: Path, source: CommitSource, commit: str, cone: Cone = WHOLE) -> None:
     """Fetch ``commit`` into the private clone ``clone``, unless the clone already has it. Raises CheckoutError.
 
-    From a partial clone, only the files in ``cone`` are fetched.
+    From a partial clone, only the files in ``cone`` (the folders of a sparse worktree) are fetched.
 
-    A source with a refusal gets nothing from the clone, because a trusted check may have fetched the commit from its
-    URL. Only the user's own clones serve such a source.
+    If commits must not be fetched from the source's URL (``refusal``), the commit must be in one of the user's own
+    clones. It is not enough that the private clone has it, because a trusted check may have fetched it from the URL.
     """
     if source.is_partial:
         _fetch_partial(clone, source, commit, cone)
         return
-    wanted = f"refs/wanted/{commit}"
+    wanted_ref = f"refs/wanted/{commit}"
     _prepare_clone(clone, commit)
-    is_cached = try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted).code == 0
+    is_cached = try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted_ref).code == 0
     if is_cached and not source.refusal:
         return
     reasons = ["no local clone has it"]
     for git_dir in source.git_dirs:
         if (git_dir / "HEAD").exists():
-            local_fetch = _fetch(clone, git_dir, f"{commit}:{wanted}", "--update-shallow")
+            local_fetch = _fetch(clone, git_dir, f"{commit}:{wanted_ref}", "--update-shallow")
             if local_fetch.code == 0:  # fetch tags too, because build commands may derive a version from them
                 _fetch(clone, git_dir, "+refs/tags/*:refs/tags/*", "--update-shallow", "--prune")
                 return
@@ -102,12 +102,12 @@ def fetch_commit(clone: Path, source: CommitSource, commit: str, cone: Cone = WH
             if lacks_files(git_dir, commit, ancestors=True):
                 reasons = [f"{git_dir}: {FILTERED_REASON}; {FILTERED_ADVICE}"]
     if source.remote:
-        exact_fetch = _fetch(clone, source.url, f"{commit}:{wanted}", "--depth=1")
+        exact_fetch = _fetch(clone, source.url, f"{commit}:{wanted_ref}", "--depth=1")
         if exact_fetch.code == 0:
             return
         # Some servers send only commits that they advertise, so all refs are fetched from them.
         full_fetch = _fetch(clone, source.url, "+refs/*:refs/source/*")
-        if full_fetch.code == 0 and try_git(clone, f"--git-dir={clone}", "update-ref", wanted, commit).code == 0:
+        if full_fetch.code == 0 and try_git(clone, f"--git-dir={clone}", "update-ref", wanted_ref, commit).code == 0:
             return
         reasons.append(f"{without_credentials(printable(source.url))}: {exact_fetch.error_line}")
         reasons.append("clone the submodules (git submodule update --init --recursive), or make the URL reachable")
@@ -118,9 +118,13 @@ def fetch_commit(clone: Path, source: CommitSource, commit: str, cone: Cone = WH
 def _fetch_partial(clone: Path, source: CommitSource, commit: str, cone: Cone) -> None:
     """Fetch a commit from a partial clone, and its files in ``cone``. Raises CheckoutError."""
     fetch_history(clone, source, commit)
-    listing = git(clone, f"--git-dir={clone}", "ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
-    entries = [line.partition("\t") for line in listing if line]
-    blobs = {fields.split()[2] for fields, _, path in entries if fields.split()[1] == "blob" and cone.has(path)}
+    lines = git(clone, f"--git-dir={clone}", "ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
+    blobs = set()
+    for line in filter(None, lines):
+        fields, _, path = line.partition("\t")
+        _mode, kind, object_id = fields.split()
+        if kind == "blob" and cone.has(path):
+            blobs.add(object_id)
     copy_files(clone, source.git_dirs[0], [commit], blobs)
     reset_configuration(clone, commit)
 
@@ -131,10 +135,10 @@ def fetch_history(clone: Path, source: CommitSource, commit: str) -> None:
     Files are left out. Raises CheckoutError.
     """
     git_dir = source.git_dirs[0]
-    wanted = f"refs/wanted/{commit}"
+    wanted_ref = f"refs/wanted/{commit}"
     _prepare_clone(clone, commit)
-    if try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted).code != 0:
-        copied = copy_history(clone, git_dir, f"{commit}:{wanted}")
+    if try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted_ref).code != 0:
+        copied = copy_history(clone, git_dir, f"{commit}:{wanted_ref}")
         if copied.code != 0:
             reason = f"{source.name}: commit {commit} cannot be fetched: {git_dir}: {copied.error_line}"
             raise CheckoutError(f"{reason}; {FILTERED_REASON}", FILTERED_ADVICE)
@@ -170,8 +174,8 @@ def reset_configuration(clone: Path, commit: str) -> None:
     """
     if not clone.is_dir():
         raise CheckoutError(f"{clone}: the private clone is missing")
-    sha256 = _object_format(commit) == "sha256"
-    version, extension = (1, "[extensions]\n\tobjectformat = sha256\n") if sha256 else (0, "")
+    has_sha256 = _object_format(commit) == "sha256"
+    version, extension = (1, "[extensions]\n\tobjectformat = sha256\n") if has_sha256 else (0, "")
     text = f"[core]\n\trepositoryformatversion = {version}\n\tfilemode = true\n\tbare = true\n{extension}"
     config = clone / "config"
     if config.is_symlink() or not config.is_file() or config.read_text(errors="replace") != text:
@@ -207,24 +211,26 @@ def list_submodules(
     Submodules may be fetched only from ``hosts``; None allows any host. A submodule without an entry in .gitmodules is
     left out. Its folder stays empty, as in every clone.
     """
-    git_options = (f"--git-dir={clone}",)  # if the clone is damaged, git must not use a repository in a parent folder
-    lines = git(clone, *git_options, "ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
-    listing = [line.partition("\t") for line in lines]
-    gitlinks = {path: fields.split()[2] for fields, _, path in listing if fields.startswith("160000 ")}
-    if not gitlinks or all(path != ".gitmodules" for _, _, path in listing):
+    git_dir = f"--git-dir={clone}"  # if the clone is damaged, git must not use a repository in a parent folder
+    tree_lines = git(clone, git_dir, "ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
+    fields_and_paths = [line.partition("\t")[::2] for line in tree_lines]  # the fields are mode, kind and object id
+    # A tree lists a submodule with the mode 160000 and with its commit as the object id.
+    commits = {path: fields.split()[2] for fields, path in fields_and_paths if fields.startswith("160000 ")}
+    if not commits or all(path != ".gitmodules" for _, path in fields_and_paths):
         return []
-    lines = git(clone, *git_options, "config", "--blob", f"{commit}:.gitmodules", "--null", "--list").split("\0")
-    sections: dict[str, dict[str, str]] = {}
-    for line in lines:
-        key, _, value = line.partition("\n")
-        section, _, rest = key.partition(".")
-        name, _, variable = rest.rpartition(".")
+    settings = git(clone, git_dir, "config", "--blob", f"{commit}:.gitmodules", "--null", "--list").split("\0")
+    variables_by_name: dict[str, dict[str, str]] = {}
+    for setting in settings:
+        key, _, value = setting.partition("\n")
+        section, _, name_and_variable = key.partition(".")
+        name, _, variable = name_and_variable.rpartition(".")
         if section == "submodule" and name:
-            sections.setdefault(name, {})[variable] = value
+            variables_by_name.setdefault(name, {})[variable] = value
     sources = []
-    for name, variables in sections.items():
+    for name, variables in variables_by_name.items():
         path = variables.get("path", "")
-        if path in gitlinks:
+        if path in commits:
+            # Git keeps the clone of a submodule in modules/NAME. An unsafe name would lead out of this folder.
             name_is_safe = not Path(name).is_absolute() and ".." not in Path(name).parts
             url = absolute_url(parent.url, variables.get("url", ""))
             refusal = _explain_refusal(url, hosts) if variables.get("url") else ""
@@ -236,17 +242,18 @@ def list_submodules(
                 remote=bool(variables.get("url")) and not refusal,
                 refusal=refusal,
             )
-            sources.append((path, gitlinks[path], source))
+            sources.append((path, commits[path], source))
     return sources
 
 
 def host_of(url: str) -> str:
     """Return the host of ``url`` in lower case; '' for a local path or an invalid address."""
-    match = _ADDRESS.fullmatch(url) or (None if "://" in url else _SCP.fullmatch(url))
+    match = _ADDRESS.fullmatch(url) if "://" in url else _SCP.fullmatch(url)
     return match[1].lower() if match else ""
 
 
 def _explain_refusal(url: str, hosts: Set[str] | None) -> str:
+    """Return why commits must not be fetched from ``url``; '' if its host is one of ``hosts``, or ``hosts`` is None."""
     if hosts is None or host_of(url) in hosts - {""}:
         return ""
     return (
@@ -263,8 +270,8 @@ def absolute_url(parent: str, url: str) -> str:
         return url
     parent, separator = parent.rstrip("/"), "/"
     while url.startswith(("./", "../")):
-        step, _, url = url.partition("/")
-        if step == "..":
+        first_part, _, url = url.partition("/")
+        if first_part == "..":
             separator = "/" if "/" in parent else ":"  # in git@host:path, the last possible step up ends at the colon
             parent = parent.rpartition(separator)[0] or parent
     return f"{parent}{separator}{url}"

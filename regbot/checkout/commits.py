@@ -28,13 +28,13 @@ def commit_files(
         index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
         git(repo, "read-tree", parent, env=index)
         new_files = {path: content for path, content in files.items() if content is not None}
-        path_lines = "".join(f"{content}\n" for content in new_files.values())
-        blobs = _git_with_input(repo, path_lines, {}, "hash-object", "-w", "--no-filters", "--stdin-paths").split()
-        entries = [f"100644 {blob}\t{path}\0" for path, blob in zip(new_files, blobs, strict=True)]
-        # The mode 0 removes a path from the index. git still expects a blob, so it gets zeros.
+        content_paths = "".join(f"{content}\n" for content in new_files.values())
+        blobs = _git_with_input(repo, content_paths, {}, "hash-object", "-w", "--no-filters", "--stdin-paths").split()
+        index_entries = [f"100644 {blob}\t{path}\0" for path, blob in zip(new_files, blobs, strict=True)]
+        # The mode 0 removes a path from the index. git still expects the id of a blob, so it gets zeros.
         no_blob = "0" * len(parent)
-        entries += [f"0 {no_blob}\t{path}\0" for path in files.keys() - new_files.keys()]
-        _git_with_input(repo, "".join(entries), index, "update-index", "-z", "--index-info")
+        index_entries += [f"0 {no_blob}\t{path}\0" for path in files.keys() - new_files.keys()]
+        _git_with_input(repo, "".join(index_entries), index, "update-index", "-z", "--index-info")
         tree = git(repo, "write-tree", env=index).strip()
     timestamp = f"@{int(at.timestamp())} +0000" if at is not None else None
     dates = {"GIT_AUTHOR_DATE": timestamp, "GIT_COMMITTER_DATE": timestamp} if timestamp else {}

@@ -21,7 +21,7 @@ _DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--igno
 
 
 class WorktreePart(Record):
-    """One repository in a worktree: the main repository or one of its submodules."""
+    """One repository in a worktree: the main repository or one of its submodules. Each has a clone and a commit."""
 
     path: str = Field(description="relative to the worktree; '' for the repository itself")
     clone: str = Field(description="name of the private clone with its objects")
@@ -31,9 +31,11 @@ class WorktreePart(Record):
 def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart], cone: Cone = WHOLE) -> tuple[str, list[str]]:
     """Return a digest of all differences between the worktree and its commits, and the changed tracked files.
 
+    ``parts`` are the main repository and its submodules. ``cone`` is the part of the main repository that was checked
+    out. A file outside of ``cone`` counts as untracked.
+
     Code under test runs in the worktree and may leave files there. A later check could import such a file instead of
-    the commit's code, even if git ignores the file. So untracked files are part of the digest. A file outside of
-    ``cone`` counts as untracked, because it was not checked out.
+    the commit's code, even if git ignores the file. So untracked files are part of the digest.
 
     The worktree's own index is not used, because it may mark files as unchanged. The .git file in the worktree is not
     read, because code under test could point it to a configuration that runs commands.
@@ -42,14 +44,14 @@ def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart], cone: Cone
     tracked: set[str] = set()
     with tempfile.TemporaryDirectory() as index_folder:
         for number, part in enumerate(parts):
-            folder = entry.path / part.path
-            reset_configuration(entry.clone(part.clone), part.commit)
+            folder, clone = entry.path / part.path, entry.clone(part.clone)
+            reset_configuration(clone, part.commit)
             env = {**NO_MACHINE_CONFIG, "GIT_INDEX_FILE": f"{index_folder}/{number}"}
-            location = (f"--git-dir={entry.clone(part.clone)}", f"--work-tree={folder}")
+            location = (f"--git-dir={clone}", f"--work-tree={folder}")
             diff = (*location, "diff", *_DIFF)
             git(folder, *location, "read-tree", part.commit, env=env)
             names = [name for name in git(folder, *location, "ls-files", "-z", env=env).split("\0") if name]
-            if not part.path:
+            if not part.path:  # the main repository; submodules are always checked out whole
                 mark_absent(folder, location, [name for name in names if not cone.has(name)], env)
                 names = [name for name in names if cone.has(name)]
             tracked.update(f"{part.path}/{name}" if part.path else name for name in names)
@@ -78,7 +80,7 @@ def mark_absent(folder: Path, location: Sequence[str], names: Sequence[str], env
 
 
 def _list_untracked(top: Path, tracked: Set[str]) -> Iterator[str]:
-    """Yield a line for each folder below ``top`` and for each file that is not in ``tracked``, in a fixed order.
+    """Yield a line for each folder below ``top``, and for each file that is not in ``tracked``. The order is fixed.
 
     The function does not use git to list the folders, because git would not enter a repository that code under test
     created in the worktree.
@@ -102,5 +104,5 @@ def _list_untracked(top: Path, tracked: Set[str]) -> Iterator[str]:
                 elif name not in tracked:
                     status_changed_ns = status.st_ctime_ns if status.st_nlink == 1 else 0
                     yield f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns} {status_changed_ns} {name}"
-        except OSError as error:  # the folder was removed meanwhile, or nobody can read it, not even code under test
+        except OSError as error:  # the folder was removed meanwhile, or it cannot be read, not even by code under test
             yield f"{error.errno} {folder}"

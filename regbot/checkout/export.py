@@ -24,7 +24,9 @@ class CommitFile:
     path: str
     """Path of the file, relative to the root of the repository."""
     blob: str
+    """Id of the content."""
     bytes: int
+    """Size of the content."""
 
 
 def list_files(repo: Path, commit: str, paths: Sequence[str]) -> list[CommitFile]:
@@ -35,9 +37,9 @@ def list_files(repo: Path, commit: str, paths: Sequence[str]) -> list[CommitFile
     arguments = ("ls-tree", "-r", "-l", "-z", "--full-tree", commit, "--", *paths)
     entries = git(repo, *arguments, env={**OFFLINE, "GIT_LITERAL_PATHSPECS": "1"}).split("\0") if paths else []
     files = []
-    for entry in filter(None, entries):
+    for entry in filter(None, entries):  # "MODE KIND OBJECT SIZE<tab>PATH"
         attributes, _, path = entry.partition("\t")
-        mode, _, blob, size = attributes.split()
+        mode, _kind, blob, size = attributes.split()  # the size is "-" if the object is not here
         problem = {"120000": "a link", "160000": "a submodule"}.get(mode)
         if ".." in PurePosixPath(path).parts:
             problem = "outside of its folder"
@@ -71,6 +73,7 @@ def export(repo: Path, commit: str, paths: Sequence[str], folder: Path) -> None:
 
 
 def _batches(files: Sequence[CommitFile]) -> Iterator[list[CommitFile]]:
+    """Yield groups of files whose bytes together stay within MAX_BATCH_BYTES."""
     batch: list[CommitFile] = []
     batch_bytes = 0
     for file in files:
@@ -84,18 +87,19 @@ def _batches(files: Sequence[CommitFile]) -> Iterator[list[CommitFile]]:
 
 
 def _read_contents(repo: Path, files: Sequence[CommitFile]) -> Iterator[bytes]:
-    """Yield the content of each file. For each file, ``git cat-file --batch`` prints a header line, the bytes and a
-    newline."""
+    """Yield the content of each file. Raises CheckoutError if git cannot read one.
+
+    For each file, ``git cat-file --batch`` prints a header line, the bytes and a newline."""
     blob_lines = "".join(f"{file.blob}\n" for file in files)
     result = try_git(
         repo, "cat-file", "--batch", "--buffer", env=OFFLINE, stdin=blob_lines, timeout_s=TRANSFER_TIMEOUT_S
     )
     output, position = result.out.encode("utf-8", "surrogateescape"), 0
     for file in files:
-        line = f"{file.blob} blob {file.bytes}\n".encode()
-        if result.code != 0 or not output.startswith(line, position):
+        header = f"{file.blob} blob {file.bytes}\n".encode()
+        if result.code != 0 or not output.startswith(header, position):
             reason = result.error_line if result.code != 0 else "the repository lacks it"
             raise CheckoutError(f"{repo}: {printable(file.path)[:200]} cannot be read: {reason}", "see git fsck")
-        position += len(line)
+        position += len(header)
         yield output[position : position + file.bytes]
-        position += file.bytes + 1
+        position += file.bytes + 1  # a newline follows the content

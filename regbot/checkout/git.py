@@ -79,10 +79,13 @@ class GitResult:
 
     @property
     def error_line(self) -> str:
-        """The line of the error output that names the reason, printable and without credentials in URLs."""
+        """The line of the error output that names the reason, printable and without credentials in URLs.
+
+        Without error output, this is the exit code."""
         lines = [printable(line) for line in self.error.splitlines() if line.strip()]
-        fatal = [line for line in lines if line.startswith(("fatal:", "error:"))]
-        return clip_label(without_credentials((fatal or lines or [f"exit code {self.code}"])[0]))
+        fatal_lines = [line for line in lines if line.startswith(("fatal:", "error:"))]
+        first_line, *_ = fatal_lines or lines or [f"exit code {self.code}"]
+        return clip_label(without_credentials(first_line))
 
 
 def git(folder: Path, *arguments: str, timeout_s: float = QUERY_TIMEOUT_S, env: Mapping[str, str] | None = None) -> str:
@@ -104,9 +107,11 @@ def try_git(
 ) -> GitResult:
     """Run git in ``folder`` and return its result, also if git fails.
 
-    Raises CheckoutError if git cannot be started or exceeds its time limit.
+    ``settings`` are added to the configuration (``git -c``), and ``env`` to the environment variables. ``stdin`` is the
+    text for git's standard input. Raises CheckoutError if git cannot be started or exceeds its time limit.
     """
-    options = [word for key, value in {**_SETTINGS, **(settings or {})}.items() for word in ("-c", f"{key}={value}")]
+    all_settings = {**_SETTINGS, **(settings or {})}
+    options = [word for key, value in all_settings.items() for word in ("-c", f"{key}={value}")]
     try:
         process = subprocess.Popen(
             ["git", *options, *arguments],
@@ -206,9 +211,10 @@ def is_shallow(repo: Path) -> bool:
 def lacks_files(repo: Path, *commits: str, ancestors: bool = False) -> bool:
     """Return whether ``repo`` is a partial clone (``git clone --filter``) that lacks files of ``commits``.
 
-    ``ancestors``: also files of their ancestors, which a fetch of the commits sends too. Nothing is fetched. A partial
-    clone stays marked as one after its missing files were fetched, so objects are listed. Returns False if git cannot
-    list them. Raises CheckoutError if git exceeds its time limit.
+    With ``ancestors``, files of the commits' ancestors count too, because a fetch of the commits also sends these.
+    Nothing is fetched. The mark of a partial clone does not suffice, because it stays after all files were fetched. So
+    the missing objects are listed. Returns False if git cannot list them. Raises CheckoutError if git exceeds its time
+    limit.
     """
     if try_git(repo, "config", "--get-regexp", r"^remote\..*\.promisor$").code != 0:
         return False
@@ -225,6 +231,7 @@ def check_files_present(repo: Path, *commits: str) -> None:
 
 
 def _environment() -> dict[str, str]:
+    """Return the environment variables for git. Of the GIT_ variables, only ``_INHERITED_VARIABLES`` are inherited."""
     inherited = {
         name: value
         for name, value in os.environ.items()

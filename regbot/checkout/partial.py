@@ -30,16 +30,17 @@ NO_PROMPT = {"GIT_ASKPASS": "", "SSH_ASKPASS": "", "SSH_ASKPASS_REQUIRE": "never
 _STALLED = {"http.lowSpeedLimit": "1", "http.lowSpeedTime": "60"}
 """Settings that end a transfer after 60 seconds without a byte."""
 _NO_NEGOTIATION = {"fetch.negotiationAlgorithm": "noop"}
-"""Setting for a fetch of named files: no commit of the receiver says anything about them."""
+"""Setting for a fetch of single files. The private clone does not report its commits, because these do not show which
+files it has."""
 SERVE_LOCALLY = (
     "GIT_ALLOW_PROTOCOL=none git -c uploadpack.allowFilter=true -c uploadpack.allowAnySHA1InWant=true upload-pack"
 )
-"""Shell command that serves a repository of this machine without fetching what it lacks from its own remote. It allows
-what a partial clone needs, whatever the repository's settings."""
+"""Shell command that serves a repository of this machine to a fetch. It does not fetch missing files from the
+repository's own remote. It allows filters and requests of single files, whatever the repository's settings."""
 _FETCH = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--no-auto-maintenance")
 
-
 _REMOTE = "partial"
+"""Name of the remote for fetches from the user's partial clone."""
 
 
 def find_promisor(repo: Path) -> str:
@@ -56,29 +57,29 @@ def copy_history(clone: Path, git_dir: Path, refspec: str) -> GitResult:
 
 
 def copy_files(clone: Path, git_dir: Path, commits: Iterable[str], blobs: Collection[str]) -> None:
-    """Copy ``blobs`` of ``commits`` into the private clone, unless it has them. Raises CheckoutError.
+    """Copy those ``blobs`` of ``commits`` that the private clone lacks into it. Raises CheckoutError.
 
-    Blobs that the partial clone ``git_dir`` lacks are fetched from its remote. Nothing is written to ``git_dir``.
+    Blobs that the partial clone ``git_dir`` lacks too are fetched from its remote. Nothing is written to ``git_dir``.
     """
     needed = _list_lacking(clone, blobs)
     if not needed:
         return
-    lacking = _list_missing(git_dir, commits) & needed
-    if present := needed - lacking:
-        copied = _fetch_locally(clone, git_dir, "--stdin", _REMOTE, settings=_NO_NEGOTIATION, stdin=_lines(present))
+    only_at_remote = _list_missing(git_dir, commits) & needed
+    if local := needed - only_at_remote:
+        copied = _fetch_locally(clone, git_dir, "--stdin", _REMOTE, settings=_NO_NEGOTIATION, stdin=_lines(local))
         if copied.code != 0:
             raise CheckoutError(f"{git_dir}: files cannot be copied: {copied.error_line}", "see git fsck")
-    if lacking:
-        _fetch_from_remote(clone, git_dir, lacking)
+    if only_at_remote:
+        _fetch_from_remote(clone, git_dir, only_at_remote)
 
 
 def _fetch_locally(
     clone: Path, git_dir: Path, *arguments: str, settings: Mapping[str, str] | None = None, stdin: str = ""
 ) -> GitResult:
-    """Fetch from the partial clone ``git_dir``, which is the remote of this one command."""
+    """Fetch from the partial clone ``git_dir``, which is configured as a remote of ``clone`` for this command only."""
     remote = {
         f"remote.{_REMOTE}.url": str(git_dir),
-        f"remote.{_REMOTE}.promisor": "true",  # so that git does not miss the files
+        f"remote.{_REMOTE}.promisor": "true",  # so that git accepts that files are missing
         f"remote.{_REMOTE}.partialclonefilter": "blob:none",
     }
     options = ("--filter=blob:none", f"--upload-pack={SERVE_LOCALLY}")
@@ -93,35 +94,38 @@ def _fetch_locally(
 
 
 def _fetch_from_remote(clone: Path, git_dir: Path, blobs: Collection[str]) -> None:
-    """Fetch blobs from the remote of ``git_dir``, with its settings and credentials, into the private clone."""
+    """Fetch blobs from the remote of the partial clone ``git_dir`` into the private clone. Raises CheckoutError.
+
+    Git runs with the settings and credentials of ``git_dir``, and writes the objects into the private clone.
+    """
     remote = find_promisor(git_dir)
-    location = f"--git-dir={git_dir}"
-    contact = _contact(git_dir, location, remote)
-    if not contact:
+    git_dir_option = f"--git-dir={git_dir}"
+    fault = _find_contact_fault(git_dir, git_dir_option, remote)
+    if not fault:
         env = {
             **NO_PROMPT,
-            "GIT_OBJECT_DIRECTORY": str(clone / "objects"),
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(git_dir / "objects"),
+            "GIT_OBJECT_DIRECTORY": str(clone / "objects"),  # git writes fetched objects there
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(git_dir / "objects"),  # git only reads these
         }
-        command = (location, *_FETCH, "--refmap=", "--stdin", remote)
+        command = (git_dir_option, *_FETCH, "--refmap=", "--stdin", remote)
         settings = {**_STALLED, **_NO_NEGOTIATION}
         fetched = try_git(
             git_dir, *command, settings=settings, env=env, timeout_s=TRANSFER_TIMEOUT_S, stdin=_lines(blobs)
         )
-        contact = fetched.error_line if fetched.code != 0 else ""
-    if contact:
+        fault = fetched.error_line if fetched.code != 0 else ""
+    if fault:
         url = without_credentials(printable(origin_of(git_dir))) or remote
         raise CheckoutError(
             f"{git_dir}: {FILTERED_REASON} ({count(len(blobs), 'file')}), and they cannot be fetched from {url} "
-            f"without a password: {contact}",
+            f"without a password: {fault}",
             f"make the remote reachable without a prompt, or {FILTERED_ADVICE}",
         )
 
 
-def _contact(git_dir: Path, location: str, remote: str) -> str:
-    """Return why the remote does not answer; '' if it does."""
+def _find_contact_fault(git_dir: Path, git_dir_option: str, remote: str) -> str:
+    """Return why the remote does not answer; '' if it answers."""
     try:
-        command = (location, "ls-remote", "--quiet", remote, "HEAD")
+        command = (git_dir_option, "ls-remote", "--quiet", remote, "HEAD")
         result = try_git(git_dir, *command, settings=_STALLED, env=NO_PROMPT, timeout_s=CONTACT_TIMEOUT_S)
     except CheckoutError:
         return f"it did not answer within {CONTACT_TIMEOUT_S:.0f} s"
@@ -129,7 +133,7 @@ def _contact(git_dir: Path, location: str, remote: str) -> str:
 
 
 def _list_lacking(clone: Path, blobs: Collection[str]) -> set[str]:
-    """Return those of ``blobs`` that the private clone lacks. It has no remote, so git fetches nothing."""
+    """Return those of ``blobs`` that the private clone lacks. A private clone has no remote, so git fetches nothing."""
     check = ("cat-file", "--batch-check=%(objectname)", "--buffer")
     listing = try_git(clone, f"--git-dir={clone}", *check, env=OFFLINE, stdin=_lines(blobs))
     return {line.split(" ")[0] for line in listing.out.splitlines() if line.endswith(" missing")}

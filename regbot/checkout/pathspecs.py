@@ -1,5 +1,5 @@
-"""Find the paths that differ between two commits, also by git's pathspecs, and match other paths by them. Git compares
-trees and reads no file.
+"""Find the paths that differ between two commits, and match paths against git's pathspecs. Git compares trees and reads
+no file.
 
 A path is listed if its mode or its content differs. Both paths of a renamed file are listed, and the paths of changed
 submodules. Pathspecs are relative to the root of the repository.
@@ -14,7 +14,7 @@ from regbot.checkout.git import OFFLINE, CheckoutError, GitResult, common_dir, g
 
 
 def list_changed_paths(repo: Path, base: str, head: str, pathspecs: Sequence[str] = ()) -> list[str]:
-    """Return the paths that differ between two commits or trees; with ``pathspecs``, only those that match.
+    """Return the paths that differ between two commits or trees; with ``pathspecs``, only paths that match one of them.
 
     Raises CheckoutError.
     """
@@ -33,13 +33,14 @@ def has_matching_path(repo: Path, commit: str, pathspecs: Sequence[str]) -> bool
 def list_unmatched_paths(repo: Path, paths: Sequence[str], pathspecs: Sequence[str]) -> list[str]:
     """Return those of ``paths`` that match no pathspec. The paths need not exist in any commit.
 
-    Git matches the entries of an index, so the paths are written into a temporary one. Raises CheckoutError.
+    Git matches pathspecs only against the paths of an index, so ``paths`` are written into a temporary index. Raises
+    CheckoutError.
     """
-    blob = git(repo, "hash-object", os.devnull).strip()
+    empty_blob = git(repo, "hash-object", os.devnull).strip()
     with tempfile.TemporaryDirectory(prefix="regbot-") as folder:
         env = {**OFFLINE, "GIT_INDEX_FILE": str(Path(folder) / "index")}
         git_dir = f"--git-dir={common_dir(repo)}"
-        entries = "".join(f"100644 {blob}\t{path}\0" for path in paths)
+        entries = "".join(f"100644 {empty_blob}\t{path}\0" for path in paths)
         added = try_git(repo, git_dir, "update-index", "-z", "--index-info", env=env, stdin=entries)
         listed = try_git(repo, git_dir, "ls-files", "-z", "--full-name", "--", *pathspecs, env=env)
     for result in (added, listed):
@@ -51,6 +52,7 @@ def list_unmatched_paths(repo: Path, paths: Sequence[str], pathspecs: Sequence[s
 
 def _diff(repo: Path, base: str, head: str, pathspecs: Sequence[str]) -> GitResult:
     options = ("-r", "-z", "--name-only", "--no-renames", "--ignore-submodules=none")
-    # With --git-dir, git takes the current folder for the root, so that a subfolder does not narrow the pathspecs.
+    # With --git-dir, git takes the current folder for the root of the repository. Otherwise git would take pathspecs as
+    # relative to ``repo``, which can be a subfolder.
     git_dir = f"--git-dir={common_dir(repo)}"
     return try_git(repo, git_dir, "diff-tree", *options, base, head, "--", *pathspecs, env=OFFLINE)

@@ -30,9 +30,11 @@ def find_readable_repository(repo: Path, cache_dir: Path, commits: Sequence[str]
         for commit in commits:
             fetch_history(clone, source, commit)
         entries = list_diff_entries(clone, commits[0], commits[-1])
-        changed = entries if len(entries) <= MAX_FILES else []  # of more files, no content is compared
-        sides = [side for entry in changed for side in zip(entry.modes, entry.blobs, strict=True)]
-        blobs = {blob for mode, blob in sides if _is_file(mode)}
+        # If more files have changed, the check does not compare their contents.
+        entries_to_read = entries if len(entries) <= MAX_FILES else []
+        blobs = set()
+        for entry in entries_to_read:
+            blobs |= {blob for mode, blob in zip(entry.modes, entry.blobs, strict=True) if _is_file(mode)}
         for commit in commits:
             blobs |= _list_blobs(clone, commit, paths)
         copy_files(clone, source.git_dirs[0], commits, blobs)
@@ -42,13 +44,18 @@ def find_readable_repository(repo: Path, cache_dir: Path, commits: Sequence[str]
 
 
 def _is_file(mode: str) -> bool:
-    """Return whether git's mode is that of a file or link, and not of a submodule or a missing file."""
+    """Return whether git's mode is that of a file (100644, 100755) or a link (120000).
+
+    A submodule has the mode 160000, and a missing file has 000000.
+    """
     return mode.startswith("1") and mode != "160000"
 
 
 def _list_blobs(clone: Path, commit: str, paths: Sequence[str]) -> set[str]:
-    """Return the blobs of a commit at ``paths`` and below."""
+    """Return the blobs of a commit at ``paths`` and below; none if ``paths`` is empty."""
+    if not paths:
+        return set()  # without paths, git would list the whole commit
     command = ("ls-tree", "-r", "-z", "--full-tree", commit, "--", *paths)
     listing = git(clone, f"--git-dir={clone}", *command, env={"GIT_LITERAL_PATHSPECS": "1"})
     fields = [line.partition("\t")[0].split() for line in listing.split("\0") if line]
-    return {blob for mode, _, blob in fields if _is_file(mode)} if paths else set()
+    return {blob for mode, _kind, blob in fields if _is_file(mode)}

@@ -14,7 +14,9 @@ from regbot.checkout.git import OFFLINE, common_dir, git, try_git
 
 @dataclass(frozen=True)
 class Cone:
-    """The folders of a sparse worktree, relative to the root of the repository. Without folders, it has all files."""
+    """The folders of a sparse worktree, relative to the root of the repository.
+
+    A worktree without such folders is not sparse: it has all files."""
 
     folders: tuple[str, ...] = ()
 
@@ -23,16 +25,18 @@ class Cone:
         if not self.folders:
             return True
         parents = list_parents(path)
-        return parents[0] in self._shallow_folders or not self._deep_folders.isdisjoint(parents)
+        is_in_deep_folder = not self._deep_folders.isdisjoint(parents)
+        is_in_shallow_folder = parents[0] in self._shallow_folders  # directly, not in a subfolder
+        return is_in_deep_folder or is_in_shallow_folder
 
     @cached_property
     def _deep_folders(self) -> frozenset[str]:
-        """Folders of which a worktree has everything."""
+        """Folders of which a worktree has all files and subfolders."""
         return frozenset(self.folders)
 
     @cached_property
     def _shallow_folders(self) -> frozenset[str]:
-        """Folders of which a worktree has only the files, and no subfolder but those on the way to a deep folder."""
+        """Parents of the deep folders. A worktree has the files directly in them, but not their other subfolders."""
         return frozenset(parent for folder in self.folders for parent in list_parents(folder))
 
 

@@ -60,6 +60,7 @@ class Worktree:
     built: bool
     """Whether this call created the worktree. False if it was in the cache."""
     key: str
+    """Digest of all inputs that determine the worktree's content: its key in the cache."""
     changed: tuple[str, ...]
     """Tracked files that the build commands have changed. The measured code differs from the commit in these files."""
     environment: dict[str, str]
@@ -73,7 +74,8 @@ class Worktree:
 class _WorktreeRecord(Record):
     """Content of the marker file of a complete worktree.
 
-    The file is outside of the worktree, so its code cannot change it.
+    The marker file is outside of the worktree, so code under test cannot change it. ``parts`` are the main repository,
+    which is the first part, and its submodules.
     """
 
     commit: Commit
@@ -104,16 +106,17 @@ def check_out(
     tree = git(repo, "log", "-1", "--no-show-signature", "--format=%T", commit, env=OFFLINE).strip()
     source = find_source(repo)
     allowed_hosts = None if hosts is None else {host_of(source.url), *(host.lower() for host in hosts)}
-    inputs: list[object] = [str(common), tree, list(build.commands), build.python]
+    key_inputs: list[object] = [str(common), tree, list(build.commands), build.python]
     if _may_have_submodules(repo, tree):
-        inputs += [source.identity, None if allowed_hosts is None else sorted(allowed_hosts)]
+        key_inputs += [source.identity, None if allowed_hosts is None else sorted(allowed_hosts)]
     if cone.folders:
-        inputs.append({"sparse": cone.folders})
-    key = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:24]
+        key_inputs.append({"sparse": cone.folders})
+    key = hashlib.sha256(json.dumps(key_inputs).encode()).hexdigest()[:24]
     entry = CacheEntry(cache_dir.resolve(), key)
     with entry.lock(TRANSFER_TIMEOUT_S + build.timeout_s):
         record = _read_reusable(entry, cone)
-        if reused := record is not None:
+        is_reused = record is not None
+        if record is not None:
             os.utime(entry.marker)  # prune reads this time as the time of the last use
         else:
             entry.clear()
@@ -127,18 +130,19 @@ def check_out(
                 record = record.model_copy(update={"state": state, "changed": changed})
             write_record(entry.marker, record)
         entry.create_caches()
-    repository_part = record.parts[0]  # the other parts are submodules
+    main_part, *_ = record.parts  # the other parts are submodules
+    main_clone = entry.clone(main_part.clone)
     return Worktree(
         path=entry.path,
         commit=commit,
         tree=tree,
         submodules={part.path: part.commit for part in record.parts if part.path},
-        built=not reused,
+        built=not is_reused,
         key=key,
         changed=tuple(record.changed),
         environment=entry.environment,
         sparse=cone.folders,
-        absent=list_absent(entry.clone(repository_part.clone), commit, cone),
+        absent=list_absent(main_clone, commit, cone),
     )
 
 
@@ -152,18 +156,18 @@ def prune(cache_dir: Path, keep: int, idle_s: float = IDLE_S) -> list[str]:
     cache_dir = cache_dir.resolve()
     entries = [CacheEntry(cache_dir, path.name) for path in (cache_dir / "worktrees").glob("*/")]
     last_used = {entry: _modification_time(entry.marker) for entry in entries}
-    complete = sorted(
-        (entry for entry in entries if last_used[entry]), key=lambda entry: last_used[entry], reverse=True
-    )
+    complete = [entry for entry in entries if last_used[entry]]
+    complete.sort(key=lambda entry: last_used[entry], reverse=True)
     incomplete = [entry for entry in entries if not last_used[entry]]
-    dropped = []
+    removed_keys = []
     for entry in complete[max(0, keep) :] + incomplete:
-        with contextlib.suppress(CheckoutError), entry.lock(0):
-            if _modification_time(entry.marker) <= time.time() - idle_s:  # checked again under the lock
+        # Without waiting for the lock: if it is taken, another process creates or builds this worktree.
+        with contextlib.suppress(CheckoutError), entry.lock(timeout_s=0):
+            if _modification_time(entry.marker) <= time.time() - idle_s:  # read again, because only now it is locked
                 entry.clear()
-                dropped.append(entry.key)
+                removed_keys.append(entry.key)
     prune_clones(cache_dir / "repos", _list_used_clones(cache_dir), busy_s=idle_s)
-    return dropped
+    return removed_keys
 
 
 def _list_used_clones(cache_dir: Path) -> set[str]:
@@ -176,6 +180,7 @@ def _list_used_clones(cache_dir: Path) -> set[str]:
 
 
 def _modification_time(path: Path) -> float:
+    """Return when ``path`` was changed, in seconds since 1970; 0 if it does not exist."""
     try:
         return path.stat().st_mtime
     except FileNotFoundError:
@@ -183,16 +188,17 @@ def _modification_time(path: Path) -> float:
 
 
 def _read_reusable(entry: CacheEntry, cone: Cone) -> _WorktreeRecord | None:
-    """Return the record of a complete worktree, or None if its files have changed since the build."""
+    """Return the record of a complete worktree; None if it is incomplete or its files have changed since the build."""
     try:
         record = read_record(entry.marker, _WorktreeRecord)
-        return record if digest_worktree(entry, record.parts, cone)[0] == record.state else None
+        state, _ = digest_worktree(entry, record.parts, cone)
     except (RecordError, CheckoutError):
         return None
+    return record if state == record.state else None
 
 
 def _may_have_submodules(repo: Path, tree: str) -> bool:
-    """Return whether ``tree`` has a file .gitmodules, or is missing in a partial clone."""
+    """Return whether ``tree`` has a file .gitmodules. Return True too if a partial clone lacks the tree."""
     listing = try_git(repo, "ls-tree", "--full-tree", "--name-only", tree, ".gitmodules", env=OFFLINE)
     return listing.code != 0 or bool(listing.out)
 
@@ -200,7 +206,8 @@ def _may_have_submodules(repo: Path, tree: str) -> bool:
 def _create_worktree(
     entry: CacheEntry, source: CommitSource, commit: str, tree: str, hosts: Set[str] | None, cone: Cone
 ) -> _WorktreeRecord:
-    parts = [*_fetch_parts(entry, source, commit, "", hosts, cone)]
+    """Fetch the commit and its submodules, and try up to ATTEMPTS times to check them out. Raises CheckoutError."""
+    parts = list(_fetch_parts(entry, source, commit, part_path="", hosts=hosts, cone=cone))
     for _ in range(ATTEMPTS - 1):
         with contextlib.suppress(CheckoutError):
             return _check_out_parts(entry, commit, tree, parts, cone)
@@ -214,9 +221,8 @@ def _check_out_parts(
     try:
         for part in parts:
             _add_part(entry, part, WHOLE if part.path else cone)
-        return _WorktreeRecord(
-            commit=commit, tree=tree, parts=parts, state=digest_worktree(entry, parts, cone)[0], changed=[]
-        )
+        state, _ = digest_worktree(entry, parts, cone)
+        return _WorktreeRecord(commit=commit, tree=tree, parts=parts, state=state, changed=[])
     except BaseException:
         entry.clear()
         raise
@@ -225,10 +231,10 @@ def _check_out_parts(
 def _fetch_parts(
     entry: CacheEntry, source: CommitSource, commit: str, part_path: str, hosts: Set[str] | None, cone: Cone
 ) -> Iterator[WorktreePart]:
-    """Fetch ``commit`` and its submodules into private clones. Yield a part for each of them.
+    """Fetch ``commit`` and its submodules into private clones. Yield a part for ``commit`` and for each submodule.
 
-    ``part_path`` is the path of ``commit`` in the worktree; '' for the repository itself. Submodules outside of
-    ``cone`` are left out.
+    ``part_path`` is the path in the worktree where ``commit`` is checked out; '' for the main repository. Submodules of
+    the main repository outside of ``cone`` are left out. Nested submodules are fetched too.
     """
     clone = entry.clone(clone_name(source))
     with lock(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
@@ -242,7 +248,10 @@ def _fetch_parts(
 
 
 def _add_part(entry: CacheEntry, part: WorktreePart, cone: Cone) -> None:
-    """Check out ``part`` into the worktree. Never follow a link: a tree may have a link at a submodule's path."""
+    """Check out ``part`` into the worktree.
+
+    Raises CheckoutError if the submodule's path contains a symbolic link. A hostile tree may have a link there.
+    """
     clone, folder = entry.clone(part.clone), entry.path
     for name in Path(part.path).parts:
         folder /= name
@@ -266,7 +275,8 @@ def _write_sparse_files(folder: Path, commit: str, cone: Cone) -> None:
     """Check out the files of ``cone`` into the empty worktree ``folder``. ``git status`` is clean in it afterwards."""
     git(folder, "read-tree", commit)
     names = [name for name in git(folder, "ls-files", "-z").split("\0") if name]
-    mark_absent(folder, (), [name for name in names if not cone.has(name)], NO_MACHINE_CONFIG)
+    absent = [name for name in names if not cone.has(name)]
+    mark_absent(folder, location=(), names=absent, env=NO_MACHINE_CONFIG)
     written = "".join(f"{name}\0" for name in names if cone.has(name))
     command = ("checkout-index", "--quiet", "--index", "-z", "--stdin")
     result = try_git(folder, *command, env=NO_MACHINE_CONFIG, stdin=written, timeout_s=TRANSFER_TIMEOUT_S)

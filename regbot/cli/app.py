@@ -75,15 +75,19 @@ class _ListOptionsCommand(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Repeat the option before each further value, and let typer parse the words.
+
+        For example, ``--base 1.csv 2.csv`` becomes ``--base 1.csv --base 2.csv``."""
         expanded: list[str] = []
-        option, expects_value = "", False
+        list_option = ""  # the option whose values follow; '' after another option
+        expects_value = False  # whether the last word was the option itself, without a value
         for word in args:
             if word.startswith("-"):
                 name = word.partition("=")[0]
-                option = name if name in ("--base", "--head") else ""
-                expects_value = option == word
-            elif option and not expects_value:
-                expanded.append(option)
+                list_option = name if name in ("--base", "--head") else ""
+                expects_value = list_option == word
+            elif list_option and not expects_value:
+                expanded.append(list_option)
             else:
                 expects_value = False
             expanded.append(word)
@@ -134,8 +138,13 @@ def demo(
     with usage_errors(), progress() as watch:
         from regbot.demo.run import DemoOptions, run_demo
 
-        pull_request: PullRequest = "harmless" if harmless else "slow" if slow else "fallback"
-        result = run_demo(DemoOptions(pull_request, out.resolve(), cache_folder(), timed or slow), watch)
+        pull_request: PullRequest = "fallback"
+        if harmless:
+            pull_request = "harmless"
+        elif slow:
+            pull_request = "slow"
+        demo_options = DemoOptions(pull_request, out=out.resolve(), cache=cache_folder(), timed=timed or slow)
+        result = run_demo(demo_options, watch)
     _print_verdict(result.check_result, as_json=False)
     typer.echo(f"\n{result.message}")
     raise typer.Exit(0 if result.as_planted else 1)
@@ -244,9 +253,8 @@ def run(
         from regbot.records.files import write_record
 
         check_engine(engine)
-        run_record = run_once(
-            SingleRunOptions(workload, rev, variant, engine, world), Path.cwd(), cache_folder(), watch
-        )
+        options = SingleRunOptions(workload, rev=rev, variant=variant, engine=engine, world=world)
+        run_record = run_once(options, Path.cwd(), cache_folder(), watch)
         if out is not None:
             write_record(out, run_record)
     show(run_record.to_json() if json else run_page(run_record), json)
@@ -286,16 +294,16 @@ def calibrate(
         from regbot.calibrate.flow import calibrate as run_calibration
 
         options = CalibrationOptions(
-            workload,
-            out.resolve(),
-            who or default_who(),
-            rev,
-            variant,
-            pairs,
-            inject or 0.0,
-            injected_pairs,
-            resume,
-            engine,
+            workload=workload,
+            out=out.resolve(),
+            who=who or default_who(),
+            rev=rev,
+            variant=variant,
+            pairs=pairs,
+            injected_pct=inject or 0.0,
+            injected_pairs=injected_pairs,
+            resume=resume,
+            engine=engine,
         )
         check_engine(engine)
         result = run_calibration(options, Store(store), Path.cwd(), cache_folder(), watch)
@@ -365,7 +373,16 @@ def compare(
         from regbot.compare import ComparisonOptions, compare_page
         from regbot.compare import compare as compare_files
 
-        verdict = compare_files(ComparisonOptions(base, head, paired, noise, skip, tokens_per_step, separate_sessions))
+        options = ComparisonOptions(
+            base=base,
+            head=head,
+            paired=paired,
+            noise_pct=noise,
+            skip=skip,
+            tokens_per_step=tokens_per_step,
+            separate_sessions=separate_sessions,
+        )
+        verdict = compare_files(options)
         text = verdict.to_json() if json else compare_page(verdict)
     show(text, json)
     raise typer.Exit(exit_code(verdict.verdict))
@@ -383,7 +400,8 @@ def shapes(
 
         if name is None:
             all_shapes = [load_shape(shape_name) for shape_name in shape_names()]
-            text = "[" + ",\n".join(shape.to_json() for shape in all_shapes) + "]" if json else shape_list(all_shapes)
+            json_list = "[" + ",\n".join(shape.to_json() for shape in all_shapes) + "]"
+            text = json_list if json else shape_list(all_shapes)
         else:
             shape = load_shape(name)
             text = shape.to_json() if json else shape_page(shape)
@@ -426,7 +444,7 @@ def preflight(
 
 
 def _record_shadow_check(result: "CheckResult", scoreboard: Path) -> str:
-    """Add a shadow check to the scoreboard in ``scoreboard``. Return a sentence that reports this."""
+    """Add a shadow check, which blocks nothing, to the folder ``scoreboard``. Return a sentence that reports this."""
     from datetime import UTC, datetime
 
     from regbot.shadow import BLOCKING, record_check
@@ -438,6 +456,7 @@ def _record_shadow_check(result: "CheckResult", scoreboard: Path) -> str:
 
 
 def _print_verdict(result: "CheckResult", as_json: bool) -> None:
+    """Print the verdict as JSON, or as a page that also names the files of the report."""
     if as_json:
         show(result.verdict.to_json(), as_json)
         return

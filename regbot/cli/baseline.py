@@ -94,7 +94,15 @@ def baseline_add(
         from regbot.judge import judge
         from regbot.records.session import read_session
 
-        intake = Intake(str(session), who or commands.default_who(), why, arm, workload or (), series, container)
+        intake = Intake(
+            origin=str(session),
+            who=who or commands.default_who(),
+            why=why,
+            arm=arm,
+            workloads=workload or (),
+            series=series,
+            container=container,
+        )
         session_record = read_session(session)
         result = commands.add(Store(store), session_record, judge(session_record, Config()), intake)
         text = result.to_json() if json else commands.added_page(result)
@@ -206,9 +214,17 @@ def baseline_anchor(
         if to is not None and not why:
             raise UserError("--to needs --why TEXT: every anchor records why it was chosen")
         if to is not None:
-            move = commands.AnchorMove(workload, to, who or commands.default_who(), why, variant, node_class)
+            move = commands.AnchorMove(
+                workload=workload,
+                commit=to,
+                who=who or commands.default_who(),
+                why=why,
+                variant=variant,
+                node_class=node_class,
+            )
             results = [commands.move_anchor(opened_store, move)]
         else:
             results = commands.find_anchors(opened_store, workload, variant, node_class)
-        text = "[" + ",\n".join(result.to_json() for result in results) + "]" if json else commands.anchor_page(results)
+        json_list = "[" + ",\n".join(result.to_json() for result in results) + "]"
+        text = json_list if json else commands.anchor_page(results)
     show(text, json)

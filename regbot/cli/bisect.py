@@ -167,8 +167,9 @@ def _has_live_display(json: bool) -> bool:
 
 @contextmanager
 def _draw_posterior(json: bool) -> Iterator[Callable[["Bisection"], None]]:
-    """Yield a function that draws the probabilities of the commits on the terminal. Without a terminal it does
-    nothing."""
+    """Yield a function that draws the probabilities of the commits on the terminal.
+
+    Without a terminal, and with ``--json``, this function does nothing."""
     if not _has_live_display(json):
         yield lambda _: None
         return

@@ -49,11 +49,12 @@ def gate(event: Event, repo: Repo = Path()) -> None:
         from regbot.github.metadata import read_run_id
 
         settings, repository = load_github_settings(repo), _variable("GITHUB_REPOSITORY")
-        if os.environ.get("GITHUB_EVENT_NAME") == "workflow_run":
+        event_name = os.environ.get("GITHUB_EVENT_NAME")
+        if event_name == "workflow_run":  # a run of regbot-static for a merge group
             check_event_repository(event, repository)
             _report(handle_group(_forge(), read_run_id(event), settings))
             return
-        if os.environ.get("GITHUB_EVENT_NAME") == "check_run":
+        if event_name == "check_run":
             _report(handle_rerequest(_forge(), read_check_event(event, repository), settings))
             return
         _expect_event("pull_request_target", "gate")
@@ -81,18 +82,19 @@ def post(event: Event, repo: Repo = Path()) -> None:
         from regbot.github.metadata import IgnoredRun, read_run_id
         from regbot.github.post import post as post_run
 
-        run_id = _run()
+        run_id = _run_id()
         result = post_run(_forge(), read_run_id(event, run_id), repo, run_id)
         if isinstance(result, IgnoredRun):
             print_safely(f"nothing: {result.reason}")
             return
-        faults = []
-        for posted in result if isinstance(result, list) else ():
-            suffix = "" if posted.is_published else "; a stronger result stands"
-            print_safely(f"posted: #{posted.number} {short_commit(posted.sha)}: {posted.title}{suffix}")
-            write_job_summary(posted.text)
-            faults += [posted.fault] if posted.fault else []
-        if not isinstance(result, list):
+        faults = []  # tracebacks of bugs in regbot
+        if isinstance(result, list):  # the results of a check, one for each pull request
+            for posted in result:
+                suffix = "" if posted.is_published else "; a stronger result stands"
+                print_safely(f"posted: #{posted.number} {short_commit(posted.sha)}: {posted.title}{suffix}")
+                write_job_summary(posted.text)
+                faults += [posted.fault] if posted.fault else []
+        else:  # the reply to a command in a comment
             print_safely(f"answered: #{result.number}")
             write_job_summary(result.text)
             faults += [result.fault] if result.fault else []
@@ -112,13 +114,14 @@ def refresh(event: Event, repo: Repo = Path()) -> None:
         from regbot.github.git_remote import Remote
         from regbot.github.refresh import fetch_proposals, post_refresh
 
-        repository, run_id = _variable("GITHUB_REPOSITORY"), _run()
+        repository, run_id = _variable("GITHUB_REPOSITORY"), _run_id()
         check_event_repository(event, repository)
-        forge, repository_url = _forge(), f"{os.environ.get('GITHUB_SERVER_URL') or DEFAULT_SERVER}/{repository}"
+        forge = _forge()
+        server = os.environ.get("GITHUB_SERVER_URL") or DEFAULT_SERVER
+        repository_url = f"{server}/{repository}"
+        run_url = f"{repository_url}/actions/runs/{run_id}"
         remote = Remote(repo, f"{repository_url}.git", _variable("GITHUB_TOKEN"))
-        result = post_refresh(
-            forge, remote, fetch_proposals(forge, run_id), datetime.now(UTC), f"{repository_url}/actions/runs/{run_id}"
-        )
+        result = post_refresh(forge, remote, fetch_proposals(forge, run_id), datetime.now(UTC), run_url)
         print_safely(result.message)
         write_job_summary(result.summary)
     for workload in result.unmeasured:
@@ -128,6 +131,7 @@ def refresh(event: Event, repo: Repo = Path()) -> None:
 
 
 def _forge() -> "Forge":
+    """Return the client for this repository's API of GitHub. Raises UserError if a variable of Actions is missing."""
     from regbot.github.client import Forge
 
     url = os.environ.get("GITHUB_API_URL") or DEFAULT_URL
@@ -135,6 +139,7 @@ def _forge() -> "Forge":
 
 
 def _variable(name: str) -> str:
+    """Return the environment variable ``name``. Raises UserError if it is not set or empty."""
     value = os.environ.get(name, "").strip()
     if not value:
         raise UserError(
@@ -143,7 +148,7 @@ def _variable(name: str) -> str:
     return value
 
 
-def _run() -> int:
+def _run_id() -> int:
     """Return the id of this workflow run. Raises UserError outside of GitHub Actions."""
     value = _variable("GITHUB_RUN_ID")
     if not (value.isascii() and value.isdigit()):
@@ -152,6 +157,7 @@ def _run() -> int:
 
 
 def _expect_event(name: str, command_name: str) -> None:
+    """Raise UserError if another event than ``name`` started this job. Outside of Actions there is no event."""
     actual = os.environ.get("GITHUB_EVENT_NAME", "")
     if actual not in ("", name):
         raise UserError(f"'regbot github {command_name}' is for the event {name}, not for {actual!r}")
@@ -175,7 +181,9 @@ def print_safely(text: str, err: bool = False) -> None:
 
     for line in text.splitlines():
         safe_line = printable(line).replace("##[", "## [")
-        typer.echo(f"| {safe_line}" if safe_line.lstrip().startswith("::") else safe_line, err=err)
+        if safe_line.lstrip().startswith("::"):
+            safe_line = f"| {safe_line}"
+        typer.echo(safe_line, err=err)
 
 
 def _complain(text: str) -> None:

@@ -46,7 +46,9 @@ def ledger_trace(
         from regbot.check.static_trace import TraceOptions, trace_working_tree
         from regbot.cli.terminal import trace_page
 
-        options = TraceOptions(workload, world, ep, variant, dispatcher, device, gpu)
+        options = TraceOptions(
+            workload, world=world, ep=ep, variant=variant, dispatcher=dispatcher, device=device, gpu=gpu
+        )
         run = trace_working_tree(options, Path.cwd(), cache_folder(), watch)
     if run.ledger is None:
         print(f"regbot: {run.workload}: INVALID: {run.reason}", file=sys.stderr)

@@ -101,7 +101,7 @@ def node_quarantine(host: HostName, reason: Reason, who: Who = None, nodes: Node
             who=who or default_who(),
             automatic=False,
             reason=clip_message(printable(reason)),
-            probes=read_history(folder, host)[-1:],
+            probes=read_history(folder, host)[-1:],  # the last one, if there is any
         )
         warnings = quarantine(folder, host, evidence)
         change = NodeChange(event=read_last_events(folder)[host], state="quarantined", warnings=warnings)
@@ -125,42 +125,48 @@ def node_release(host: HostName, reason: Reason, who: Who = None, nodes: Nodes =
 
 
 def run_probe(engine: "Engine", ranks: int | None, folder: Path, take_out: bool, watch: "Watcher") -> "ProbeReport":
-    """Probe the nodes of one seat of ``engine``, and judge and store the result. Raises EngineError, RecordError."""
+    """Probe the nodes of one seat of ``engine``, and judge and store the result. Raises EngineError, RecordError.
+
+    A seat is a reservation of nodes. ``ranks`` None takes one rank per GPU, or else one per core, at most
+    MAX_CPU_RANKS. ``folder`` has the node history. With ``take_out``, slow nodes are put into quarantine.
+    """
     import tempfile
 
     from regbot.engines import EngineError, Needs
     from regbot.nodes import examine, probe
     from regbot.text.progress import Progress
 
-    scratches = cache_folder() / "probes"
-    scratches.mkdir(parents=True, exist_ok=True)
-    node = engine.describe(Needs(ranks=0))
+    probes_folder = cache_folder() / "probes"
+    probes_folder.mkdir(parents=True, exist_ok=True)
+    node = engine.describe(Needs(ranks=0))  # the number of ranks depends on this node
     if node is None:
         raise EngineError(f"--engine {engine.name} does not describe its nodes before it reserves them")
     rank_count = ranks or len(node.gpus) or min(node.cores, MAX_CPU_RANKS)
-    gpus = len(node.gpus) >= rank_count
+    use_gpus = len(node.gpus) >= rank_count
     watch(Progress(0, 1, f"probing with {count(rank_count, 'rank')}"))
     with (
-        engine.seat(Needs(ranks=rank_count, gpus=rank_count if gpus else 0, name="regbot-probe")) as seat,
-        tempfile.TemporaryDirectory(dir=scratches) as scratch,
+        engine.seat(Needs(ranks=rank_count, gpus=rank_count if use_gpus else 0, name="regbot-probe")) as seat,
+        tempfile.TemporaryDirectory(dir=probes_folder) as scratch,
     ):
-        probe_result = probe(seat, rank_count, Path(scratch) / "run", datetime.now(UTC), gpus=gpus)
+        node_probes = probe(seat, rank_count, Path(scratch) / "run", datetime.now(UTC), gpus=use_gpus)
     watch(Progress(done=1, total=1, text="probed"))
     return examine(
         folder,
-        probe_result,
+        node_probes,
         datetime.now(UTC),
-        quarantine_slow=[probe.host for probe in probe_result] if take_out else (),
+        quarantine_slow=[node_probe.host for node_probe in node_probes] if take_out else (),
     )
 
 
 def folder_of(override: Path | None) -> Path:
+    """Return the folder of the node history: ``override``, or else the default folder."""
     from regbot.nodes import nodes_folder
 
     return override.resolve() if override is not None else nodes_folder(cache_folder())
 
 
 def host_name(text: str) -> str:
+    """Return ``text`` if it is a valid name of a host. Raises UserError otherwise."""
     from regbot.nodes.history import check_host
 
     return check_host(text)

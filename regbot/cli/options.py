@@ -84,29 +84,30 @@ def usage_errors(
 ) -> Iterator[None]:
     """Turn an error that the user can fix into a message and an exit code.
 
-    All other errors are bugs in regbot. They are not caught, so that their traceback is printed. If ``resumable`` is a
-    folder, an interrupted command prints that it can be resumed from the file ``log`` in this folder. ``say`` prints
-    one line of a message.
+    These are UserError, OSError (such as a full disk) and an interruption by Ctrl-C. All other errors are bugs in
+    regbot. They are not caught, so that their traceback is printed. If ``resumable`` is a folder, an interrupted
+    command prints that it can be resumed from the file ``log`` in this folder. ``say`` prints one line of a message.
     """
     try:
         yield
     except KeyboardInterrupt:
-        session = resumable / log if resumable is not None else None
-        resume_advice = (
-            f"; the finished runs are in {session}, go on with --resume"
-            if session is not None and session.exists()
-            else ""
-        )
+        log_file = resumable / log if resumable is not None else None
+        resume_advice = ""
+        if log_file is not None and log_file.exists():
+            resume_advice = f"; the finished runs are in {log_file}, go on with --resume"
         print(f"\nregbot: interrupted{resume_advice}", file=sys.stderr)
         sys.stderr.flush()
-        os._exit(INTERRUPTED)  # do not wait for threads; when this process ends, the supervisors kill running guests
+        # Do not wait for threads. When this process ends, the supervisor processes kill the training processes.
+        os._exit(INTERRUPTED)
     except OSError as error:
-        _fail(f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "), say, UserError.exit_code)
+        file_prefix = f"{error.filename}: " if error.filename else ""
+        _fail(f"{file_prefix}{error.strerror or error}", say, UserError.exit_code)
     except UserError as error:
         _fail(str(error), say, error.exit_code)
 
 
 def _fail(message: str, say: Callable[[str], None], code: int) -> NoReturn:
+    """Print all lines of ``message`` and end the command with the exit code ``code``."""
     for line in message.splitlines():
         say(f"regbot: {line}")
     raise typer.Exit(code)
@@ -127,6 +128,7 @@ def progress(quiet: bool = False) -> Iterator["Watcher"]:
 
 @contextmanager
 def _live_progress() -> Iterator[Callable[[Any], None]]:
+    """Yield a function that shows progress in one live line. Lasting messages are printed above this line."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -144,6 +146,7 @@ def _live_progress() -> Iterator[Callable[[Any], None]]:
             if progress.lasting:
                 bar.console.print(str(progress), markup=False, highlight=False)
                 return
-            bar.update(task, completed=progress.done, total=progress.total or None, description=progress.text)
+            total = progress.total or None  # 0 means that the total is not known
+            bar.update(task, completed=progress.done, total=total, description=progress.text)
 
         yield watch

@@ -10,9 +10,9 @@ import typer
 from regbot.cli.console import show
 from regbot.cli.options import ConfigFile, cache_folder, progress, usage_errors
 
-PUSHED = ("PRE_COMMIT_TO_REF", "PRE_COMMIT_LOCAL_BRANCH")
-"""Variables in which pre-commit names the pushed commit and branch. The first is not set if a push includes the first
-commit of the repository."""
+PUSHED_REVISION_VARIABLES = ("PRE_COMMIT_TO_REF", "PRE_COMMIT_LOCAL_BRANCH")
+"""Variables in which pre-commit names the pushed commit and the pushed branch. The commit's variable is not set if a
+push includes the first commit of the repository."""
 
 
 def pre_push(
@@ -36,7 +36,8 @@ def pre_push(
         from regbot.cli.terminal import verdict_page
         from regbot.text.printable import typed_path
 
-        head = next(filter(None, map(os.environ.get, PUSHED)), "HEAD")
+        pushed_revisions = filter(None, map(os.environ.get, PUSHED_REVISION_VARIABLES))
+        head = next(pushed_revisions, "HEAD")
         reason = why_nothing_to_compare(repo, base, head, config)
         if reason:
             show(f"Nothing to compare: {reason}.")

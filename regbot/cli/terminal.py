@@ -1,5 +1,6 @@
 """Pages that commands print for people, as plain text with tables. With --json, commands print records instead."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import get_args
@@ -37,7 +38,7 @@ from regbot.text.words import count
 from regbot.text.wrap import wrapped
 
 COMPILING_PACKAGES = ("jax", "jaxlib")
-"""Packages that compile the counted program."""
+"""Packages that compile the traced program. Another version may compile the same code to other collectives."""
 NAME_CHARACTERS = 72
 """Maximum length of a module's or operator's name in a table."""
 Table = list[tuple[str, ...]]
@@ -69,28 +70,18 @@ def shape_list(shapes: Iterable[Shape]) -> str:
 
 def shape_page(shape: Shape) -> str:
     """Return a page about one shape, with all numbers of all its sizes."""
-    names = list(next(iter(shape.sizes.values())).model_dump())
+    sizes = list(shape.sizes.values())
+    field_names = list(sizes[0].model_dump())
     table = [("", *shape.sizes)]
-    table += [(name, *(str(getattr(size, name)) for size in shape.sizes.values())) for name in names]
-    for label, unit, scale, attribute in (
-        ("parameters", "B", 1e9, "parameters"),
-        ("active parameters", "B", 1e9, "active_parameters"),
-        ("FLOPs per step and rank", "T", 1e12, "flops_per_step"),
-    ):
-        cells = (f"{getattr(size, attribute) / scale:.4g} {unit}" for size in shape.sizes.values())
-        table.append((label, *cells))
-    table.append(("FLOPs of the experts", *(f"{100 * size.expert_flops_share:.0f}%" for size in shape.sizes.values())))
-    for mesh in ("ep", "ep-dp"):
-        meshes_of_sizes = [meshes.get(mesh) for meshes in shape.meshes.values()]
-        table.append(
-            (
-                f"mesh {mesh}",
-                *(
-                    f"{size_mesh.world_size} ranks, EP {size_mesh.ep}, EDP {size_mesh.edp}" if size_mesh else "-"
-                    for size_mesh in meshes_of_sizes
-                ),
-            )
-        )
+    table += [(name, *(str(getattr(size, name)) for size in sizes)) for name in field_names]
+    table.append(("parameters", *(f"{size.parameters / 1e9:.4g} B" for size in sizes)))
+    table.append(("active parameters", *(f"{size.active_parameters / 1e9:.4g} B" for size in sizes)))
+    table.append(("FLOPs per step and rank", *(f"{size.flops_per_step / 1e12:.4g} T" for size in sizes)))
+    table.append(("FLOPs of the experts", *(f"{100 * size.expert_flops_share:.0f}%" for size in sizes)))
+    for mesh_name in ("ep", "ep-dp"):
+        meshes = [meshes_of_size.get(mesh_name) for meshes_of_size in shape.meshes.values()]
+        cells = (f"{mesh.world_size} ranks, EP {mesh.ep}, EDP {mesh.edp}" if mesh else "-" for mesh in meshes)
+        table.append((f"mesh {mesh_name}", *cells))
     title_line = f"{shape.id}: {shape.title}. Source: {shape.source}.\n"
     notes = (
         "Variants: a size, alone or with -skewed (Zipf routing), -dense (one MLP as wide as the active experts)\n"
@@ -111,21 +102,27 @@ def trace_page(run: Run) -> str:
 
 
 def ledger_page(ledger: Ledger, title: str, notes: Sequence[str] = ()) -> str:
-    """Return a page about one ledger. Each collective has its counts and bytes, and exposed and hidden time if
-    known."""
-    span = "one steady step" if ledger.scope == "step" else f"{count(ledger.steps, 'step')} together"
+    """Return a page about one ledger, with counts and bytes of each collective.
+
+    A profile also gives each collective its exposed time, in which no kernel computes, and its hidden time. ``notes``
+    are lines below the table."""
+    steps_text = "one steady step" if ledger.scope == "step" else f"{count(ledger.steps, 'step')} together"
     world = f" of {ledger.world_size}" if ledger.world_size else ""
     gpu = f", {ledger.gpu}" if ledger.gpu not in (None, DEFAULT_PAPER_GPU) else ""
-    title_line = f"{title}: collectives of {span} on rank {ledger.rank}{world} ({ledger.source}{gpu})\n"
-    static = any(entry.static_count is not None for entry in ledger.entries)
-    timed = any(entry.exposed_s is not None for entry in ledger.entries)
-    names = ("collective", "axis", "phase", "role", "dtype", "module", "per layer", "count", "bytes")
-    table: Table = [names + ("lines",) * static + ("exposed ms", "hidden ms") * timed]
-    for row in build_rows(ledger, ledger):
+    title_line = f"{title}: collectives of {steps_text} on rank {ledger.rank}{world} ({ledger.source}{gpu})\n"
+    has_static_counts = any(entry.static_count is not None for entry in ledger.entries)
+    has_times = any(entry.exposed_s is not None for entry in ledger.entries)
+    headings: tuple[str, ...] = (
+        *("collective", "axis", "phase", "role", "dtype", "module", "per layer", "count", "bytes"),
+        *(("lines",) if has_static_counts else ()),
+        *(("exposed ms", "hidden ms") if has_times else ()),
+    )
+    table: Table = [headings]
+    for row in build_rows(ledger, ledger):  # rows of one ledger: base is this ledger, and so is head
         cells = (*_row_cells(row), _count_per_layer(row, row.base), str(row.base.count), binary_bytes(row.base.bytes))
-        if static:
+        if has_static_counts:
             cells += (str(row.static_count),)
-        if timed:
+        if has_times:
             cells += (f"{1e3 * row.exposed_s:.3g}", f"{1e3 * row.hidden_s:.3g}")
         table.append(cells)
     lines = [f"program {ledger.program[:16]}" if ledger.program else ""]
@@ -135,14 +132,13 @@ def ledger_page(ledger: Ledger, title: str, notes: Sequence[str] = ()) -> str:
     lines += [f"not classified: {operator.name} ({operator.count})" for operator in ledger.unclassified]
     lines += [f"guessed: {guess}" for guess in ledger.guesses]
     lines += [f"warning: {warning}" for warning in ledger.warnings]
-    return f"{title_line}\n{format_table(table)}\n\n{_format_totals(ledger)}\n" + "\n".join(
-        line for line in lines if line
-    )
+    lines_below_table = "\n".join(line for line in lines if line)
+    return f"{title_line}\n{format_table(table)}\n\n{_format_totals(ledger)}\n{lines_below_table}"
 
 
 def run_page(run: Run) -> str:
     """Return a page about one timed run: outcome, steady step time, and the times and memory of each rank."""
-    verdict = run_verdict(run, 1, "unused")
+    verdict = run_verdict(run, number=1, role="unused")  # the page shows neither the number nor the role
     if run.timing is None or verdict.cut is None or verdict.median_s is None or verdict.mean_s is None:
         return "\n".join([f"{run.workload} {run.variant}: {run.outcome}", wrapped(run.reason), run.log_tail])
     timing = run.timing
@@ -155,18 +151,13 @@ def run_page(run: Run) -> str:
         table.append((rank.rank, *times, binary_bytes(rank.peak_bytes) if rank.peak_bytes else "unknown"))
     steps = f"median of {len(timing.step_s) - verdict.cut} after {verdict.cut}"
     step_time = f"{1000 * verdict.median_s:.4g} ms a step ({steps}), mean {1000 * verdict.mean_s:.4g} ms"
-    lines = [
-        f"{run.workload} {run.variant}: {run.outcome}; {step_time}",
-        run.reason,
-        "",
-        format_table(table),
-        "",
+    lines_above = [f"{run.workload} {run.variant}: {run.outcome}; {step_time}", run.reason]
+    lines_below = [
         f"on {run.node.node_class}, clock {timing.clock}" if run.node else "",
         *(f"{name}: {backend.executed}" for name, backend in run.backends.items()),
         *(f"warning: {warning}" for warning in run.warnings),
     ]
-    # Leave out empty lines, except those before and after the table.
-    return "\n".join(line for index, line in enumerate(lines) if line or index in (2, 4))
+    return "\n".join([*filter(None, lines_above), "", format_table(table), "", *filter(None, lines_below)])
 
 
 def diff_page(sharding: Sharding, base: Ledger, head: Ledger) -> str:
@@ -177,8 +168,9 @@ def diff_page(sharding: Sharding, base: Ledger, head: Ledger) -> str:
         lines += ["", f"{finding.status}  {finding.pattern} ({finding.axis})", f"  {finding.text}"]
     changed = [row for row in build_rows(base, head) if row.changed]
     if changed:
-        names = ("collective", "axis", "phase", "role", "dtype", "module", "base", "head", "bytes base", "bytes head")
-        table: Table = [names]
+        table: Table = [
+            ("collective", "axis", "phase", "role", "dtype", "module", "base", "head", "bytes base", "bytes head")
+        ]
         for row in changed:
             sizes = (binary_bytes(row.base.bytes), binary_bytes(row.head.bytes))
             table.append((*_row_cells(row), str(row.base.count), str(row.head.count), *sizes))
@@ -188,22 +180,24 @@ def diff_page(sharding: Sharding, base: Ledger, head: Ledger) -> str:
 
 
 def _ledger_notes(base: Ledger, head: Ledger) -> list[str]:
-    """Return changed versions, and the guesses, warnings and unclassified operators of both ledgers. A note of both
-    ledgers appears once."""
+    """Return changed versions of packages, and the guesses, warnings and unclassified operators of both ledgers.
+
+    A note that both ledgers have appears once. A note of one ledger begins with the name of the arm."""
     effect = "; another version can compile the same code to other collectives"
     versions = [
-        f"{name} is {pair[0]} in base, {pair[1]} in head{effect if name in COMPILING_PACKAGES else ''}"
-        for name, pair in changed_software(base, head).items()
+        f"{name} is {base_version} in base, {head_version} in head{effect if name in COMPILING_PACKAGES else ''}"
+        for name, (base_version, head_version) in changed_software(base, head).items()
     ]
-    notes: dict[str, list[str]] = {}
-    for name, ledger in (("base", base), ("head", head)):
+    arms_by_note: dict[str, list[str]] = {}
+    for arm, ledger in (("base", base), ("head", head)):
         for note in (
             *(f"guessed: {guess}" for guess in ledger.guesses),
             *(f"warning: {warning}" for warning in ledger.warnings),
             *(f"not classified: {operator.name} ({operator.count})" for operator in ledger.unclassified),
         ):
-            notes.setdefault(note, []).append(name)
-    lines = versions + [note if len(arms) == 2 else f"{arms[0]}: {note}" for note, arms in notes.items()]
+            arms_by_note.setdefault(note, []).append(arm)
+    notes = [note if len(arms) == 2 else f"{arms[0]}: {note}" for note, arms in arms_by_note.items()]
+    lines = [*versions, *notes]
     return ["", *lines] if lines else []
 
 
@@ -225,8 +219,8 @@ def verdict_page(verdict: Verdict, out: Path | None, header: SessionHeader | Non
         )
         table.append(tuple(map(printable, row)))
     lines.append(format_table(table))
-    if size := name_small_variants(entry.sharding for entry in verdict.workloads):
-        lines += ["", f"sharding of the {size} variant, a small copy of the shape: {ADVICE}"]
+    if small_variant := name_small_variants(entry.sharding for entry in verdict.workloads):
+        lines += ["", f"sharding of the {small_variant} variant, a small copy of the shape: {ADVICE}"]
     for entry in verdict.workloads:
         if entry.sharding is None or entry.validity.status != "PASS":
             lines += ["", f"{entry.validity.status}  {printable(entry.name)}"]
@@ -234,10 +228,11 @@ def verdict_page(verdict: Verdict, out: Path | None, header: SessionHeader | Non
     for entry in verdict.workloads:
         if entry.throughput is not None:
             lines += ["", *_throughput_lines(entry.name, entry.throughput)]
-    stored = [(entry.name, entry.stored) for entry in verdict.workloads if entry.stored is not None]
-    lines += (
-        ["", *(wrapped(f"beside the verdict, {name}: {_stored_text(row)}") for name, row in stored)] if stored else []
-    )
+    stored_comparisons = [(entry.name, entry.stored) for entry in verdict.workloads if entry.stored is not None]
+    if stored_comparisons:
+        lines.append("")
+    for name, comparison in stored_comparisons:
+        lines.append(wrapped(f"beside the verdict, {name}: {_stored_text(comparison)}"))
     for (status, pattern, axis), findings in _group_findings(verdict).items():
         is_everywhere = len(findings) == len(verdict.workloads) > 1
         names = "all workloads" if is_everywhere else ", ".join(name for name, _ in findings)
@@ -245,31 +240,42 @@ def verdict_page(verdict: Verdict, out: Path | None, header: SessionHeader | Non
         lines += ["", printable(f"{status}  {pattern} (axis {axis}) in {names}"), wrapped(text)]
     lines += [f"warning: {printable(warning)}" for warning in verdict.warnings]
     not_measured = list_unmeasured(verdict, header) if header is not None else []
-    lines += ["", *(printable("".join(sentence_parts)) for sentence_parts in not_measured)] if not_measured else []
+    if not_measured:
+        lines += ["", *(printable("".join(sentence_parts)) for sentence_parts in not_measured)]
     if out is not None:
         lines += ["", f"{out / 'verdict.json'}", f"{out / 'comment.md'}", f"{out / 'report.html'}"]
     return "\n".join(lines)
 
 
 def _example_text(findings: Sequence[tuple[str, Finding]]) -> str:
-    """Return the text of the first finding. It names its workload if another workload has other numbers."""
+    """Return the text of the first finding. ``findings`` are pairs of a workload's name and its finding.
+
+    If another workload's finding has another text, the returned text names the workload as an example."""
     name, finding = findings[0]
     is_same = all(other.text == finding.text for _, other in findings)
     return finding.text if is_same else f"For example {printable(name)}: {finding.text}"
 
 
 def _group_findings(verdict: Verdict) -> dict[tuple[Status, str, str], list[tuple[str, Finding]]]:
-    """Group the findings of all workloads by status, pattern and axis. The most severe status comes first."""
+    """Group the findings of all workloads by status, pattern and axis. The most severe status comes first.
+
+    The groups have pairs of a workload's name and its finding."""
     findings: dict[tuple[Status, str, str], list[tuple[str, Finding]]] = {}
     for entry in verdict.workloads:
         for finding in entry.sharding.findings if entry.sharding else []:
             findings.setdefault((finding.status, finding.pattern, finding.axis), []).append((entry.name, finding))
-    return dict(sorted(findings.items(), key=lambda item: GRAVITY.index(item[0][0])))
+
+    def severity(key: tuple[Status, str, str]) -> int:
+        status, _, _ = key
+        return GRAVITY.index(status)
+
+    return {key: findings[key] for key in sorted(findings, key=severity)}
 
 
 def _format_throughput(section: Throughput | None) -> str:
-    """Return status, change and interval of the step time, such as ``FAIL +46.7% [+38.2, +55.9]``. The change is that
-    of the median step, or of the mean step if only the mean decided."""
+    """Return status, change and interval of the step time, such as ``FAIL +46.7% [+38.2, +55.9]``.
+
+    The change is that of the median step, or of the mean step if only the mean decided."""
     if section is None:
         return "-"
     change = _join_change(format_change(section))
@@ -284,7 +290,7 @@ def _join_change(change: tuple[str, str]) -> str:
 
 
 def _throughput_lines(name: str, section: Throughput) -> list[str]:
-    """Return lines about the step time of a workload: reasons for the decision, step times, and how they were
+    """Return lines about the step time of a workload: reasons for the decision, step times, and how these were
     measured."""
     lines = [f"{section.status}  throughput of {printable(name)}"]
     if select_mean_only_test(section):
@@ -306,7 +312,7 @@ def _throughput_lines(name: str, section: Throughput) -> list[str]:
 
 
 def _stored_text(comparison: StoredComparison) -> str:
-    """Return where a workload lies against the stored baseline, as plain text."""
+    """Return how a workload's step time compares with the stored baseline, as plain text."""
     return "".join(describe_stored(comparison)).replace("−", "-")
 
 
@@ -332,23 +338,28 @@ def _row_cells(row: Row) -> tuple[str, ...]:
     return (row.kind, f"{row.axis} ({row.group_size})", row.phase, row.role, row.dtype, _shorten_name(row.module))
 
 
-def _shorten_name(template: str) -> str:
-    """Return the name of a module or operator. A very long name is shortened in the middle."""
-    if len(template) > NAME_CHARACTERS:
+def _shorten_name(name: str) -> str:
+    """Return the name of a module or operator for a table. A very long name is shortened in the middle.
+
+    The root module has the name ''."""
+    if len(name) > NAME_CHARACTERS:
         half = NAME_CHARACTERS // 2 - 1
-        template = f"{template[:half]} … {template[-half:]}"
-    return template or "(root)"
+        name = f"{name[:half]} … {name[-half:]}"
+    return name or "(root)"
 
 
 def _count_per_layer(row: Row, volume: Volume) -> str:
-    if "*" not in row.template or volume.count % row.layers:
+    """Return the number of calls in each layer. Return '' for a module outside of the layers, or if layers differ."""
+    is_in_layers = "*" in row.template  # the template of a module is for example layers.*.moe
+    if not is_in_layers or volume.count % row.layers:
         return ""
     return str(volume.count // row.layers)
 
 
 def _summarise_entry(entry: WorkloadVerdict) -> str:
-    """Return the patterns of an entry's findings, or else its first reason, shortened. The full reason stands
-    below the table."""
+    """Return the patterns of an entry's findings. Without findings, return its first reason, shortened.
+
+    The full reason stands below the table."""
     if entry.sharding is not None and entry.sharding.findings:
         return ", ".join(dict.fromkeys(finding.pattern for finding in entry.sharding.findings))
     reasons = entry.sharding.reasons if entry.sharding is not None else entry.validity.reasons
@@ -356,12 +367,16 @@ def _summarise_entry(entry: WorkloadVerdict) -> str:
 
 
 def _format_totals(ledger: Ledger) -> str:
-    counts: dict[str, list[int]] = {}
-    for entry in sorted(ledger.entries, key=lambda entry: get_args(Kind).index(entry.kind)):
-        total = counts.setdefault(entry.kind, [0, 0])
-        total[0] += entry.count
-        total[1] += entry.count if entry.role == "control" else 0
-    return ", ".join(
-        f"{total_count} {kind}" + (f" ({control} control)" if control else "")
-        for kind, (total_count, control) in counts.items()
-    )
+    """Return the number of calls of each kind of collective, such as ``192 all_to_all (96 control), 2 all_reduce``."""
+    totals: Counter[Kind] = Counter()
+    control_totals: Counter[Kind] = Counter()
+    for entry in ledger.entries:
+        totals[entry.kind] += entry.count
+        if entry.role == "control":
+            control_totals[entry.kind] += entry.count
+    parts = []
+    for kind in get_args(Kind):
+        if kind in totals:
+            control_text = f" ({control_totals[kind]} control)" if control_totals[kind] else ""
+            parts.append(f"{totals[kind]} {kind}{control_text}")
+    return ", ".join(parts)

@@ -72,9 +72,11 @@ class LoadedConfig:
 
     config: Config
     source: ConfigSource
+    """Source of all tables except the machine tables."""
     machine_source: ConfigSource
     """Source of the machine tables ``[sandbox]``, ``[slurm]`` and ``[local]``. It may differ from ``source``."""
     text: str = ""
+    """Text of the file at ``source``; '' if no file was read."""
     warnings: tuple[ConfigWarning, ...] = ()
 
     def messages(self) -> list[str]:
@@ -82,6 +84,7 @@ class LoadedConfig:
         return [self._message(warning) for warning in self.warnings]
 
     def _message(self, warning: ConfigWarning) -> str:
+        """Return one warning as a sentence. Without a file at the base commit, the sentence names the source used."""
         if warning is ConfigWarning.HEAD_DIFFERS:
             reason = "so that a change cannot judge itself"
             return f"{FILE_NAME} differs between base and head; the base's was used, {reason}"
@@ -118,9 +121,10 @@ def load_commit(text_at: TextAt, commit: str) -> LoadedConfig:
 
 
 def load_first(text_at: TextAt, sources: Iterable[ConfigSource]) -> LoadedConfig | None:
-    """Load the configuration of the first source that has one; None if none has. Warn if the source is not the base.
+    """Load the configuration of the first source that has a ``regbot.toml``. Return None if no source has one.
 
-    ``sources`` may be a lazy iterator, because sources after the first match are not used. Raises ConfigError.
+    The result has a warning if its source is not the base commit. ``sources`` may be a lazy iterator, because sources
+    after the first match are not used. Raises ConfigError.
     """
     for source in sources:
         if (text := text_at(source.name)) is not None:
@@ -155,7 +159,9 @@ def parse_toml(text: str, origin: str) -> dict[str, Any]:
 
 
 def parse_config(text: str, origin: str) -> Config:
-    """Parse ``text`` as a configuration. ``origin`` names it in errors. Raises ConfigError that lists all faults."""
+    """Parse ``text`` as a configuration. Raises a ConfigError that lists all faults.
+
+    ``origin`` names the source of the text in errors."""
     document = parse_toml(text, origin)
     try:
         return Config.model_validate(document)
@@ -164,8 +170,9 @@ def parse_config(text: str, origin: str) -> Config:
 
 
 def parse_override(text: str, option: str) -> tuple[str, Scalar]:
-    """Parse ``KEY=VALUE`` of the options --base-set and --head-set. A value that is not TOML is taken as text. Raises
-    ConfigError."""
+    """Parse ``KEY=VALUE`` of the options --base-set and --head-set. ``option`` names the option in errors.
+
+    A value that is not TOML is taken as text. Keys that the shape fixes are refused. Raises ConfigError."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"{option} {text!r}: write KEY=VALUE, for example dispatcher=allgather")
@@ -184,8 +191,8 @@ def parse_override(text: str, option: str) -> tuple[str, Scalar]:
 def override(workload: Workload, overrides: Mapping[str, Scalar]) -> Workload:
     """Return ``workload`` with the overrides of an arm. Raises ConfigError.
 
-    The keys dispatcher, routing, python and timeout_min override fields of the workload. All other keys are set in the
-    workload's ``config``.
+    The keys dispatcher, routing, python and timeout_min override fields of the workload. The keys device and gpu are
+    refused. All other keys are set in the workload's ``config``.
     """
     workload_fields: dict[str, Any] = {}
     extra_config = dict(workload.config)
@@ -206,7 +213,7 @@ def override(workload: Workload, overrides: Mapping[str, Scalar]) -> Workload:
         raise ConfigError("\n".join(_describe_faults(error, "override"))) from error
 
 
-_FIXES = {
+_ADVICE_BY_FAULT = {
     "missing": "add it",
     "extra_forbidden": "there is no such key; see docs/configuration.md for the list",
     "literal_error": "use one of these values",
@@ -221,19 +228,25 @@ _FIXES = {
 
 
 def _describe_faults(error: ValidationError, origin: str) -> list[str]:
+    """Return one line for each fault: where it is, what is wrong, and how to fix it if that is known."""
     lines = []
     for fault in error.errors(include_url=False):
+        # pydantic adds "[key]" to the location if the key of a table is at fault, and not its value.
         key = ".".join(str(part) for part in fault["loc"] if part != "[key]")
         message = fault["msg"].removeprefix("Value error, ")
-        fix = _suggest_literal(fault) or _FIXES.get(fault["type"])
-        lines.append(f"{origin}: {key or 'the document'}: {message}{f'; {fix}' if fix else ''}")
+        advice = _suggest_literal(fault) or _ADVICE_BY_FAULT.get(fault["type"])
+        advice_text = f"; {advice}" if advice else ""
+        lines.append(f"{origin}: {key or 'the document'}: {message}{advice_text}")
     return lines
 
 
 def _suggest_literal(fault: ErrorDetails) -> str:
-    """Return advice that names the permitted value nearest to the given one, or '' if none is near."""
+    """Return advice that names the permitted value most similar to the given one; '' if none is similar.
+
+    For example, "alltoal" gives "did you mean 'alltoall'?"."""
     if fault["type"] != "literal_error":
         return ""
-    permitted = re.findall(r"'([^']*)'", str(fault.get("ctx", {}).get("expected", "")))
+    expected = str(fault.get("ctx", {}).get("expected", ""))  # such as "'ep' or 'ep-dp'"
+    permitted = re.findall(r"'([^']*)'", expected)
     nearest = get_close_matches(str(fault["input"]).lower(), permitted, n=1)
     return f"did you mean {nearest[0]!r}?" if nearest else ""

@@ -1,31 +1,33 @@
-"""The form of the git pathspecs in ``paths`` of a workload, and of the folders in ``sparse``. This module does not call
-git.
+"""Check the form of the git pathspecs in a workload's ``paths``, and of the folders in its ``sparse``.
 
-A pathspec is relative to the root of the repository. Git's magic words are allowed, except ``attr``: git reads
-attributes from ``.gitattributes`` files of a checkout, and changes are listed from two commits without a checkout.
+This module does not call git. A pathspec is relative to the root of the repository. Git's magic words are allowed,
+except ``attr``. For this word git needs the ``.gitattributes`` files of a checkout, and regbot lists changes between
+commits without a checkout.
 """
 
 import re
 from pathlib import PurePosixPath
 
 MAGIC_WORDS = ("top", "literal", "icase", "glob", "exclude")
-_LONG_MAGIC = re.compile(r":\(([^()]*)\)(.*)", re.DOTALL)
-_SHORT_MAGIC = re.compile(r":([/!^]*):?(.*)", re.DOTALL)
+_LONG_MAGIC = re.compile(r":\((?P<words>[^()]*)\)(?P<pattern>.*)", re.DOTALL)
+"""Matches a pathspec with magic words, such as ``:(top,glob)src/**``."""
+_SHORT_MAGIC = re.compile(r":(?P<signs>[/!^]*):?(?P<pattern>.*)", re.DOTALL)
+"""Matches a pathspec with magic signs, such as ``:!docs``. The signs ! and ^ mean exclude, and / means top."""
 
 
 def find_pathspec_fault(pathspec: str) -> str:
     """Return what is wrong with a pathspec and how to fix it; '' if git accepts it."""
-    match = _LONG_MAGIC.fullmatch(pathspec)
-    words = [word.strip() for word in match[1].split(",")] if match else []
+    long_magic = _LONG_MAGIC.fullmatch(pathspec)
+    words = [word.strip() for word in long_magic["words"].split(",")] if long_magic else []
     if unknown := [word for word in words if word not in MAGIC_WORDS]:
         return f"{pathspec!r} has the magic word {unknown[0]!r}; git's words that can be used are {_list_words()}"
     if {"glob", "literal"} <= set(words):
         return f"{pathspec!r} is both glob and literal; remove one of the two words"
-    short = None if match else _SHORT_MAGIC.fullmatch(pathspec)
-    if short is not None and not match and not short[1]:
+    short_magic = _SHORT_MAGIC.fullmatch(pathspec) if long_magic is None else None
+    if short_magic is not None and not short_magic["signs"]:
         return f"{pathspec!r} begins with a colon that git would take for magic; write ':(literal){pathspec}'"
-    magic = match or short
-    pattern = magic[2] if magic else pathspec
+    magic = long_magic or short_magic
+    pattern = magic["pattern"] if magic else pathspec
     if not pattern.strip():
         return f"{pathspec!r} names no path; write a file or folder, such as 'training/'"
     if not pattern.isprintable():

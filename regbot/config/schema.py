@@ -26,7 +26,6 @@ GEOMETRY_KEYS = frozenset({
 })  # fmt: skip
 """Keys that a shape defines. If an override changed one of them, the two arms would run different workloads."""
 
-
 LIBRARY_DISPATCHERS = ("deepep", "hybridep")
 SMOKE_DISPATCHERS = ("alltoall", "allgather", *LIBRARY_DISPATCHERS)
 """Dispatchers of regbot's smoke model. The last two need GPUs and an additional library (docs/dispatchers.md)."""
@@ -37,8 +36,9 @@ ENGINES = ("local", "slurm")
 FRAMEWORKS = ("torchtitan", "megatron", "maxtext")
 MEGATRON_PROGRAM, BRIDGE_PROGRAM = "pretrain_gpt.py", "scripts/training/run_recipe.py"
 """Training scripts of Megatron-LM and of Megatron Bridge, relative to the root of their repositories."""
-FLAG_FILES = (".yaml", ".yml")
-"""Ends of recipes of Megatron-LM, which are files of flags. Recipes of Megatron Bridge are names of functions."""
+FLAG_FILE_SUFFIXES = (".yaml", ".yml")
+"""Suffixes by which a recipe of Megatron-LM is recognised. It is a file of flags for the training script. A recipe of
+Megatron Bridge is the name of a function."""
 AXIS_KEYS: dict[str, dict[str, str]] = {
     "smoke": {},
     "module": {},
@@ -56,8 +56,9 @@ AXIS_KEYS: dict[str, dict[str, str]] = {
         "cp": "ici_context_parallelism",
     },
 }
-"""Adapters whose workloads can define meshes, and the keys of the framework's configuration that set the sizes of the
-axes. The number of ranks and EP are part of every request."""
+"""Adapters whose workloads can define meshes, with the axes that such a mesh can have. The value is the key of the
+framework's configuration that sets the size of the axis. The number of ranks and EP are missing here, because they are
+part of every request to a training process."""
 
 
 WorkloadMesh = Annotated[
@@ -76,7 +77,7 @@ class Workload(Record):
 
     adapter: Adapter
     shapes: Annotated[list[str], Field(min_length=1)] = ["qwen3-30b-a3b", "mixtral-8x7b"]
-    variant: str = "full"
+    variant: str = "full"  # of the traces; timed_variant is that of the timed runs
     meshes: Annotated[list[WorkloadMesh], Field(min_length=1)] = ["ep", "ep-dp"]
     entry: str | None = Field(default=None, description="module adapter: 'package.module:function'")
     recipe: str = Field(
@@ -104,7 +105,7 @@ class Workload(Record):
     label: Name | None = Field(
         default=None, description="prefix of the verdict's entries, for two workloads that share a shape"
     )
-    source_roots: Annotated[list[str], Field(min_length=1)] = ["."]
+    source_roots: Annotated[list[str], Field(min_length=1)] = ["."]  # folders that contain the packages
     watch: list[str] = Field(
         default=[], description="packages that must come from the worktree; default: all packages in it"
     )
@@ -112,7 +113,7 @@ class Workload(Record):
         default="", description="interpreter, relative to the worktree; default: the interpreter of regbot"
     )
     build: list[str] = Field(default=[], description="shell commands, run once in each new worktree")
-    timeout_min: Annotated[float, Field(gt=0, le=24 * 60)] = 10.0
+    timeout_min: Annotated[float, Field(gt=0, le=24 * 60)] = 10.0  # time limit of one run
     numa_pinning: bool = Field(
         default=True, description="pin each rank to the cores of its GPU's NUMA node, unless the launcher has pinned it"
     )
@@ -194,9 +195,11 @@ class Workload(Record):
 
     @model_validator(mode="after")
     def _check_gpu(self) -> "Workload":
+        """Refuse a device and a GPU that the adapter does not use."""
         if self.device == "cpu" and self.adapter in ("torchtitan", "megatron"):
             raise ValueError(f"device: the adapter {self.adapter} has no CPU program; leave device out")
-        if self.gpu != DEFAULT_PAPER_GPU and (self.device == "cpu" or self.adapter in ("maxtext", "command")):
+        has_paper_gpu = self.device != "cpu" and self.adapter not in ("maxtext", "command")
+        if self.gpu != DEFAULT_PAPER_GPU and not has_paper_gpu:
             program = "a CPU program" if self.device == "cpu" else f"the adapter {self.adapter}"
             raise ValueError(f"gpu: {program} has no paper GPU; leave gpu out")
         return self
@@ -209,19 +212,21 @@ class Workload(Record):
 
     @model_validator(mode="after")
     def _check_sparse(self) -> "Workload":
-        roots = [root for root in map(PurePosixPath, self.source_roots) if root.parts]
+        """Refuse a sparse checkout that lacks a source root. The root of the repository is always checked out."""
         folders = [PurePosixPath(folder) for folder in self.sparse]
-        for root in roots if folders else []:
-            if not any(root.is_relative_to(folder) or folder.is_relative_to(root) for folder in folders):
+        if not folders:
+            return self
+        for root in map(PurePosixPath, self.source_roots):
+            is_repository_root = not root.parts
+            is_checked_out = any(root.is_relative_to(folder) or folder.is_relative_to(root) for folder in folders)
+            if not is_repository_root and not is_checked_out:
                 raise ValueError(f"source_roots: {str(root)!r} is not checked out; add it to sparse")
         return self
 
     @property
     def runs_bridge(self) -> bool:
-        """Whether the workload is a recipe of Megatron Bridge, run by Bridge's own program. A recipe of Megatron-LM is
-        a file of flags.
-        """
-        return self.adapter == "megatron" and bool(self.recipe) and not self.recipe.lower().endswith(FLAG_FILES)
+        """Whether the workload is a recipe of Megatron Bridge. A recipe of Megatron-LM is a file of flags instead."""
+        return self.adapter == "megatron" and bool(self.recipe) and not self.recipe.lower().endswith(FLAG_FILE_SUFFIXES)
 
     @property
     def training_script(self) -> str:
@@ -232,24 +237,30 @@ class Workload(Record):
 
     @model_validator(mode="after")
     def _check_own_meshes(self) -> "Workload":
+        """Check the meshes that the workload defines.
+
+        The adapter must be able to set all axes of such a mesh, and ``config`` must not set the same keys. Such a mesh
+        is only traced, so a timed workload also needs a mesh of the shape."""
         for mesh in self.meshes:
             if not isinstance(mesh, OwnMesh):
                 continue
             if self.adapter not in AXIS_KEYS:
                 raise ValueError(f"meshes: adapter {self.adapter!r} is not traced, so it takes only 'ep' and 'ep-dp'")
-            keys = AXIS_KEYS[self.adapter]
-            if missing := [axis for axis, size in mesh.axis_sizes.items() if size > 1 and axis not in keys]:
-                known = ", ".join(["world", "ep", *keys])
+            axis_keys = AXIS_KEYS[self.adapter]
+            if missing := [axis for axis, size in mesh.axis_sizes.items() if size > 1 and axis not in axis_keys]:
+                known = ", ".join(["world", "ep", *axis_keys])
                 raise ValueError(f"meshes: adapter {self.adapter!r} has no axis {missing[0]!r}; it has {known}")
-            written_keys = {(key.replace("-", "_") if self.training_script else key): key for key in self.config}
-            if clash := sorted(written_keys[key] for key in keys.values() if key in written_keys):
-                raise ValueError(f"config.{clash[0]}: a mesh of this workload sets it; remove it from config")
+            # A training script for Megatron takes its flags with hyphens or underscores.
+            config_keys = {(key.replace("-", "_") if self.training_script else key): key for key in self.config}
+            if clashes := sorted(config_keys[key] for key in axis_keys.values() if key in config_keys):
+                raise ValueError(f"config.{clashes[0]}: a mesh of this workload sets it; remove it from config")
         if self.timed and all(isinstance(mesh, OwnMesh) for mesh in self.meshes):
             raise ValueError("timed: meshes of the workload's own are only traced; add 'ep' or 'ep-dp' to meshes")
         return self
 
     @model_validator(mode="after")
     def _check_adapter(self) -> "Workload":
+        """Refuse keys that the adapter does not take, and a workload that lacks a key that the adapter needs."""
         if self.adapter == "module" and self.entry is None:
             raise ValueError("adapter 'module' needs entry = 'package.module:function' (see docs/module.md)")
         if self.adapter == "smoke" and self.dispatcher not in ("", *SMOKE_DISPATCHERS):
@@ -275,12 +286,14 @@ class Workload(Record):
             )
         if self.adapter == "command" and not self.command:
             raise ValueError("adapter 'command' needs command = ['program', 'argument', ...] (see docs/frameworks.md)")
-        if self.adapter == "command" and not any("{steps}" in argument for argument in self.command):
+        has_steps = any("{steps}" in argument for argument in self.command)
+        if self.adapter == "command" and not has_steps:
             raise ValueError(
                 "command: has no {steps}; put {steps} where the program takes its number of steps, warm-up included, "
                 "because regbot starts runs of different lengths"
             )
-        if self.adapter != "command" and (self.command or self.log or self.log_format or self.tokens_per_step):
+        has_keys_of_commands = bool(self.command or self.log or self.log_format or self.tokens_per_step)
+        if self.adapter != "command" and has_keys_of_commands:
             raise ValueError(
                 f"adapter {self.adapter!r} takes no command and no step log (command, log, log_format, "
                 "tokens_per_step); use adapter = 'command'"
@@ -300,8 +313,8 @@ class LocalSettings(Record):
     parallel: Annotated[int, Field(ge=1, le=256)] = Field(
         default=2, description="number of static traces that run at the same time"
     )
-    max_output_mb: Annotated[float, Field(gt=0)] = 8.0
-    max_record_mb: Annotated[float, Field(gt=0)] = 32.0
+    max_output_mb: Annotated[float, Field(gt=0)] = 8.0  # output that is kept of each run
+    max_record_mb: Annotated[float, Field(gt=0)] = 32.0  # largest record that regbot reads
 
 
 class SlurmSettings(Record):

@@ -48,6 +48,8 @@ class DemoRepository:
 
 @dataclass(frozen=True)
 class _Commit:
+    """A commit of the base branch that adds ``files``, which are paths in the repository."""
+
     subject: str
     author: str
     email: str
@@ -120,6 +122,7 @@ def build_repository(destination: Path, pull_request: PullRequest) -> DemoReposi
 
 
 def _add_commit(repository: Path, commit: _Commit) -> None:
+    """Copy the files of a commit into the repository, and commit them."""
     sources = files("regbot.demo") / "sources"
     for name in commit.files:
         target = repository / name
@@ -133,7 +136,9 @@ def _add_commit(repository: Path, commit: _Commit) -> None:
 
 
 def _identity(name: str, email: str, roles: tuple[str, ...]) -> dict[str, str]:
-    return {f"GIT_{role}_{field}": value for role in roles for field, value in (("NAME", name), ("EMAIL", email))}
+    """Return git's environment variables for a person in ``roles``, which are AUTHOR and COMMITTER."""
+    names = {f"GIT_{role}_NAME": name for role in roles}
+    return names | {f"GIT_{role}_EMAIL": email for role in roles}
 
 
 def _git(repository: Path, *arguments: str, env: Mapping[str, str] | None = None) -> str:

@@ -40,20 +40,25 @@ BUILD_S = 30.0
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """Options of the demo. ``config`` is used instead of the repository's ``regbot.toml``."""
+    """Options of the demo."""
 
     pull_request: PullRequest
+    """The pull request to judge."""
     out: Path
+    """Folder for the repository and the report."""
     cache: Path
+    """Cache folder of this machine."""
     timed: bool = False
+    """Whether to trace both meshes of every shape, and to time base and head."""
     config: Path | None = None
+    """Configuration file to use instead of the repository's ``regbot.toml``."""
 
 
 @dataclass(frozen=True)
 class DemoResult:
     """Result of the demo. ``as_planted`` says whether the verdict matches the known effect of the pull request.
 
-    ``seconds`` is the demo's wall time.
+    ``message`` has the last lines of the demo's output, and ``seconds`` is its wall time.
     """
 
     check_result: CheckResult
@@ -69,8 +74,9 @@ def run_demo(options: DemoOptions, watch: Watcher = lambda _: None) -> DemoResul
     if repository_folder.exists():
         shutil.rmtree(repository_folder)
     repository = build_repository(repository_folder, options.pull_request)
-    mesh = None if options.timed else MESH
-    for line in announcement(options, repository, load_config(options.config or repository_folder / FILE_NAME), mesh):
+    mesh = None if options.timed else MESH  # None: all meshes of the configuration
+    config = load_config(options.config or repository_folder / FILE_NAME)
+    for line in announcement(options, repository, config, mesh):
         watch(Progress(0, 0, line, lasting=True))
     result = check(
         CheckOptions(
@@ -91,21 +97,24 @@ def run_demo(options: DemoOptions, watch: Watcher = lambda _: None) -> DemoResul
     )
     as_planted = is_as_planted(options.pull_request, result.verdict.workloads, options.timed)
     seconds = time.monotonic() - start
-    return DemoResult(result, as_planted, _write_conclusion(options, repository, result, as_planted, seconds), seconds)
+    message = _write_conclusion(options, repository, result, as_planted, seconds)
+    return DemoResult(result, as_planted, message, seconds)
 
 
 def announcement(
     options: DemoOptions, repository: DemoRepository, config: Config, mesh: MeshName | None
 ) -> tuple[str, str]:
-    """Return one line that says what the demo does, and one line that says how long this takes."""
+    """Return one line that says what the demo does, and one line that says how long this takes.
+
+    If ``mesh`` is None, all meshes of the configuration are traced."""
     tasks = plan(config, mesh=mesh)
     parallel = min(config.local.parallel, this_node().cores)
-    state = readiness(sys.executable, options.cache)
-    seconds = trace_seconds(len(tasks), parallel, state)
+    paper_gpu_state = readiness(sys.executable, options.cache)
+    seconds = trace_seconds(len(tasks), parallel, paper_gpu_state)
     task_line = f'The demo judges the pull request "{repository.title}" to a small MoE repository.'
     cost_line = (
         f"It traces {2 * len(tasks)} programs, {parallel} at a time, without a GPU: about {seconds:.0f} s on "
-        f"{parallel} free {'core' if parallel == 1 else 'cores'}{PAPER_GPU_REMARKS[state]}"
+        f"{parallel} free {'core' if parallel == 1 else 'cores'}{PAPER_GPU_REMARKS[paper_gpu_state]}"
     )
     timing_text = f"; then it times base and head in turn, for up to {BUDGET_MIN:g} minutes" if options.timed else ""
     return task_line, f"{cost_line}{timing_text}"
@@ -118,13 +127,16 @@ PAPER_GPU_REMARKS = {
 }
 
 
-def trace_seconds(tasks: int, parallel: int, state: Readiness) -> float:
+def trace_seconds(tasks: int, parallel: int, paper_gpu_state: Readiness) -> float:
     """Return the estimated seconds to trace base and head of ``tasks`` tasks, rounded up to a multiple of 5.
 
-    ``parallel`` is the number of free cores. ``state`` says whether the paper GPU is built.
+    ``parallel`` is the number of traces at the same time, each on a free core. ``paper_gpu_state`` says whether the
+    paper GPU is built. If it is missing, CPU programs are traced.
     """
-    total = 2 * tasks * (CPU_TRACE_S if state == "missing" else PAPER_TRACE_S)
-    return 5 * math.ceil((total / parallel + (BUILD_S if state == "buildable" else 0.0)) / 5)
+    one_trace_s = CPU_TRACE_S if paper_gpu_state == "missing" else PAPER_TRACE_S
+    build_s = BUILD_S if paper_gpu_state == "buildable" else 0.0
+    total_s = build_s + 2 * tasks * one_trace_s / parallel
+    return 5 * math.ceil(total_s / 5)
 
 
 PLANTED: dict[PullRequest, str] = {
@@ -135,25 +147,31 @@ PLANTED: dict[PullRequest, str] = {
 
 
 def is_as_planted(pull_request: PullRequest, entries: Sequence[WorkloadVerdict], timed: bool) -> bool:
-    """Return whether the verdict shows the known effect of the pull request. Return False if nothing was measured."""
+    """Return whether the verdict shows the known effect of the pull request. Return False if nothing was measured.
+
+    ``entries`` are the workloads of the verdict. ``timed`` says whether base and head were timed. A slow step is seen
+    only then."""
     if not entries:
         return False
     if pull_request == "fallback":
         return all(_has_fallback(entry) for entry in entries)
-    unchanged = all(_has_same_collectives(entry) for entry in entries)
+    has_same_collectives = all(_has_same_collectives(entry) for entry in entries)
     if pull_request == "slow":
-        return unchanged and timed and any(_is_slower(entry) for entry in entries)
-    return unchanged and all(_has_same_program(entry) and not _is_slower(entry) for entry in entries)
+        return has_same_collectives and timed and any(_is_slower(entry) for entry in entries)
+    # The harmless pull request changes nothing.
+    has_same_programs = all(_has_same_program(entry) for entry in entries)
+    return has_same_collectives and has_same_programs and not any(_is_slower(entry) for entry in entries)
 
 
 def _write_conclusion(
     options: DemoOptions, repository: DemoRepository, result: CheckResult, as_planted: bool, seconds: float
 ) -> str:
+    """Return the last lines of the demo: what was planted, whether regbot saw it, and where to read more."""
     comment, report = (typed_path(options.out / name) for name in ("comment.md", "report.html"))
     outcome = "regbot saw it" if as_planted else f"regbot {_describe_miss(result.verdict.workloads)}"
     verdict = result.verdict.verdict
-    own_code = f"`regbot check` exits with {EXIT_CODES[verdict]} for {verdict}"
-    exit_text = f", so the demo exits with 0 ({own_code})" if as_planted else ""
+    check_exit_text = f"`regbot check` exits with {EXIT_CODES[verdict]} for {verdict}"
+    exit_text = f", so the demo exits with 0 ({check_exit_text})" if as_planted else ""
     lines = [
         f"Planted: {PLANTED[options.pull_request]}.",
         f"After {seconds:.0f} s {outcome}{exit_text}.",
@@ -164,7 +182,7 @@ def _write_conclusion(
 
 
 def _describe_miss(entries: Sequence[WorkloadVerdict]) -> str:
-    """Return why the verdict does not match. A noisy machine has its own text, because it is not a bug in regbot."""
+    """Return why the verdict does not show the known effect. On a noisy machine this is no bug in regbot."""
     timed = [entry.throughput for entry in entries if entry.throughput is not None]
     if any(section.decision == "undecided" for section in timed):
         return "could not decide on this machine, because it is too noisy now; stop other work and run the demo again"
@@ -180,10 +198,13 @@ def _has_same_program(entry: WorkloadVerdict) -> bool:
 
 
 def _is_slower(entry: WorkloadVerdict) -> bool:
-    return entry.throughput is not None and entry.throughput.status == "FAIL" and entry.throughput.pairs >= 4
+    """Return whether the throughput verdict is FAIL, decided at a look. The first look is after 4 pairs."""
+    throughput = entry.throughput
+    return throughput is not None and throughput.status == "FAIL" and throughput.pairs >= 4
 
 
 def _has_fallback(entry: WorkloadVerdict) -> bool:
+    """Return whether head has none of base's all-to-all payload, and regbot names this with a FAIL."""
     sharding = entry.sharding
     return (
         sharding is not None

@@ -33,7 +33,7 @@ from regbot.workloads import guest_folder
 from regbot.workloads.framework_needs import TESTED_TORCH
 
 TIMEOUT_S = 120.0
-"""Time limit of the guests' interpreter."""
+"""Time limit in seconds of the interpreter that runs guest code."""
 CONTROLLER_S = 5.0
 """Seconds to wait for an answer of the Slurm controller."""
 
@@ -57,7 +57,10 @@ EMPTY_GPU_TABLES = (
 
 
 class Capability(Record):
-    """One capability. ``fix`` says how to get it; '' if the machine has it or nothing can be done."""
+    """One capability. ``ok`` says whether the machine has it, and ``detail`` what was seen.
+
+    ``fix`` says how to get the capability; '' if the machine has it or nothing can be done.
+    """
 
     name: str
     ok: bool
@@ -66,7 +69,7 @@ class Capability(Record):
 
 
 class Diagnosis(Record):
-    """All capabilities of this machine and of the interpreter that runs guests, or what one workload needs.
+    """All capabilities of this machine and of the interpreter that runs guest code, or what one workload needs.
 
     ``install`` has the commands that make a fresh environment for the workload; [] without a workload.
     """
@@ -77,7 +80,7 @@ class Diagnosis(Record):
 
 
 def examine(python: str = sys.executable, engine: Engine | None = None) -> Diagnosis:
-    """Test all capabilities. The function starts the guests' interpreter ``python`` once, with a time limit."""
+    """Test all capabilities. For this, start ``python``, the interpreter for guest code, once with a time limit."""
     guest = _query_guest(python, engine or LocalEngine())
     machine = [check_gpu_health(), *check_image(os.environ.get(CONTAINER, "")), _gpu_tables()]
     return Diagnosis(checks=[_git(), *guest_checks(guest, python), *machine, *_engines()])
@@ -89,16 +92,17 @@ def guest_checks(guest: dict[str, Any], python: str) -> list[Capability]:
 
 
 def _query_guest(python: str, engine: Engine) -> dict[str, Any]:
-    """Return the capabilities that the guests' interpreter reports. If it reports none, return ``{"why": ...}``."""
+    """Return the capabilities that the interpreter ``python`` reports. If it reports none, return ``{"why": ...}``."""
     return query_interpreter(python, ["--capabilities"], {}, engine)
 
 
 def query_interpreter(
     python: str, arguments: Sequence[str], variables: Mapping[str, str], engine: Engine
 ) -> dict[str, Any]:
-    """Start the guest in ``python`` with ``arguments``, and return the JSON document that it prints.
+    """Start the guest code in ``python`` with ``arguments``, and return the JSON document that it prints.
 
-    ``variables`` are added to a clean environment. If there is no document, return ``{"why": ...}``.
+    The document is the last line of the output that is JSON and has the key ``python``. If there is none, return
+    ``{"why": REASON}``. ``variables`` are added to a clean environment.
     """
     with tempfile.TemporaryDirectory(prefix="regbot-") as temporary_folder:
         folder = Path(temporary_folder)
@@ -139,6 +143,9 @@ def _git() -> Capability:
 
 
 def _torch_checks(guest: dict[str, Any], python: str) -> list[Capability]:
+    """Return what torch can do in the interpreter ``python``: static traces, grouped GEMMs, and backends.
+
+    ``guest`` is the document that the guest code printed."""
     install = f"{python} -m pip install '.[smoke]' in a checkout of regbot"
     if guest.get("torch") is None:
         reason = str(guest.get("why", "not installed"))
@@ -148,21 +155,22 @@ def _torch_checks(guest: dict[str, Any], python: str) -> list[Capability]:
         ]
     cuda = f"CUDA {guest['cuda']}" if guest.get("cuda") else "CPU build"
     checks = [Capability(name="torch", ok=True, detail=f"{guest['torch']}, {cuda}, Python {guest['python']}")]
-    failure = guest.get("static")
+    trace_failure = guest.get("static")  # why a collective of fake ranks could not be counted; None if it was
+    oldest_torch, newest_torch = TESTED_TORCH
     checks.append(
         Capability(
             name="static ledger",
-            ok=failure is None,
-            detail=str(failure) if failure else "a collective of a fake world was counted",
-            fix=f"use a torch from {TESTED_TORCH[0]} to {TESTED_TORCH[1]}" if failure else "",
+            ok=trace_failure is None,
+            detail=str(trace_failure) if trace_failure else "a collective of a fake world was counted",
+            fix=f"use a torch from {oldest_torch} to {newest_torch}" if trace_failure else "",
         )
     )
-    for dtype, product in guest.get("grouped_mm", {}).items():
-        if product["runs"]:
-            detail = f"runs, forward and backward: {product['path']}"
+    for dtype, grouped_gemm in guest.get("grouped_mm", {}).items():
+        if grouped_gemm["runs"]:
+            detail = f"runs, forward and backward: {grouped_gemm['path']}"
         else:
-            detail = product.get("why") or "does not run here; experts are computed one by one"
-        checks.append(Capability(name=f"grouped GEMM {dtype}", ok=product["runs"], detail=detail))
+            detail = grouped_gemm.get("why") or "does not run here; experts are computed one by one"
+        checks.append(Capability(name=f"grouped GEMM {dtype}", ok=grouped_gemm["runs"], detail=detail))
     for backend, available_here in guest.get("backends", {}).items():
         checks.append(
             Capability(
@@ -189,34 +197,38 @@ def _gpu_tables() -> Capability:
 
 
 def check_gpu_health() -> Capability:
-    """Report the current state of the GPUs. If a GPU is throttled now, the times of a run would not be usable."""
+    """Report the current state of the GPUs, among it a reduced clock. Times from a throttled GPU are not usable."""
     name = "GPU health (nvidia-ml-py)"
     try:
         gpu_states = snapshot_gpus()
     except NoNvmlError as error:
         fix = "" if find_spec("pynvml") else "pip install nvidia-ml-py on GPU nodes"
         return Capability(name=name, ok=False, detail=printable(error.message), fix=fix)
-    words = [_describe_gpu(gpu, snapshot) for gpu, snapshot in gpu_states]
-    driver = this_node().driver
-    return Capability(name=name, ok=bool(gpu_states), detail=clip_label("; ".join([f"driver {driver}", *words])))
+    descriptions = [_describe_gpu(gpu, snapshot) for gpu, snapshot in gpu_states]
+    detail = "; ".join([f"driver {this_node().driver}", *descriptions])
+    return Capability(name=name, ok=bool(gpu_states), detail=clip_label(detail))
 
 
 def _describe_gpu(gpu: GpuDevice, snapshot: GpuSnapshot) -> str:
-    """Return a text such as ``GPU 0: 345 of 1980 MHz, 34 C``, with the number of processes on the GPU and the reason
-    for a reduced clock, if there are any."""
+    """Return a text such as ``GPU 0: 345 of 1980 MHz, 34 C``.
+
+    The text also has the number of processes on the GPU, and the first reason for a reduced clock, if there are any."""
     clock = "clock unknown" if snapshot.sm_mhz is None else f"{snapshot.sm_mhz:.0f} of {gpu.sm_max_mhz} MHz"
     temperature = "" if snapshot.temperature_c is None else f", {snapshot.temperature_c} C"
-    tenants = (
-        f", {len(snapshot.processes)} {'process' if len(snapshot.processes) == 1 else 'processes'} on it"
-        if snapshot.processes
-        else ""
-    )
+    process_count = len(snapshot.processes)
+    noun = "process" if process_count == 1 else "processes"
+    processes = f", {process_count} {noun} on it" if process_count else ""
+    # An idle GPU reduces its clock too. This does not slow a run down.
     reasons = [reason for reason in snapshot.reasons if reason != "idle"]
-    return f"GPU {gpu.index}: {clock}{temperature}{tenants}{f', held back by {reasons[0]}' if reasons else ''}"
+    throttling = f", held back by {reasons[0]}" if reasons else ""
+    return f"GPU {gpu.index}: {clock}{temperature}{processes}{throttling}"
 
 
 def check_image(image: str) -> list[Capability]:
-    """Check that REGBOT_CONTAINER names the container's image by a digest. Return [] if the variable is not set."""
+    """Check that ``image``, the value of REGBOT_CONTAINER, names the container's image by a digest.
+
+    Return [] if the variable is not set, so that ``image`` is ''.
+    """
     if not image:
         return []
     digest = image_digest(image)
@@ -225,6 +237,7 @@ def check_image(image: str) -> list[Capability]:
 
 
 def check_dispatchers(guest: dict[str, Any]) -> list[Capability]:
+    """Return which dispatchers can be used. ``guest`` is the document that the guest code printed."""
     has_torch = guest.get("torch") is not None
     detail = "torch.distributed collectives; tested with gloo ranks" if has_torch else "needs torch"
     checks = [Capability(name=f"dispatcher {name}", ok=has_torch, detail=detail) for name in ("alltoall", "allgather")]
@@ -240,8 +253,7 @@ def check_dispatchers(guest: dict[str, Any]) -> list[Capability]:
 
 
 def _describe_library(library: dict[str, Any]) -> str:
-    """Return one line about a dispatcher library: whether it can be imported, whether it can be used, and if not,
-    why."""
+    """Return one line about a dispatcher library: whether it can be imported, and whether it can be used or why not."""
     importable = "no"
     if library["importable"]:
         origin = f" of {', '.join(library['distributions'])}" if library["distributions"] else ""
@@ -257,11 +269,10 @@ def _library_fix(library: dict[str, Any]) -> str:
 
 
 def _engines() -> list[Capability]:
-    linux = platform.system() == "Linux"
-    local = "supervised processes; all their children are ended with them"
-    if not linux:
-        local = "supervised processes; except on Linux, children that leave their process group are not ended"
-    return [Capability(name="engine local", ok=True, detail=local), _slurm(), check_sandbox(Sandbox())]
+    detail = "supervised processes; all their children are ended with them"
+    if platform.system() != "Linux":
+        detail = "supervised processes; except on Linux, children that leave their process group are not ended"
+    return [Capability(name="engine local", ok=True, detail=detail), _slurm(), check_sandbox(Sandbox())]
 
 
 def _slurm() -> Capability:
@@ -270,7 +281,7 @@ def _slurm() -> Capability:
     if shutil.which("sbatch") is None:
         return Capability(name=name, ok=False, detail="no sbatch here")
     try:
-        partition = find_partition(Slurm(outage_s=CONTROLLER_S), "")
+        partition = find_partition(Slurm(outage_s=CONTROLLER_S), "")  # '' selects the default partition
     except NoSeatError as error:
         return Capability(name=name, ok=False, detail=clip_label(printable(str(error))), fix="see docs/slurm.md")
     gpus = f"up to {partition.gpus} GPUs per node" if partition.gpus else "no GPUs"
@@ -285,16 +296,14 @@ def check_sandbox(sandbox: Sandbox) -> Capability:
     proof = prove(sandbox)
     if proof.fault:
         return Capability(name="sandbox", ok=False, detail=f"{bubblewrap_version()}: {printable(proof.fault)}"[:1000])
+    # Limits that cannot be set on this machine, with the reasons. Include a memory limit, so that it is tested too.
     unlimited = unbounded(replace(sandbox, memory_gb=sandbox.memory_gb or 1.0))
     unlimited_text = "; ".join(f"{controller}: {reason}" for controller, reason in unlimited.items())
     notes = f"; not limited here: {unlimited_text}" if unlimited else ""
     # Where the number of processes cannot be limited, a program that starts many processes has not escaped.
-    escapes = [action for action in proof.succeeded if not (action == PROCESSES and PIDS in unlimited)]
-    result = f"{bubblewrap_version()}: a program in it could not {', '.join(proof.stopped)}"
-    if escapes:
-        result = (
-            f"{bubblewrap_version()}: a program in it could {', '.join(escapes)}, "
-            f"and could not {', '.join(proof.stopped)}"
-        )
+    tolerated = {PROCESSES} if PIDS in unlimited else set()
+    escapes = [action for action in proof.succeeded if action not in tolerated]
+    escapes_text = f"could {', '.join(escapes)}, and " if escapes else ""
+    result = f"{bubblewrap_version()}: a program in it {escapes_text}could not {', '.join(proof.stopped)}"
     fix = "do not run untrusted code here" if escapes else ""
     return Capability(name="sandbox", ok=not escapes, detail=f"{result}{notes}", fix=fix)

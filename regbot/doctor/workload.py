@@ -1,8 +1,8 @@
 """``regbot doctor --workload``: list what tracing a workload requires, and check which of it the workload's interpreter
 and this machine have.
 
-The lists are those of ``regbot/workloads/framework_needs.py``. A revision of the framework that imports more than they
-have is not recognised here; its trace names the missing module.
+What a framework requires is listed in ``regbot/workloads/framework_needs.py``. Another revision of the framework may
+import more packages. They are not recognised here, but its trace names the missing module.
 """
 
 import shlex
@@ -36,19 +36,22 @@ NUMPY = "numpy>=1.26"
 
 @dataclass(frozen=True)
 class _Needs:
-    """Needs of one workload. ``requirements`` are torch and packages; ``commands`` must be on PATH."""
+    """Needs of one workload."""
 
     framework: FrameworkNeeds
     requirements: list[str]
+    """Requirements for pip: torch and packages."""
     commands: list[str]
+    """Programs that must be on PATH."""
     compiler: bool
+    """Whether a C++ compiler is needed, to build the paper GPU."""
 
 
 def examine_workload(name: str, folder: Path, engine: Engine | None = None) -> Diagnosis:
     """Compare the needs of the workload ``name`` with its interpreter and this machine.
 
-    The workload is one of the ``regbot.toml`` in ``folder`` or in its nearest parent that has one. The workload's
-    interpreter is started once, with a time limit. Raises ConfigError.
+    The workload is defined in the ``regbot.toml`` of ``folder``, or of the nearest parent folder that has this file.
+    The workload's interpreter is started once, with a time limit. Raises ConfigError.
     """
     folder = next((parent for parent in (folder, *folder.parents) if (parent / FILE_NAME).is_file()), folder)
     if not (folder / FILE_NAME).is_file():
@@ -61,12 +64,12 @@ def examine_workload(name: str, folder: Path, engine: Engine | None = None) -> D
     if workload.adapter == "command":
         raise ConfigError(f"workload {name!r} is not traced, because its adapter is 'command'")
     needs = _collect_needs(workload, compiler=task.wants_paper_gpu)
-    installed = _query_packages(python, needs, workload.environment, engine or LocalEngine())
+    answer = _query_packages(python, needs, workload.environment, engine or LocalEngine())
     checks = [_placeholder_check(name)] if workload.entry == PLACEHOLDER_ENTRY else []
-    checks.append(_check_python(python, needs.framework, installed))
-    if "versions" in installed:
-        checks += [_check_package(text, installed["versions"]) for text in needs.requirements]
-    checks += _check_framework(needs.framework, workload, folder, installed.get("versions", {}))
+    checks.append(_check_python(python, needs.framework, answer))
+    if "versions" in answer:
+        checks += [_check_package(text, answer["versions"]) for text in needs.requirements]
+    checks += _check_framework(needs.framework, workload, folder, answer.get("versions", {}))
     checks += [_check_compiler()] if needs.compiler else []
     checks += [_check_command(command) for command in needs.commands]
     in_checkout = _has_module(needs.framework.module, workload, folder)
@@ -80,25 +83,28 @@ def _collect_needs(workload: Workload, *, compiler: bool) -> _Needs:
 
 
 def _query_packages(python: str, needs: _Needs, variables: Mapping[str, str], engine: Engine) -> dict[str, Any]:
-    """Return the interpreter's version and its packages, or ``{"why": ...}``."""
+    """Ask the interpreter which of the required packages it has.
+
+    Return a document with its version (``python``) and the installed ``versions`` by package. If the interpreter gives
+    no such document, return ``{"why": REASON}``."""
     names = [Requirement(text).name for text in needs.requirements]
-    pairs = [f"{name}={module_name(name)}" for name in names]
+    packages_with_modules = [f"{name}={module_name(name)}" for name in names]
     if needs.framework.distribution:
         distribution = Requirement(needs.framework.distribution).name
-        pairs.append(f"{distribution}={needs.framework.module}")
-    document = query_interpreter(python, ["--packages", *pairs], variables, engine)
+        packages_with_modules.append(f"{distribution}={needs.framework.module}")
+    document = query_interpreter(python, ["--packages", *packages_with_modules], variables, engine)
     if "why" not in document and not isinstance(document.get("versions"), dict):
         return {"why": "gave no list of packages"}
     return document
 
 
-def _check_python(python: str, framework: FrameworkNeeds, installed: Mapping[str, Any]) -> Capability:
+def _check_python(python: str, framework: FrameworkNeeds, answer: Mapping[str, Any]) -> Capability:
+    """Check the version of the interpreter ``python``. ``answer`` is the result of ``_query_packages``."""
     fix = f"make an environment with Python {framework.python} or newer, and set 'python' of the workload to it"
-    if "why" in installed:
-        return Capability(
-            name="Python", ok=False, detail=clip(printable(f"{python}: {installed['why']}"), 500), fix=fix
-        )
-    version = str(installed["python"])
+    if "why" in answer:
+        detail = clip(printable(f"{python}: {answer['why']}"), 500)
+        return Capability(name="Python", ok=False, detail=detail, fix=fix)
+    version = str(answer["python"])
     is_new_enough = _parse_version(version) >= Version(framework.python)
     detail = f"{version} ({python}); needed: {framework.python} or newer"
     return Capability(
@@ -107,6 +113,7 @@ def _check_python(python: str, framework: FrameworkNeeds, installed: Mapping[str
 
 
 def _check_package(text: str, versions: Mapping[str, Any]) -> Capability:
+    """Check whether a requirement for pip, such as ``torch==2.13.0``, is met by the installed ``versions``."""
     requirement = Requirement(text)
     name = requirement.name
     title = name if name == "torch" else f"package {name}"
@@ -124,6 +131,7 @@ def _check_package(text: str, versions: Mapping[str, Any]) -> Capability:
 
 
 def _parse_version(text: str) -> Version:
+    """Return a version. A text that is no version counts as 0, which is older than every required version."""
     try:
         return Version(text)
     except InvalidVersion:
@@ -131,8 +139,9 @@ def _parse_version(text: str) -> Version:
 
 
 def _has_module(module: str, workload: Workload, folder: Path) -> bool:
-    """Whether a source root of the workload has the framework's module."""
-    return bool(module) and any((folder / root).joinpath(*module.split(".")).is_dir() for root in workload.source_roots)
+    """Return whether a source root of the workload has the framework's module. '' is no module."""
+    module_path = Path(*module.split("."))
+    return bool(module) and any((folder / root / module_path).is_dir() for root in workload.source_roots)
 
 
 def _check_framework(
@@ -185,7 +194,9 @@ def _check_command(command: str) -> Capability:
 
 
 def _install_commands(needs: _Needs, workload: Workload, *, in_checkout: bool) -> list[str]:
-    """Return the commands that make a fresh environment, in a folder of its own, which 'python' then names."""
+    """Return the commands that make a fresh environment for the interpreter in the workload's ``python``.
+
+    Without this setting, the environment is ``.venv``. ``in_checkout`` says whether the checkout has the framework."""
     framework = needs.framework
     python = workload.python or ".venv/bin/python"
     commands = []

@@ -40,11 +40,16 @@ def configuration(facts: RepositoryFacts, shadow: bool, docs: str = "") -> str:
 
 
 def placeholder_warnings(config: Config, text: str) -> list[str]:
-    """Return a warning for each workload that still has the placeholder which ``regbot init`` has written. ``text`` is
-    the text of the configuration, for the line numbers."""
+    """Return a warning for each workload that still has the placeholder of ``regbot init`` as its ``entry``.
+
+    ``text`` is the text of the configuration. A warning has the number of the line with the placeholder. It has none if
+    the numbers of lines and workloads with the placeholder differ, so that no line can be matched with its workload."""
     names = [name for name, workload in config.workloads.items() if workload.entry == PLACEHOLDER_ENTRY]
-    lines = [number for number, line in enumerate(text.splitlines(), 1) if f'"{PLACEHOLDER_ENTRY}"' in line]
-    places = [f"{FILE_NAME}:{number}" for number in lines] if len(lines) == len(names) else [FILE_NAME] * len(names)
+    line_numbers = [number for number, line in enumerate(text.splitlines(), 1) if f'"{PLACEHOLDER_ENTRY}"' in line]
+    if len(line_numbers) == len(names):
+        places = [f"{FILE_NAME}:{number}" for number in line_numbers]
+    else:
+        places = [FILE_NAME] * len(names)
     return [
         f"{place}: the workload {name} still has the placeholder {PLACEHOLDER_ENTRY}, and every check is INVALID. "
         "Write build_layer for your MoE layer (docs/module.md) and name it there"
@@ -53,20 +58,26 @@ def placeholder_warnings(config: Config, text: str) -> list[str]:
 
 
 def _workload(facts: RepositoryFacts) -> str:
+    """Return the table of the workload: the detected layer, or else the framework, or else a placeholder to fill in."""
     if facts.entry is not None:
         others = [f"# also found: {other.text} in {other.file}" for other in facts.other_entries[:3]]
-        return _module(facts.entry.text, facts.entry.root, f"found in {facts.entry.file}", others)
+        return _module(facts.entry.text, facts.entry.root, remark=f"found in {facts.entry.file}", comments=others)
     if facts.stack is not None:
-        return _STACKS[facts.stack.traced](facts.stack)
+        write_table = _FRAMEWORK_TABLES[facts.stack.traced]
+        return write_table(facts.stack)
     comments = [
         "# No build_layer(config, mesh, device, dtype) was found. Write one that returns your MoE layer, and name",
         "# it here (docs/module.md). Until then every check is INVALID.",
-        *(f"# It could return {title} of {file}." for file, title in facts.classes[:3]),
+        *(f"# It could return {class_name} of {file}." for file, class_name in facts.classes[:3]),
     ]
-    return _module(PLACEHOLDER_ENTRY, ".", "", comments)
+    return _module(PLACEHOLDER_ENTRY, root=".", remark="", comments=comments)
 
 
 def _module(entry: str, root: str, remark: str, comments: Sequence[str]) -> str:
+    """Return the table of a workload with the adapter ``module``.
+
+    ``root`` is the source root, "." for the root of the repository. ``remark`` is a comment beside the entry, ''
+    without one. ``comments`` are lines above the table."""
     lines = [
         *comments,
         "[workloads.moe]",
@@ -96,7 +107,9 @@ adapter = "torchtitan"
 
 
 def _megatron(stack: Stack) -> str:
+    # Only a repository with Megatron's source can prove that a run used this source.
     watch = 'watch = ["megatron"]  # a run proves that it comes from the checkout\n' if stack.own else ""
+    # The script of Megatron Bridge needs a recipe, so it is not used here.
     script = stack.program if stack.framework == "megatron" else ""
     return f"""\
 # {_evidence_comment(stack)}; docs/frameworks/megatron.md says what is run and counted.
@@ -150,7 +163,7 @@ _COMMAND = """
 # shapes = ["mixtral-8x7b"]
 """
 
-_STACKS = {
+_FRAMEWORK_TABLES = {
     "torchtitan": _torchtitan,
     "megatron": _megatron,
     "megatron-bridge": _bridge,
@@ -159,12 +172,14 @@ _STACKS = {
 
 
 def _evidence_comment(stack: Stack) -> str:
+    """Return a sentence with the evidence for the framework, and a warning if the repository lacks its source."""
     if stack.own:
         return f"Found: {stack.evidence}"
     return f"Found: {stack.evidence}. regbot traces the installed package, not code of this repository"
 
 
 def _root(stack: Stack) -> str:
+    """Return the line with the source root; '' if this is the root of the repository, which is the default."""
     return f"source_roots = [{_text(stack.root)}]\n" if stack.root != "." else ""
 
 

@@ -20,21 +20,29 @@ PROVIDED_PACKAGES = frozenset({"torch", "numpy", "regbot", "regbot-moe", "python
 
 @dataclass(frozen=True)
 class RepositoryFacts:
-    """Facts about a repository. If both ``entry`` and ``stack`` are set, ``entry`` is used, because it was written for
+    """Facts about a repository.
+
+    What is traced is ``entry``, or else ``stack``. If both are set, ``entry`` is used, because it was written for
     regbot."""
 
     branch: TargetBranch
     entry: EntryPoint | None
+    """Best function ``build_layer``; None if there is none."""
     other_entries: list[EntryPoint]
     stack: Stack | None
+    """Best training framework that the repository contains or uses; None if there is none."""
     other_stacks: list[Stack]
     classes: list[tuple[str, str]]
+    """File and name of classes that a ``build_layer`` could return; [] if ``entry`` or ``stack`` is set."""
     runner: Runner | None
+    """Best self-hosted runner in the repository's own workflows; None if there is none."""
     runners: list[Runner]
     slurm: str
+    """Evidence that a Slurm cluster is used; '' if there is none."""
     packages: list[str]
     """Packages that the repository requires and that regbot's workflows do not install. There are no duplicates."""
     requirements_file: bool
+    """Whether the root of the repository has a requirements.txt."""
     installed: Runner | None
     """Runner in the installed regbot-measure.yml; None if this workflow is not installed."""
     server: str
@@ -54,17 +62,22 @@ class RepositoryFacts:
     def hosted_packages(self) -> list[str]:
         """Arguments of pip for what the job on a hosted runner installs besides regbot, torch and numpy.
 
-        There are none for code that is no framework. Its requirements may include packages that can be built only on
-        a GPU machine. If a framework's repository has a requirements.txt, the versions in it apply.
+        There are none if a ``build_layer`` is traced instead of a framework. The requirements of such a repository may
+        include packages that can be built only on a GPU machine. If a framework's repository has a requirements.txt,
+        this file gives the versions, and the packages are named without a version. The job checks the repository out
+        into the folder ``code``.
         """
         if self.stack is None or self.entry is not None:
             return []
-        file = ["-r", "code/requirements.txt"] if self.requirements_file else []
-        return [*file, *(package_names(self.needed_packages) if file else self.needed_packages)]
+        if self.requirements_file:
+            return ["-r", "code/requirements.txt", *package_names(self.needed_packages)]
+        return list(self.needed_packages)
 
     @property
     def needed_packages(self) -> list[str]:
-        """What the repository's own framework needs besides torch and numpy; [] if it has none, or none is known."""
+        """What the framework needs besides torch and numpy.
+
+        Return [] if the repository does not contain the framework's source, or if the needs are unknown."""
         if self.stack is None or not self.stack.own or self.needs is None:
             return []
         return list(self.needs.packages)
@@ -80,6 +93,8 @@ def detect(repository: Repository, branch: str | None = None) -> RepositoryFacts
     if stacks and (not entries or not entries[0].exact):
         entries = []  # a build_layer with other parameters than the contract's belongs to the framework
     runners = _runners(repository)
+    installed_runners = find_self_hosted(repository.read(f"{WORKFLOW_PREFIX}measure.yml") or "")
+    required_packages = (package for _, package in requirements(repository))
     regbot_workflows = [name for name in repository.names if name.startswith(WORKFLOW_PREFIX)]
     return RepositoryFacts(
         branch=TargetBranch(branch, "--branch") if branch else default_branch(repository.root),
@@ -91,9 +106,9 @@ def detect(repository: Repository, branch: str | None = None) -> RepositoryFacts
         runner=choose_runner(runners),
         runners=sorted(set(runners)),
         slurm=_slurm(repository),
-        packages=list(dict.fromkeys(name for _, name in requirements(repository) if name not in PROVIDED_PACKAGES)),
+        packages=list(dict.fromkeys(name for name in required_packages if name not in PROVIDED_PACKAGES)),
         requirements_file=repository.has("requirements.txt"),
-        installed=next(iter(find_self_hosted(repository.read(f"{WORKFLOW_PREFIX}measure.yml") or "")), None),
+        installed=installed_runners[0] if installed_runners else None,
         server=_server(repository),
         enterprise=any(is_for_enterprise(repository.read(name) or "") for name in regbot_workflows),
         warnings=[*repository.warnings, *size_warnings, *unsupported_warnings(repository)],
@@ -101,8 +116,10 @@ def detect(repository: Repository, branch: str | None = None) -> RepositoryFacts
 
 
 def _server(repository: Repository) -> str:
+    """Return the host of the remote origin; '' if it is one of GitHub's own hosts."""
     host = origin_host(repository.root)
-    return "" if host in ("github.com", "ssh.github.com") or host.endswith(".ghe.com") else host
+    is_run_by_github = host in ("github.com", "ssh.github.com") or host.endswith(".ghe.com")
+    return "" if is_run_by_github else host
 
 
 def _runners(repository: Repository) -> list[Runner]:

@@ -51,29 +51,38 @@ UNREADABLE = Unreadable.UNREADABLE
 
 @dataclass(frozen=True)
 class InitOptions:
-    """Options of ``regbot init``. For most options, None keeps what is installed.
-
-    If nothing is installed, ``only_static`` None means all workflows, and ``enterprise`` None means that the repository
-    is not on a GitHub Enterprise Server. ``source`` None means the source of this regbot, or else the installed source.
-    ``version`` is the version of regbot that is written into the files.
-    """
+    """Options of ``regbot init``."""
 
     folder: Path = Path()
+    """A folder in the repository."""
     branch: str | None = None
+    """Target branch of pull requests; None to detect it."""
     labels: Sequence[str] = ()
+    """Labels of the runners to time on; () keeps the installed labels, or detects them."""
     only_static: bool | None = None
+    """Whether to install only workflows that need no node. None keeps what is installed, or else installs all."""
     shadow: bool = False
+    """Whether the first ``regbot.toml`` sets shadow mode, in which checks block nothing."""
     upgrade: bool = False
+    """Whether to replace outdated workflows that nobody edited."""
     force: bool = False
+    """Whether to replace edited workflows too."""
     dry_run: bool = False
     version: str = __version__
+    """Version of regbot that is written into the files."""
     source: str | None = None
+    """Source from which the workflows install regbot. None takes the source of this regbot, or else keeps the installed
+    source."""
     enterprise: bool | None = None
+    """Whether the repository is on a GitHub Enterprise Server. None keeps what is installed, or else means no."""
 
 
 class InitFile(Record):
-    """What ``regbot init`` did with one file, or would do without ``--dry-run``. ``diff`` shows the change of its
-    text."""
+    """What ``regbot init`` did with one file, or would do without ``--dry-run``.
+
+    ``why`` is the reason, '' if it is obvious. ``diff`` shows how the new text differs from the existing file; '' if
+    there is nothing to show.
+    """
 
     path: str
     action: Action
@@ -117,16 +126,18 @@ def plan_configuration(config: Config | None, facts: RepositoryFacts, shadow: bo
 
 
 def plan_workflow(root: Path, name: str, settings: WorkflowSettings, options: InitOptions) -> PlannedFile:
-    """Plan the workflow ``name``, which is to be installed. Raises ConfigError if its path contains a link or cannot be
-    written."""
+    """Plan the workflow ``name``, which the options select. Its action follows from the existing file.
+
+    Raises ConfigError if its path contains a link or cannot be written."""
     path = workflow_path(name)
     installed = _read_installed(root, path)
     if installed is None:
-        return PlannedFile(InitFile(path=path, action="created"), render(name, settings, None))
+        return PlannedFile(InitFile(path=path, action="created"), render(name, settings, installed=None))
     if installed is UNREADABLE:
         reason = "cannot be read as text"
         if options.force:
-            return PlannedFile(InitFile(path=path, action="overwritten", why=reason), render(name, settings, None))
+            new_text = render(name, settings, installed=None)
+            return PlannedFile(InitFile(path=path, action="overwritten", why=reason), new_text)
         return PlannedFile(InitFile(path=path, action="edited", why=reason))
     wanted = render(name, settings, installed)
     file_state = compare_installed(installed, wanted)
@@ -148,11 +159,12 @@ def plan_workflow(root: Path, name: str, settings: WorkflowSettings, options: In
 def plan_removal(
     root: Path, name: str, settings: WorkflowSettings, options: InitOptions, reason: str, explicit: bool
 ) -> PlannedFile | None:
-    """Plan the removal of a workflow; None if it is not installed. ``reason`` says why it is removed.
+    """Plan the removal of a workflow. Return None if it is not installed. ``reason`` says why it is removed.
 
     An edited workflow is removed only with --force, and its diff shows the edits. A workflow that nobody edited is
     removed with --upgrade, with --force, or if ``explicit`` says that an option requests the removal.
     """
+    # Plan it as a workflow to install, without the options that replace files. Its action shows its state.
     file = plan_workflow(root, name, settings, replace(options, upgrade=False, force=False)).file
     if file.action == "created":
         return None
@@ -180,16 +192,14 @@ def read_sources(root: Path, name: str) -> list[str]:
 
 def sources_after(root: Path, planned_files: Sequence[PlannedFile]) -> list[str]:
     """Return the sources from which the jobs of all workflows install regbot, after ``planned_files`` are written."""
-    remaining = (
-        remaining_file
-        for remaining_file in planned_files
-        if remaining_file.file.action != "removed" and remaining_file.file.path != FILE_NAME
-    )
-    return [
-        source
-        for remaining_file in remaining
-        for source in install_sources(remaining_file.text or read_text(root, remaining_file.file.path) or "")
-    ]
+    sources = []
+    for planned_file in planned_files:
+        is_workflow = planned_file.file.path != FILE_NAME
+        if is_workflow and planned_file.file.action != "removed":
+            # A planned file without a text keeps the installed one.
+            text = planned_file.text or read_text(root, planned_file.file.path) or ""
+            sources += install_sources(text)
+    return sources
 
 
 def _read_installed(root: Path, path: str) -> str | Unreadable | None:
@@ -203,9 +213,9 @@ def _read_installed(root: Path, path: str) -> str | Unreadable | None:
             f"{link}: is a symbolic link, and regbot init does not write through links", "nothing was written"
         )
     target = root / path
-    blocked = next((parent for parent in target.parents if root in parent.parents and parent.is_file()), None)
-    if blocked is not None:
-        raise ConfigError(f"{blocked.relative_to(root)}: is a file, but must be a folder", "nothing was written")
+    for parent in target.parents:
+        if root in parent.parents and parent.is_file():
+            raise ConfigError(f"{parent.relative_to(root)}: is a file, but must be a folder", "nothing was written")
     if not target.exists():
         return None
     if target.is_dir():

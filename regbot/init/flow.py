@@ -1,14 +1,14 @@
 """``regbot init``: detect facts, plan what to do with each file, write the planned files, and list the next steps.
 
-``regbot.toml`` is written only if it does not exist; then it belongs to the user. ``--upgrade`` replaces workflows by
-newer versions if nobody edited them, and ``--force`` replaces edited ones too. Without these options, regbot only shows
-the differences. ``--only-static`` removes workflows for nodes; it removes edited ones only with ``--force``. Other
-files are not touched. Each file is written atomically.
+``regbot.toml`` is written only if it does not exist. From then on it belongs to the user, and regbot never changes it.
+``--upgrade`` replaces workflows by newer versions if nobody edited them, and ``--force`` replaces edited workflows too.
+Without these options, regbot only shows the differences. ``--only-static`` removes workflows for nodes. It removes
+edited workflows only together with ``--force``. Other files are not touched. Each file is written atomically.
 """
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from pydantic import Field
@@ -84,27 +84,29 @@ def initialise(options: InitOptions) -> InitReport:
     repository = open_repository(options.folder)
     root = repository.root
     facts = detect(repository, options.branch)
-    runner = Runner(tuple(options.labels)) if options.labels else None
+    requested_runner = Runner(tuple(options.labels)) if options.labels else None
     config = read_configuration(root)
-    installed = {name: read_sources(root, name) for name in (*HOSTED_WORKFLOWS, *NODE_WORKFLOWS)}
+    installed_sources = {name: read_sources(root, name) for name in (*HOSTED_WORKFLOWS, *NODE_WORKFLOWS)}
+    # The form of a path in the repository is different in regbot-static, so its sources cannot be reused.
+    reusable_sources = [source for name in installed_sources if name != STATIC for source in installed_sources[name]]
+    # Without an option and without an installed workflow for an Enterprise Server, it is not known (None).
+    enterprise = options.enterprise if options.enterprise is not None else facts.enterprise or None
     settings = WorkflowSettings(
         version=options.version,
         default_runner=facts.installed or facts.runner or DEFAULT,
-        runner=runner,
+        runner=requested_runner,
         packages=facts.hosted_packages,
         python=facts.needs.python if facts.needs else None,
         torch=facts.needs.torch if facts.needs else None,
-        enterprise=options.enterprise if options.enterprise is not None else facts.enterprise or None,
+        enterprise=enterprise,
         source=None if options.source is None else parse_source(root, options.source),
         own_source=own_source(),
-        other_source=first_usable(
-            source for name in installed if name != "regbot-static" for source in installed[name]
-        ),
+        other_source=first_usable(reusable_sources),
     )
     selection = select_workflows(root, options, config, settings)
     warnings = [
         *facts.warnings,
-        *bare_name_warnings({workflow_path(name): sources for name, sources in installed.items()}),
+        *bare_name_warnings({workflow_path(name): sources for name, sources in installed_sources.items()}),
         *selection.warnings,
     ]
     if options.branch and _is_missing_branch(root, options.branch):
@@ -120,14 +122,21 @@ def initialise(options: InitOptions) -> InitReport:
         _write(root, planned_files)
     files = [planned_file.file for planned_file in planned_files]
     if config is None:
-        other_stacks = ((stack.framework, stack.evidence) for stack in facts.other_stacks)
         warnings += [
-            f"also found: {framework} ({evidence}); it has no workload" for framework, evidence in other_stacks
+            f"also found: {stack.framework} ({stack.evidence}); it has no workload" for stack in facts.other_stacks
         ]
-    changed = any(file.action in WRITTEN and file.path.startswith(FOLDER) for file in files)
-    enterprise_unknown = changed and settings.enterprise is None
+    workflows_change = any(file.action in WRITTEN and file.path.startswith(FOLDER) for file in files)
     has_sources = bool(sources) and all(map(is_usable, sources))
-    timing_runner = runner or facts.installed or facts.runner or DEFAULT if selection.nodes else None
+    best_runner = requested_runner or facts.installed or facts.runner or DEFAULT
+    timing_runner = best_runner if selection.has_node_workflows else None
+    next_steps: list[SetupStep] = []
+    if not (has_sources or settings.source or settings.own_source or settings.other_source):
+        next_steps.append(source_step())
+    if workflows_change and (path := _path_without_owner(root, selection.planned)):
+        next_steps.append(owner_step(path))
+    if workflows_change and facts.server and settings.enterprise is None:  # None: nobody said whether it is one
+        next_steps.append(enterprise_step(facts.server))
+    next_steps += _next_steps(facts, files, timing_runner, options.shadow, settings.source)
     return InitReport(
         root=printable(str(root)),
         dry_run=options.dry_run,
@@ -140,22 +149,14 @@ def initialise(options: InitOptions) -> InitReport:
             ),
         ],
         files=files,
-        next_steps=[
-            *(
-                []
-                if has_sources or settings.source or settings.own_source or settings.other_source
-                else [source_step()]
-            ),
-            *([owner_step(path)] if (path := _path_without_owner(root, selection.planned)) and changed else []),
-            *([enterprise_step(facts.server)] if facts.server and enterprise_unknown else []),
-            *_next_steps(facts, files, timing_runner, options.shadow, settings.source),
-        ],
+        next_steps=next_steps,
         warnings=warnings,
         docs=docs,
     )
 
 
 def _check_options(options: InitOptions) -> None:
+    """Raise ConfigError if a label is invalid or two options contradict each other."""
     for label in options.labels:
         if not LABEL.fullmatch(label):
             raise ConfigError(f"--label {printable(label)!r}: is not a valid runner label", "give one word")
@@ -173,26 +174,30 @@ def _write(root: Path, planned_files: Sequence[PlannedFile]) -> None:
 
 def _yaml_copy_warnings(root: Path, planned_files: Sequence[PlannedFile]) -> list[str]:
     """Return a warning for each planned workflow that also exists with the suffix .yaml. GitHub runs both files."""
-    paths = (planned_file.file.path for planned_file in planned_files if planned_file.file.action != "removed")
-    copies = [path for path in (f"{path.removesuffix('.yml')}.yaml" for path in paths) if os.path.lexists(root / path)]
-    return [
-        f"{path}: GitHub runs this file and also {path.rpartition('/')[2].removesuffix('.yaml')}.yml; "
-        "remove one of them"
-        for path in copies
-    ]
+    warnings = []
+    for planned_file in planned_files:
+        path = PurePosixPath(planned_file.file.path)
+        copy = path.with_suffix(".yaml")
+        if planned_file.file.action != "removed" and os.path.lexists(root / copy):
+            warnings.append(f"{copy}: GitHub runs this file and also {path.name}; remove one of them")
+    return warnings
 
 
 def _path_without_owner(root: Path, planned_files: Sequence[PlannedFile]) -> str:
     """Return the path in the repository from which jobs with a token install regbot, if CODEOWNERS does not cover it.
 
-    Return '' if it is covered, or if regbot is installed from elsewhere.
+    Return '' if CODEOWNERS covers the path, or if regbot is installed from elsewhere.
     """
-    trusted_files = [planned_file for planned_file in planned_files if planned_file.file.path != workflow_path(STATIC)]
-    path = next(filter(None, map(path_in_repository, sources_after(root, trusted_files))), "")
+    files_with_token = [
+        planned_file for planned_file in planned_files if planned_file.file.path != workflow_path(STATIC)
+    ]
+    paths = filter(None, map(path_in_repository, sources_after(root, files_with_token)))
+    path = next(paths, "")
     return "" if has_owner(root, path) else path
 
 
 def _describe_facts(facts: RepositoryFacts, runner: Runner | None, *, label_given: bool) -> list[DetectedFact]:
+    """Return the facts for the report. ``runner`` is the runner for timed runs; None without workflows for nodes."""
     described = []
     if facts.entry is not None:
         described.append(DetectedFact(what="layer", value=facts.entry.text, why=facts.entry.file))
@@ -209,6 +214,7 @@ def _describe_facts(facts: RepositoryFacts, runner: Runner | None, *, label_give
 
 
 def _runner_evidence(facts: RepositoryFacts, label_given: bool) -> str:
+    """Return where the runner for timed runs comes from: an option, an installed workflow, or other workflows."""
     if label_given:
         return "--label"
     if facts.installed:
@@ -221,6 +227,7 @@ def _runner_evidence(facts: RepositoryFacts, label_given: bool) -> str:
 def _next_steps(
     facts: RepositoryFacts, files: Sequence[InitFile], runner: Runner | None, shadow: bool, source: str | None
 ) -> list[SetupStep]:
+    """Return the steps for files that wait for the user, or else the steps after a first installation."""
     actions = {file.action for file in files}
     if actions & WAITING:
         return waiting_steps("outdated" in actions, "edited" in actions, source)

@@ -75,26 +75,27 @@ REQUIREMENTS = re.compile(r"(?:[^/]+/)?(?:[^/]*requirements[^/]*|requirements/[^
 
 @dataclass(frozen=True)
 class Stack:
-    """A detected framework. ``own`` says whether the repository contains its source. Otherwise the repository uses it.
-
-    ``root`` is the folder in the repository that contains the framework's packages, "." for the repository's root.
-    ``recipe`` is the name of a recipe, if the adapter needs one. ``program`` is the framework's own training script, if
-    the adapter can run it.
-    """
+    """A detected training framework."""
 
     framework: Framework
     own: bool
+    """Whether the repository contains the framework's source. If not, it requires or imports the framework."""
     evidence: str
     root: str = "."
+    """Folder in the repository that contains the framework's packages, "." for the root of the repository."""
     recipe: str = ""
+    """Name of a recipe of Megatron Bridge; '' if there is none, and for other frameworks."""
     program: str = ""
+    """Training script that the adapter can run; '' if there is none."""
 
     @property
     def traced(self) -> Framework:
-        """The framework that a trace runs. Without its script and a recipe, Megatron Bridge cannot run. Then a training
-        script for Megatron is needed."""
-        can_run = self.framework != "megatron-bridge" or bool(self.program and self.recipe)
-        return self.framework if can_run else "megatron"
+        """The framework that a trace runs.
+
+        Megatron Bridge needs its script and a recipe. If one is missing, a training script for Megatron is traced."""
+        if self.framework == "megatron-bridge" and not (self.program and self.recipe):
+            return "megatron"
+        return self.framework
 
 
 def find_stacks(repository: Repository, texts: dict[str, str]) -> list[Stack]:
@@ -102,15 +103,12 @@ def find_stacks(repository: Repository, texts: dict[str, str]) -> list[Stack]:
 
     ``texts`` has the repository's Python files.
     """
-    own_stacks = [
-        stack for framework, paths in _PATHS if (stack := _find_own(repository, framework, paths, texts)) is not None
-    ]
+    candidates = [_find_own(repository, framework, paths, texts) for framework, paths in _PATHS]
+    own_stacks = [stack for stack in candidates if stack is not None]
+    own_frameworks = {stack.framework for stack in own_stacks}
     used_stacks = _find_used(repository, texts)
-    frameworks = {stack.framework for stack in own_stacks}
-    others = [
-        used_stacks[framework] for framework in _ORDER if framework in used_stacks and framework not in frameworks
-    ]
-    return [*own_stacks, *others]
+    only_used = [framework for framework in _ORDER if framework in used_stacks and framework not in own_frameworks]
+    return [*own_stacks, *(used_stacks[framework] for framework in only_used)]
 
 
 def unsupported_warnings(repository: Repository) -> list[str]:
@@ -125,8 +123,10 @@ def unsupported_warnings(repository: Repository) -> list[str]:
 def _find_own(
     repository: Repository, framework: Framework, markers: tuple[str, ...], texts: dict[str, str]
 ) -> Stack | None:
-    """Return the framework if the repository contains its source. Of several copies, use the one in the fewest
-    folders."""
+    """Return the framework if the repository contains its source; None otherwise.
+
+    ``markers`` are paths of files that only this framework's source has. Of several copies of the source, use the one
+    in the fewest folders."""
     for name in repository.names_ending(*markers):
         marker = next(marker for marker in markers if name.endswith(marker))
         root = name.removesuffix(marker)
@@ -135,33 +135,38 @@ def _find_own(
         recipe = _recipe(root, texts) if framework == "megatron-bridge" else ""
         program = _find_program(repository, framework, texts)
         evidence = f"{name} is in the repository"
-        return Stack(framework, True, evidence, root.rstrip("/") or ".", recipe, program)
+        return Stack(
+            framework, own=True, evidence=evidence, root=root.rstrip("/") or ".", recipe=recipe, program=program
+        )
     return None
 
 
 def _find_program(repository: Repository, framework: Framework, texts: dict[str, str]) -> str:
     """Return the training script that regbot can run unmodified; '' if there is none.
 
-    Of several scripts for Megatron, the repository's own are better than those of a copy of Megatron in a folder. Of
-    these, Megatron's own is best, and then one in the fewest folders.
+    A repository may have several scripts for Megatron. Scripts that belong to a copy of Megatron in a subfolder come
+    last. Of the rest, Megatron's ``pretrain_gpt.py`` is best, and then the script in the fewest folders.
     """
     if framework == "megatron-bridge":
         return BRIDGE_PROGRAM if repository.has(BRIDGE_PROGRAM) else ""
     if framework != "megatron":
         return ""
     scripts = [name for name, text in texts.items() if not _is_test(name) and _imports_pretrain(text)]
-    own = [name for name in repository.names_ending(MEGATRON_PROGRAM) if PurePosixPath(name).name == MEGATRON_PROGRAM]
+    megatron_scripts = [
+        name for name in repository.names_ending(MEGATRON_PROGRAM) if PurePosixPath(name).name == MEGATRON_PROGRAM
+    ]
 
     def rank(name: str) -> tuple[bool, bool, int, str]:
         path = PurePosixPath(name)
-        is_copy = str(path.parent) != "." and (path.name == MEGATRON_PROGRAM or _is_vendored(repository, path))
+        is_at_root = str(path.parent) == "."
+        is_copy = not is_at_root and (path.name == MEGATRON_PROGRAM or _is_vendored(repository, path))
         return is_copy, path.name != MEGATRON_PROGRAM, name.count("/"), name
 
-    return min({*scripts, *own}, key=rank, default="")
+    return min({*scripts, *megatron_scripts}, key=rank, default="")
 
 
 def _is_vendored(repository: Repository, path: PurePosixPath) -> bool:
-    """Whether a folder of ``path``, but not the root of the repository, contains a copy of Megatron."""
+    """Return whether a parent folder of ``path``, other than the repository's root, contains a copy of Megatron."""
     return any(repository.has(f"{folder}/megatron/core/__init__.py") for folder in path.parents if str(folder) != ".")
 
 
@@ -171,8 +176,8 @@ def _is_test(name: str) -> bool:
 
 
 def _imports_pretrain(text: str) -> bool:
-    """Whether a module imports Megatron's function ``pretrain``, which a training script calls."""
-    if "pretrain" not in text:
+    """Return whether a module imports Megatron's function ``pretrain``, which a training script calls."""
+    if "pretrain" not in text:  # most files need no parsing
         return False
     try:
         tree = ast.parse(text)
@@ -189,19 +194,24 @@ def _imports_pretrain(text: str) -> bool:
 def _recipe(root: str, texts: dict[str, str]) -> str:
     """Return the name of a recipe of Bridge for one of regbot's shapes; '' if there is none.
 
+    A recipe is a function without required parameters. ``root`` is the source root, with a final /, or ''.
+
     A recipe for 16 H100 is best: the shape's mesh has 16 ranks with EP 16, and the paper GPU is an H100 by default.
+    Of several recipes for the same GPUs, the one with the shortest name is used.
     """
+    files = [name for name in texts if name.startswith(f"{root}megatron/bridge/") and "recipes/" in name]
     recipes: list[str] = []
-    for name in sorted(name for name in texts if name.startswith(f"{root}megatron/bridge/") and "recipes/" in name):
+    for file in sorted(files):
         recipes += [
             function.name
-            for function in _functions(texts[name])
+            for function in _functions(texts[file])
             if _RECIPE.fullmatch(function.name) and not _has_required_parameter(function)
         ]
     return min(recipes, key=lambda recipe: ("_16gpu_" not in recipe, "_h100_" not in recipe, len(recipe)), default="")
 
 
 def _functions(text: str) -> Iterator[ast.FunctionDef]:
+    """Yield the module-level functions of a Python file. Yield none if it cannot be parsed."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -210,47 +220,47 @@ def _functions(text: str) -> Iterator[ast.FunctionDef]:
 
 
 def _has_required_parameter(function: ast.FunctionDef) -> bool:
-    arguments = function.args
-    positional = len(arguments.posonlyargs) + len(arguments.args) - len(arguments.defaults)
-    return positional > 0 or None in arguments.kw_defaults
+    parameters = function.args
+    required_count = len(parameters.posonlyargs) + len(parameters.args) - len(parameters.defaults)
+    has_required_keyword = None in parameters.kw_defaults  # a keyword-only parameter without a default
+    return required_count > 0 or has_required_keyword
 
 
 def _find_used(repository: Repository, texts: dict[str, str]) -> dict[Framework, Stack]:
     """Return the frameworks that the repository requires or imports. The evidence is the file that does so."""
     stacks: dict[Framework, Stack] = {}
-    for name, required in requirements(repository):
-        framework = _DISTRIBUTIONS.get(required)
-        if framework is not None:
-            stacks.setdefault(framework, Stack(framework, False, f"{name} requires {required}"))
-    for name, text in sorted(texts.items()):
+    for file, distribution_name in requirements(repository):
+        required = _DISTRIBUTIONS.get(distribution_name)
+        if required is not None:
+            evidence = f"{file} requires {distribution_name}"
+            stacks.setdefault(required, Stack(required, own=False, evidence=evidence))
+    for file, text in sorted(texts.items()):
         for module in _IMPORT.findall(text):
-            stacks.setdefault(_IMPORTED[module], Stack(_IMPORTED[module], False, f"{name} imports {module}"))
-    return {
-        framework: replace(stack, program=_find_program(repository, "megatron", texts))
-        if framework == "megatron"
-        else stack
-        for framework, stack in stacks.items()
-    }
+            imported = _IMPORTED[module]
+            stacks.setdefault(imported, Stack(imported, own=False, evidence=f"{file} imports {module}"))
+    if "megatron" in stacks:
+        stacks["megatron"] = replace(stacks["megatron"], program=_find_program(repository, "megatron", texts))
+    return stacks
 
 
 # ---- requirements
 
 
 def requirements(repository: Repository) -> list[tuple[str, str]]:
-    """Return ``(file, distribution)`` for each requirement in project metadata and requirements files."""
+    """Return ``(file, distribution)`` for each requirement in project metadata and requirements files.
+
+    Project metadata is read only at the root of the repository and in the folders directly in it."""
     required = []
     readers = dict.fromkeys(("setup.cfg", "environment.yml"), _read_lines)
     readers |= {"pyproject.toml": _read_pyproject, "setup.py": _read_setup}
-    for name in repository.names_ending(*readers, ".txt", ".in"):
-        base_name = PurePosixPath(name).name
-        reader = readers.get(base_name) if name.count("/") <= 1 else None
-        if reader is None and REQUIREMENTS.fullmatch(name):
+    for file in repository.names_ending(*readers, ".txt", ".in"):
+        reader = readers.get(PurePosixPath(file).name) if file.count("/") <= 1 else None
+        if reader is None and REQUIREMENTS.fullmatch(file):
             reader = _read_lines
-        text = repository.read(name) if reader is not None else None
+        text = repository.read(file) if reader is not None else None
         if reader is not None and text is not None:
-            required += [
-                (name, name_of_requirement) for line in reader(text) if (name_of_requirement := distribution(line))
-            ]
+            distributions = filter(None, map(distribution, reader(text)))
+            required += [(file, name) for name in distributions]
     return required
 
 
@@ -261,7 +271,8 @@ def distribution(line: str) -> str:
     """
     text = line.partition(" #")[0].strip().lstrip("-").strip()
     url_match = _NAME_IN_URL.search(text)
-    if url_match is not None and "://" in text and " @ " not in text:
+    is_only_url = "://" in text and " @ " not in text  # "NAME @ URL" is a requirement with a name
+    if url_match is not None and is_only_url:
         return canonicalize_name(url_match["name"])
     try:
         return canonicalize_name(Requirement(text).name)
@@ -274,6 +285,7 @@ def _read_lines(text: str) -> list[str]:
 
 
 def _read_pyproject(text: str) -> list[str]:
+    """Return the requirements in a pyproject.toml: of the project, its extras, its dependency groups, and poetry."""
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError):
@@ -282,16 +294,14 @@ def _read_pyproject(text: str) -> list[str]:
     poetry = _table(tool.get("poetry"))
     lists = [project.get("dependencies"), *_table(project.get("optional-dependencies")).values()]
     lists += _table(document.get("dependency-groups")).values()
-    poetry_names = [*_table(poetry.get("dependencies"))]
+    required: list[str] = []
+    for dependencies in lists:
+        if isinstance(dependencies, list):
+            required += [line for line in dependencies if isinstance(line, str)]
+    required += _table(poetry.get("dependencies"))  # poetry maps names to versions
     for group in _table(poetry.get("group")).values():
-        poetry_names += _table(_table(group).get("dependencies"))
-    return [
-        line
-        for dependencies in lists
-        if isinstance(dependencies, list)
-        for line in dependencies
-        if isinstance(line, str)
-    ] + poetry_names
+        required += _table(_table(group).get("dependencies"))
+    return required
 
 
 def _read_setup(text: str) -> list[str]:
@@ -304,4 +314,5 @@ def _read_setup(text: str) -> list[str]:
 
 
 def _table(value: Any) -> dict[str, Any]:
+    """Return ``value`` if it is a table of a TOML file; otherwise an empty table."""
     return value if isinstance(value, dict) else {}

@@ -23,6 +23,7 @@ _PAGES: Mapping[Framework, str] = {
     "maxtext": "maxtext",
 }
 MAX_PACKAGES = 4
+"""Maximum number of packages that a step names."""
 
 
 class SetupStep(Record):
@@ -123,6 +124,9 @@ def waiting_steps(outdated: bool, edited: bool, source: str | None) -> list[Setu
 
 
 def _workload_steps(facts: RepositoryFacts) -> list[SetupStep]:
+    """Return the step that makes a trace possible; [] if a ``build_layer`` was found.
+
+    Otherwise the user writes this function, or installs the packages of the framework that was found."""
     if facts.entry is not None:
         return []
     if facts.stack is None:
@@ -142,14 +146,15 @@ def _workload_steps(facts: RepositoryFacts) -> list[SetupStep]:
 
 
 def _workload_to_trace(facts: RepositoryFacts) -> str:
+    """Return a workload of the new ``regbot.toml`` with one of its shapes, as ``NAME:SHAPE``."""
     if facts.entry is None and facts.stack is not None:
         return WORKLOADS[facts.stack.traced]
     return "moe:mixtral-8x7b"
 
 
 def _missing_packages(facts: RepositoryFacts) -> str:
-    """Return packages that the hosted job does not install; '' if it installs what the framework needs."""
+    """Return the first packages that the hosted job does not install; '' if it installs what the framework needs."""
     if facts.hosted_packages:
         return ""
-    first_packages = facts.packages[:MAX_PACKAGES]
-    return ", ".join(first_packages) + (", ..." if len(facts.packages) > len(first_packages) else "")
+    ellipsis = ", ..." if len(facts.packages) > MAX_PACKAGES else ""
+    return ", ".join(facts.packages[:MAX_PACKAGES]) + ellipsis

@@ -7,6 +7,7 @@ from regbot.text.table import columns
 from regbot.text.wrap import wrapped
 
 WIDTH = 100
+"""Characters of a line if the output is not a terminal."""
 
 
 def page(report: InitReport) -> str:
@@ -42,10 +43,11 @@ def _file(file: InitFile, dry_run: bool) -> str:
 
 
 def _outcome(report: InitReport) -> str:
+    """Return one line with the numbers of written, removed and waiting files."""
     removed = sum(file.action == "removed" for file in report.files)
     written = sum(file.action in WRITTEN for file in report.files) - removed
     waiting = sum(file.action in WAITING for file in report.files)
-    if not written and not removed and not waiting:
+    if written == removed == waiting == 0:
         return "no file has a newer version" if report.next_steps else "nothing to do: everything is in place"
     would_be = "would be " if report.dry_run else ""
     parts = [f"{would_be}written: {written}"] if written else []

@@ -15,15 +15,16 @@ from regbot.checkout.git import CheckoutError, git, try_git
 from regbot.text.printable import printable
 
 MAX_FILES = 200_000
+"""Limit on the number of file names. Further names are left out, with a warning."""
 MAX_FILE_BYTES = 1_000_000
 """Size limit of files to read. A larger file is generated code or data."""
 
 _ADDRESS = re.compile(
-    r"(?:https?|ssh|git)://(?:[^/@]*@)?(?P<host>[^/:@]+)(?::\d+)?/|(?:[^/:@]+@)?(?P<short>[^/:@\\]{2,}\.[^/:@\\]+):"
+    r"(?:https?|ssh|git)://(?:[^/@]*@)?(?P<host>[^/:@]+)(?::\d+)?/|(?:[^/:@]+@)?(?P<scp_host>[^/:@\\]{2,}\.[^/:@\\]+):"
 )
 """Matches ``https://HOST/...`` and ``git@HOST:...``. In the second form the host must have a dot. Without a dot it may
 be the user's own ssh alias for github.com."""
-_REGBOT = re.compile(r"""^name *= *["']regbot(?:-moe)?["'] *$""", re.MULTILINE)
+_REGBOT_PROJECT = re.compile(r"""^name *= *["']regbot(?:-moe)?["'] *$""", re.MULTILINE)
 USUAL_BRANCHES = ("main", "master")
 
 
@@ -99,20 +100,22 @@ def open_repository(folder: Path) -> Repository:
     root = Path(top_level.removesuffix("\n"))
     listing = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
     all_names = [name for name in listing.split("\0") if name]
-    names = [name for name in all_names if printable(name) == name]
+    printable_names = [name for name in all_names if printable(name) == name]
     warnings = []
-    if len(names) < len(all_names):
-        warnings.append(f"not read, because their names cannot be printed: {len(all_names) - len(names)} files")
-    if len(names) > MAX_FILES:
-        warnings.append(f"{len(names):,} files: only the first {MAX_FILES:,} were read")
-    return Repository(root, tuple(_without_regbot(root, names[:MAX_FILES])), tuple(warnings))
+    if len(printable_names) < len(all_names):
+        unprintable_count = len(all_names) - len(printable_names)
+        warnings.append(f"not read, because their names cannot be printed: {unprintable_count} files")
+    if len(printable_names) > MAX_FILES:
+        warnings.append(f"{len(printable_names):,} files: only the first {MAX_FILES:,} were read")
+    names = _without_regbot(root, printable_names[:MAX_FILES])
+    return Repository(root, tuple(names), tuple(warnings))
 
 
 def _without_regbot(root: Path, names: list[str]) -> list[str]:
     """Return ``names`` without the files of a copy of regbot in the repository, which is not training code."""
-    projects = (name for name in names if name.endswith("/pyproject.toml"))
+    projects = (name for name in names if name.endswith("/pyproject.toml"))  # not that of the user's own project
     regbot_folders = tuple(
-        name.removesuffix("pyproject.toml") for name in projects if _REGBOT.search(read_text(root, name) or "")
+        name.removesuffix("pyproject.toml") for name in projects if _REGBOT_PROJECT.search(read_text(root, name) or "")
     )
     return [name for name in names if not name.startswith(regbot_folders)]
 
@@ -148,18 +151,23 @@ def default_branch(root: Path) -> TargetBranch:
 
 
 def origin_host(root: Path) -> str:
-    """Return the host in the address of the remote origin, in lower case; '' if there is none."""
+    """Return the host in the address of the remote origin, in lower case; '' if there is none or it is unprintable."""
     address = try_git(root, "remote", "get-url", "origin").out.strip()
     match = _ADDRESS.match(address) if address else None
-    host = (match["host"] or match["short"]).lower() if match else ""
+    host = (match["host"] or match["scp_host"]).lower() if match else ""
     return host if printable(host) == host else ""
 
 
 def has_owner(root: Path, path: str) -> bool:
     """Return whether CODEOWNERS has an owner for ``path``, for one of its parent folders, or for all files."""
-    texts = (read_text(root, name) or "" for name in (".github/CODEOWNERS", "CODEOWNERS", "docs/CODEOWNERS"))
-    patterns = (line.split()[0].strip("/") for text in texts for line in text.splitlines() if len(line.split()) > 1)
-    return any(pattern == "*" or path == pattern or path.startswith(f"{pattern}/") for pattern in patterns)
+    for name in (".github/CODEOWNERS", "CODEOWNERS", "docs/CODEOWNERS"):
+        text = read_text(root, name) or ""
+        for line in text.splitlines():
+            pattern, *owners = line.split() or [""]
+            folder = pattern.strip("/")
+            if owners and (folder == "*" or path == folder or path.startswith(f"{folder}/")):
+                return True
+    return False
 
 
 def _between(root: Path, path: Path) -> list[Path]:

@@ -41,11 +41,14 @@ class Runner:
         labels = f"[{', '.join(map(_yaml_scalar, self.labels))}]"
         if not self.group:
             return labels
-        return f"{{ group: {_yaml_scalar(self.group)}{f', labels: {labels}' if self.labels else ''} }}"
+        labels_text = f", labels: {labels}" if self.labels else ""
+        return f"{{ group: {_yaml_scalar(self.group)}{labels_text} }}"
 
     def __str__(self) -> str:
         labels = ", ".join(self.labels)
-        return labels + f"{' of ' if labels else ''}group {self.group}" if self.group else labels
+        if not self.group:
+            return labels
+        return f"{labels} of group {self.group}" if labels else f"group {self.group}"
 
 
 DEFAULT = Runner(("self-hosted", "regbot"))
@@ -70,16 +73,24 @@ def choose_runner(runners: list[Runner]) -> Runner | None:
 
 
 def _is_self_hosted(runner: Runner) -> bool:
+    """Return whether a runner is probably self-hosted, and regbot can write its labels and group into a workflow.
+
+    A runner is taken as self-hosted if it has a group, the label ``self-hosted``, or no label of GitHub's own runners.
+    """
     if not runner.labels and not runner.group:
         return False
-    if not all(LABEL.fullmatch(label) for label in runner.labels) or not (
-        not runner.group or GROUP.fullmatch(runner.group)
-    ):
+    has_valid_labels = all(LABEL.fullmatch(label) for label in runner.labels)
+    has_valid_group = not runner.group or GROUP.fullmatch(runner.group) is not None
+    if not has_valid_labels or not has_valid_group:
         return False
-    return bool(runner.group) or "self-hosted" in runner.labels or not any(map(HOSTED.fullmatch, runner.labels))
+    has_hosted_label = any(map(HOSTED.fullmatch, runner.labels))
+    return bool(runner.group) or "self-hosted" in runner.labels or not has_hosted_label
 
 
 def _parse_runs_on(lines: list[str]) -> Iterator[Runner]:
+    """Yield the value of each ``runs-on`` key of a workflow.
+
+    An expression such as ``${{ matrix.os }}`` becomes a label that is not valid, so ``_is_self_hosted`` rejects it."""
     for index, line in enumerate(lines):
         match = _RUNS_ON.match(line)
         if match is None:
@@ -89,14 +100,15 @@ def _parse_runs_on(lines: list[str]) -> Iterator[Runner]:
             yield _parse_mapping(value)
         elif value:
             yield Runner(_parse_list(value))
-        else:
+        else:  # the value is on the lines below
             yield _parse_block(lines[index + 1 :], len(match["indent"]))
 
 
 def _parse_block(lines: list[str], indent: int) -> Runner:
-    """Parse the labels and the group on the lines below ``runs-on:``."""
+    """Parse the labels and the group on the lines below ``runs-on:``. ``indent`` is the indentation of this key."""
     labels: list[str] = []
-    group, in_labels = "", True
+    group = ""
+    in_labels = True  # whether list items are labels: below runs-on itself, and below the key labels
     for line in lines:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -108,7 +120,8 @@ def _parse_block(lines: list[str], indent: int) -> Runner:
             if in_labels:
                 labels += _parse_list(key["value"])
             else:
-                group = next(iter(_parse_list(key["value"])), "")
+                group_names = _parse_list(key["value"])
+                group = group_names[0] if group_names else ""
         else:
             break
     return Runner(tuple(labels), group)
@@ -116,10 +129,11 @@ def _parse_block(lines: list[str], indent: int) -> Runner:
 
 def _parse_mapping(value: str) -> Runner:
     """Parse a value in one line, such as ``{ group: NAME, labels: [a, b] }``."""
-    group = re.search(r"\bgroup:\s*(\"[^\"]*\"|'[^']*'|[^,}]+)", value)
-    labels = re.search(r"\blabels:\s*(\[[^\]]*\]|\"[^\"]*\"|'[^']*'|[^,}]+)", value)
-    group_names = _parse_list(group.group(1)) if group else ()
-    return Runner(_parse_list(labels.group(1)) if labels else (), group_names[0] if group_names else "")
+    group_match = re.search(r"\bgroup:\s*(\"[^\"]*\"|'[^']*'|[^,}]+)", value)
+    labels_match = re.search(r"\blabels:\s*(\[[^\]]*\]|\"[^\"]*\"|'[^']*'|[^,}]+)", value)
+    group_names = _parse_list(group_match[1]) if group_match else ()
+    labels = _parse_list(labels_match[1]) if labels_match else ()
+    return Runner(labels, group_names[0] if group_names else "")
 
 
 def _parse_list(value: str) -> tuple[str, ...]:
@@ -130,7 +144,8 @@ def _parse_list(value: str) -> tuple[str, ...]:
 
 
 def _unquote(text: str) -> str:
-    return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'" else text
+    is_quoted = len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'"
+    return text[1:-1] if is_quoted else text
 
 
 def _strip_comment(text: str) -> str:
@@ -138,6 +153,7 @@ def _strip_comment(text: str) -> str:
 
 
 def _yaml_scalar(text: str) -> str:
-    plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", text)
-    reserved = text.lower() in ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
-    return text if plain and not reserved else f'"{text}"'
+    """Return ``text`` as a string in YAML, with quotes if YAML could read it as another type without them."""
+    is_plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", text) is not None
+    is_reserved = text.lower() in ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
+    return text if is_plain and not is_reserved else f'"{text}"'

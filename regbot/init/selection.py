@@ -11,36 +11,38 @@ from regbot.init.templates import HOSTED_WORKFLOWS, NODE_WORKFLOWS, OWN_ARTIFACT
 
 @dataclass(frozen=True)
 class Selection:
-    """The planned workflows, and warnings about workflows that are left out.
-
-    ``nodes`` says whether the plan includes workflows for nodes.
-    """
+    """The planned workflows, and warnings about workflows that are left out."""
 
     planned: list[PlannedFile]
     warnings: list[str]
-    nodes: bool
+    has_node_workflows: bool
+    """Whether the plan includes workflows for nodes."""
 
 
 def select_workflows(root: Path, options: InitOptions, config: Config | None, settings: WorkflowSettings) -> Selection:
-    """Select the workflows to install and to remove. ``config`` is the repository's ``regbot.toml``; None if it has
-    none.
+    """Select the workflows to install and to remove.
+
+    ``config`` is the repository's ``regbot.toml``; None if there is none. Workflows for nodes are left out with
+    --only-static. The workflow that traces is left out if no workload can be traced.
 
     Raises ConfigError if the options leave nothing to measure.
     """
     installed = {name for name in (*HOSTED_WORKFLOWS, *NODE_WORKFLOWS) if (root / workflow_path(name)).exists()}
-    untraced = config is not None and all(workload.adapter == "command" for workload in config.workloads.values())
-    if untraced and options.only_static:
+    # Without a configuration, ``regbot init`` writes one whose workload is traced.
+    nothing_to_trace = config is not None and all(
+        workload.adapter == "command" for workload in config.workloads.values()
+    )
+    if nothing_to_trace and options.only_static:
         raise ConfigError(
             f"--only-static leaves nothing to measure: every workload of {FILE_NAME} is a command, and a command can "
             "only be timed, on a node"
         )
     unsupported = OWN_ARTIFACT_WORKFLOWS if settings.enterprise else ()
-    only_static, missing, warnings = _select_node_workflows(
-        root, installed, options, settings, [name for name in NODE_WORKFLOWS if name not in unsupported]
-    )
-    names = [*HOSTED_WORKFLOWS, *(() if only_static else NODE_WORKFLOWS)]
-    names = [name for name in names if name not in (*missing, *unsupported) and not (untraced and name == STATIC)]
-    planned_files = [plan_workflow(root, name, settings, options) for name in names]
+    supported = [name for name in NODE_WORKFLOWS if name not in unsupported]
+    only_static, left_out, warnings = _select_node_workflows(root, installed, options, settings, supported)
+    excluded = {*left_out, *unsupported, *([STATIC] if nothing_to_trace else [])}
+    candidates = HOSTED_WORKFLOWS if only_static else (*HOSTED_WORKFLOWS, *NODE_WORKFLOWS)
+    planned_files = [plan_workflow(root, name, settings, options) for name in candidates if name not in excluded]
     removals: list[PlannedFile | None] = []
     if options.only_static:
         removals = [
@@ -54,31 +56,36 @@ def select_workflows(root: Path, options: InitOptions, config: Config | None, se
         removals = [plan_removal(root, name, settings, options, reason, explicit=False) for name in unsupported]
         if not only_static:
             warnings.append(f"{' and '.join(unsupported)} are left out: {reason} (docs/github.md)")
-    if untraced:
+    if nothing_to_trace:
         reason = f"every workload of {FILE_NAME} is a command, which cannot be traced"
         removals.append(plan_removal(root, STATIC, settings, options, reason, explicit=False))
         advice = "; 'regbot init --with-nodes' installs the workflows that time it" if only_static else ""
         warnings.append(f"{STATIC} is left out: {reason}, and only '/regbot run' on a node measures one{advice}")
-    return Selection(
-        [*planned_files, *(removal for removal in removals if removal is not None)], warnings, not only_static
-    )
+    planned_files += [removal for removal in removals if removal is not None]
+    return Selection(planned_files, warnings, has_node_workflows=not only_static)
 
 
 def _select_node_workflows(
     root: Path, installed: set[str], options: InitOptions, settings: WorkflowSettings, possible: Sequence[str]
 ) -> tuple[bool, list[str], list[str]]:
-    """Return whether all workflows for nodes are left out, which of ``possible`` are left out, and warnings."""
+    """Return whether all workflows for nodes are left out, which of ``possible`` are left out, and warnings.
+
+    The options decide. Without the options, a first installation has all workflows, and a later run keeps what is
+    installed. A user may have removed the workflows for nodes by --only-static, which keeps edited ones. So if only
+    edited workflows for nodes are left, the missing ones are not installed again.
+    """
     if options.only_static is not None or not installed:
         return bool(options.only_static), [], []
     installed_node_workflows = installed & set(NODE_WORKFLOWS)
+    if not installed_node_workflows:
+        return True, [], []
     missing = [name for name in possible if name not in installed]
+    if not missing:
+        return False, [], []
+    # These settings keep all installed values, so that only the user's edits make a difference.
     unchanged_settings = replace(settings, source=None, runner=None, enterprise=None)
-    if (
-        not installed_node_workflows
-        or not missing
-        or not all(is_edited(root, name, unchanged_settings) for name in installed_node_workflows)
-    ):
-        return not installed_node_workflows, [], []
+    if not all(is_edited(root, name, unchanged_settings) for name in installed_node_workflows):
+        return False, [], []
     warning = (
         f"not written: {', '.join(missing)}. Only edited workflows for nodes are installed, as after --only-static; "
         "'regbot init --with-nodes' installs the others again"

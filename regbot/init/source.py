@@ -45,7 +45,8 @@ def is_bare_name(source: str) -> bool:
 def _bare(source: str) -> str:
     """Return a value in a workflow without its quotes and its comment."""
     word = re.sub(r"\s+#.*", "", source).strip()
-    return word[1:-1].strip() if word[:1] == word[-1:] and word[:1] in ("'", '"') else word
+    is_quoted = word[:1] == word[-1:] and word[:1] in ("'", '"')
+    return word[1:-1].strip() if is_quoted else word
 
 
 def bare_name_warnings(sources_by_path: Mapping[str, Sequence[str]]) -> list[str]:
@@ -63,19 +64,25 @@ def path_in_repository(source: str) -> str:
 
     Return '' if the source is not in the repository, or if it is the whole repository.
     """
-    path = PurePosixPath(_bare(source))
-    if path.is_absolute() or not _bare(source).startswith("./") or ".." in path.parts:
-        return ""
-    return "" if path == PurePosixPath() else path.as_posix()
+    bare_source = _bare(source)
+    path = PurePosixPath(bare_source)
+    is_in_repository = bare_source.startswith("./") and ".." not in path.parts
+    is_whole_repository = path == PurePosixPath()
+    return path.as_posix() if is_in_repository and not is_whole_repository else ""
 
 
 def docs_of(sources: Iterable[str]) -> str:
-    """Return the address of the documentation for the regbot that the workflows install; '' if it is unknown."""
-    match = next(filter(None, map(_GIT.fullmatch, map(_bare, sources))), None)
+    """Return the address of the documentation for the regbot that the workflows install; '' if it is unknown.
+
+    The first of ``sources`` that is a commit gives the address, such as ``https://HOST/OWNER/NAME/blob/COMMIT/docs``.
+    """
+    matches = filter(None, map(_GIT.fullmatch, map(_bare, sources)))
+    match = next(matches, None)
     if match is None:
         return ""
-    folder = match["folder"].partition("=")[2]
-    return "/".join(filter(None, [match["address"].removesuffix(".git"), "blob", match["commit"], folder, "docs"]))
+    folder = match["folder"].removeprefix("#subdirectory=")
+    parts = [match["address"].removesuffix(".git"), "blob", match["commit"], folder, "docs"]
+    return "/".join(filter(None, parts))
 
 
 def is_usable(source: str) -> bool:
@@ -115,7 +122,7 @@ def own_source() -> str | None:
         vcs = direct_url.get("vcs_info", {})
         if vcs.get("vcs") != "git":
             return None
-        address = re.sub(r"(?<=^https://)[^/]*@", "", direct_url["url"])
+        address = re.sub(r"(?<=^https://)[^/]*@", "", direct_url["url"])  # without user and password
         folder = f"#subdirectory={direct_url['subdirectory']}" if direct_url.get("subdirectory") else ""
         source = f"{DISTRIBUTION} @ git+{address}@{vcs['commit_id']}{folder}"
     except (PackageNotFoundError, ValueError, KeyError, AttributeError, TypeError):
@@ -125,9 +132,10 @@ def own_source() -> str | None:
 
 def is_same_repository(first: str, second: str) -> bool:
     """Return whether both sources are commits of the same repository, at the same address and folder."""
-    matches = [_GIT.fullmatch(source) for source in (first, second)]
-    (first_repository, second_repository) = (match and (match["address"], match["folder"]) for match in matches)
-    return first_repository is not None and first_repository == second_repository
+    first_match, second_match = _GIT.fullmatch(first), _GIT.fullmatch(second)
+    if first_match is None or second_match is None:
+        return False
+    return first_match["address"] == second_match["address"] and first_match["folder"] == second_match["folder"]
 
 
 def source_for(name: str, source: str) -> str:
@@ -144,6 +152,9 @@ def first_usable(sources: Iterable[str]) -> str | None:
 
 
 def _check_installable(path: Path, root: Path, option: str) -> None:
+    """Raise ConfigError if pip cannot install regbot from ``path``. ``option`` names the option and its value.
+
+    pip can install a project's folder, an archive, and a wheel with its full name."""
     if not path.resolve().is_relative_to(root.resolve()):
         raise ConfigError(f"{option}: leads out of the repository")
     if path.is_dir():

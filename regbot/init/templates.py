@@ -1,16 +1,19 @@
 """The workflows that ``regbot init`` installs: templates in which slots are filled with a repository's settings.
 
-A slot is a value in a valid workflow, such as the labels of a ``runs-on`` key or the source of regbot. So templates can
-be linted, and a value that a user has changed in an installed file is read and kept. An installed file begins with a
-stamp, which has regbot's version and a hash of the file without the values of its slots. The stamp shows whether a file
-differs from the template because the template is newer or because a user edited the file.
+A slot is a place of a workflow whose value differs between repositories, such as the labels of a ``runs-on`` key or the
+source of regbot. A template is itself a valid workflow, so it can be linted. If a user has changed the value of a slot
+in an installed file, this value is read and kept. An installed file begins with a stamp, which has regbot's version and
+a hash of the file without the values of its slots. The stamp shows whether a file differs from the template because the
+template is newer or because a user edited the file.
 """
 
 import hashlib
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Literal
 
@@ -76,26 +79,29 @@ State = Literal["new", "unchanged", "outdated", "edited"]
 
 @dataclass(frozen=True)
 class WorkflowSettings:
-    """Values for the slots of the workflows.
-
-    If ``runner``, ``source`` or ``enterprise`` is None, the installed value is kept. ``enterprise`` says whether the
-    repository is on a GitHub Enterprise Server. ``packages`` are additional arguments of pip for the job that traces
-    pull requests, ``python`` is its version of Python, and ``torch`` its requirement for torch, '' for none. If these
-    two are None, the template's values are used. ``own_source`` is the source of this regbot. It is used if no usable
-    source is installed, or if another commit of the same repository is installed. ``other_source`` is the source in the
-    repository's other workflows.
-    """
+    """Values for the slots of the workflows."""
 
     version: str
+    """Version of regbot."""
     default_runner: Runner
+    """Runner for jobs on a node if ``runner`` is None and no runner is installed."""
     runner: Runner | None = None
+    """Runner that the user requests for jobs on a node; None to keep the installed one."""
     packages: Sequence[str] = ()
+    """Additional arguments of pip for the job that traces pull requests."""
     python: str | None = None
+    """Version of Python for the job that traces pull requests; None for the template's."""
     torch: str | None = None
+    """Requirement for torch of the job that traces pull requests; '' for no torch, None for the template's."""
     enterprise: bool | None = None
+    """Whether the repository is on a GitHub Enterprise Server; None to keep what is installed."""
     source: str | None = None
+    """Source of regbot that the user requests; None to keep the installed one."""
     own_source: str | None = None
+    """Source of this regbot; None if unknown. It replaces an installed source that is not usable, and another commit of
+    the same repository."""
     other_source: str | None = None
+    """Source in the repository's other workflows; None if there is none."""
 
 
 def read_template(name: str) -> str:
@@ -106,14 +112,14 @@ def read_template(name: str) -> str:
 def render(name: str, settings: WorkflowSettings, installed: str | None = None) -> str:
     """Return the workflow ``name`` with its stamp and filled slots. Values in the ``installed`` text are kept."""
     text = read_template(name)
-    body = _body(installed) if installed is not None else None
+    installed_body = _body(installed) if installed is not None else ""
     for slot in _SLOTS:
-        installed_values = _values_by_job(slot, body) if body is not None else {}
+        installed_values = _values_by_job(slot, installed_body)
         new_values = [
-            _slot_value(name, slot, value, installed_values.get(key), settings)
-            for key, value in _values_by_job(slot, text).items()
+            _slot_value(name, slot, template_value, installed_values.get(place), settings)
+            for place, template_value in _values_by_job(slot, text).items()
         ]
-        text = _fill_slots(slot, text, iter(new_values).__next__)
+        text = _fill_slots(slot, text, iter(new_values))
     return f"# Written by 'regbot init' ({settings.version}, {_hash(text)}){_ADVICE}\n{text}"
 
 
@@ -124,8 +130,10 @@ def compare_installed(installed: str | None, wanted: str) -> State:
     if _body(installed) == _body(wanted):
         return "unchanged"
     stamp, body = _STAMP.match(_lines(installed)), _body(installed)
-    hashes = (_hash(body), _hash(body, [slot for slot in _SLOTS if slot not in _LATER_SLOTS]))
-    return "outdated" if stamp is not None and stamp["hash"] in hashes else "edited"
+    slots_of_first_workflows = [slot for slot in _SLOTS if slot not in _LATER_SLOTS]
+    hashes = (_hash(body), _hash(body, slots_of_first_workflows))
+    is_as_written = stamp is not None and stamp["hash"] in hashes
+    return "outdated" if is_as_written else "edited"
 
 
 def is_for_enterprise(installed: str) -> bool:
@@ -149,28 +157,29 @@ def custom_settings(name: str, installed: str) -> list[str]:
 
     The source and the artifact actions are left out, because they are the same in all workflows.
     """
-    shipped, body = read_template(name), _body(installed)
+    template, body = read_template(name), _body(installed)
     settings = []
     for slot, key in _CUSTOM_SLOTS.items():
-        shipped_values = _values_by_job(slot, shipped)
-        installed_values = _values_by_job(slot, body).items()
-        settings += [
-            f"{key}: {printable(value.strip())}"
-            for place, value in installed_values
-            if shipped_values.get(place) != value
-        ]
+        template_values = _values_by_job(slot, template)
+        for place, value in _values_by_job(slot, body).items():
+            if template_values.get(place) != value:
+                settings.append(f"{key}: {printable(value.strip())}")
     return list(dict.fromkeys(settings))
 
 
-def _slot_value(name: str, slot: str, shipped: str, installed: str | None, settings: WorkflowSettings) -> str:
+def _slot_value(name: str, slot: str, template_value: str, installed: str | None, settings: WorkflowSettings) -> str:
+    """Return the value for one slot of the workflow ``name``.
+
+    ``installed`` is the value in the installed file, None if there is none. It is kept unless the settings replace it.
+    """
     if slot == "source":
-        return _source_value(name, shipped, installed, settings)
-    if slot == "runs-on" and _NODE_LABELS.fullmatch(shipped):
+        return _source_value(name, template_value, installed, settings)
+    if slot == "runs-on" and _NODE_LABELS.fullmatch(template_value):
         if settings.runner is not None:
             return settings.runner.yaml
         return installed or settings.default_runner.yaml
     if slot == "artifacts":
-        return _artifact_action(shipped, installed, settings.enterprise)
+        return _artifact_action(template_value, installed, settings.enterprise)
     if installed is not None:
         return installed
     if slot == "packages":
@@ -179,30 +188,38 @@ def _slot_value(name: str, slot: str, shipped: str, installed: str | None, setti
         return f'"{settings.python}"'
     if slot == "torch" and settings.torch is not None:
         return settings.torch or '""'
-    return shipped
+    return template_value
 
 
-def _source_value(name: str, shipped: str, installed: str | None, settings: WorkflowSettings) -> str:
+def _source_value(name: str, template_value: str, installed: str | None, settings: WorkflowSettings) -> str:
+    """Return the source of regbot: the requested one, the installed one, this regbot's, or that of another workflow.
+
+    A usable installed source is kept. Only a commit of the repository that this regbot comes from is replaced by this
+    regbot's own commit.
+    """
     own_source = settings.own_source
     if settings.source is not None:
         return source_for(name, settings.source)
-    if (
-        installed is not None
-        and is_usable(installed)
-        and not (own_source and is_same_repository(installed, own_source))
-    ):
-        return installed
-    return source_for(name, own_source or settings.other_source or shipped)
+    if installed is not None and is_usable(installed):
+        is_replaceable = own_source is not None and is_same_repository(installed, own_source)
+        if not is_replaceable:
+            return installed
+    return source_for(name, own_source or settings.other_source or template_value)
 
 
-def _artifact_action(shipped: str, installed: str | None, enterprise: bool | None) -> str:
-    """Return the upload action to write. If the user has chosen one, it is kept; otherwise it is the template's."""
-    choice = installed if installed is not None and _KEPT_ACTION.match(installed) else None
+def _artifact_action(template_value: str, installed: str | None, enterprise: bool | None) -> str:
+    """Return the upload action to write.
+
+    An installed action of version 3 or of another owner is kept, because a user may have chosen it. If the user says
+    that this is no GitHub Enterprise Server (``enterprise`` False), it is replaced too, because github.com refuses v3.
+    """
+    is_kept = installed is not None and _KEPT_ACTION.match(installed) is not None
+    kept_action = installed if is_kept else None
     if enterprise is None:
-        return choice or shipped
+        return kept_action or template_value
     if not enterprise:
-        return shipped
-    return choice or ENTERPRISE
+        return template_value
+    return kept_action or ENTERPRISE
 
 
 def _values(slot: str, text: str) -> list[str]:
@@ -216,30 +233,35 @@ def _values_by_job(slot: str, text: str) -> dict[tuple[str, int], str]:
     """
     jobs = [(match.start(), match["name"]) for match in _JOB.finditer(text)]
     values: dict[tuple[str, int], str] = {}
+    counts: Counter[str] = Counter()
     for match in _SLOTS[slot].finditer(text):
-        job = next((name for start, name in reversed(jobs) if start < match.start()), "")
-        values[job, sum(key[0] == job for key in values)] = match["value"]
+        jobs_before = [name for start, name in jobs if start < match.start()]
+        job = jobs_before[-1] if jobs_before else ""  # '' before the first job
+        values[job, counts[job]] = match["value"]
+        counts[job] += 1
     return values
 
 
-def _fill_slots(slot: str, text: str, value: Callable[[], str]) -> str:
-    """Return ``text`` with all slots of this kind filled. ``value()`` is called for each slot, in order."""
+def _fill_slots(slot: str, text: str, values: Iterator[str]) -> str:
+    """Return ``text`` with all slots of the kind ``slot`` filled with ``values``, in order."""
 
-    def put(match: re.Match[str]) -> str:
+    def fill(match: re.Match[str]) -> str:
+        """Return the matched text with the next value in place of its own."""
         start, end = (position - match.start() for position in match.span("value"))
-        return match[0][:start] + value() + match[0][end:]
+        return match[0][:start] + next(values) + match[0][end:]
 
-    return _SLOTS[slot].sub(put, text)
+    return _SLOTS[slot].sub(fill, text)
 
 
 def _hash(body: str, slots: Iterable[str] = tuple(_SLOTS)) -> str:
-    """Return a hash of a workflow that does not depend on its stamp and the values of ``slots``."""
+    """Return a hash of ``body``, a workflow without its stamp. The hash does not depend on the values of ``slots``."""
     for slot in slots:
-        body = _fill_slots(slot, body, lambda: "")
+        body = _fill_slots(slot, body, repeat(""))
     return hashlib.sha256(body.encode()).hexdigest()[:16]
 
 
 def _body(text: str) -> str:
+    """Return a workflow without its stamp."""
     return _STAMP.sub("", _lines(text), count=1)
 
 
