@@ -313,8 +313,8 @@ class StoredTest(Record):
 
 
 class StoredTimes(Record):
-    """Step times of this session, compared with the last stored sessions of main. This comparison of a session with
-    pairs decides nothing."""
+    """Step times of this session, compared with the last stored sessions of main. If the session has pairs, the pairs
+    decide, and this comparison is only shown beside the verdict."""
 
     reason: Message = Field(default="", description="why no session can be compared; '' if there are tests")
     sessions: Annotated[int, Field(ge=0)] = Field(default=0, description="number of stored sessions")

@@ -84,9 +84,9 @@ class Check:
 
     @property
     def is_passing_but_unproven(self) -> bool:
-        """Whether no workload that was run is INCONCLUSIVE, although the verdict is INCONCLUSIVE.
+        """Whether every workload that was run passed, but the verdict is INCONCLUSIVE because of one that was not run.
 
-        The cause is then a workload that was not run, without proof that the change cannot affect it.
+        regbot then has no proof that the change cannot affect this workload.
         """
         return self.verdict.verdict == "INCONCLUSIVE" and not self.with_status("INCONCLUSIVE")
 

@@ -415,6 +415,10 @@ def in_a_merge() -> Bisection:
         bad=points[-1],
         commits=6,
         different=6,
+        search_runs=9,
+        builds=4,
+        minutes=12.6,
+        reproduce=f"regbot bisect {points[0].name} {points[-1].name} --on time",
         **searched(lambda n: 0.2 if n >= 4 else 0.0, {4: 0.982}, [0, 0, 6, 6, 3, 3, 4, 4, 4], points=points),
     )
 
@@ -443,7 +447,11 @@ def on_a_dependency() -> Bisection:
         bad=points[-1],
         commits=6,
         different=6,
-        reproduce="regbot bisect main main --axis grouped-gemm=1.0.0..1.3.0 --command 'python cost.py'",
+        search_runs=8,
+        confirm_runs=8,
+        builds=4,
+        minutes=19.7,
+        reproduce="regbot bisect v1 main --axis grouped-gemm=1.0.0..1.3.0 --command 'python cost.py'",
         reasons=["only the code of main shows the slowdown: with the code of v1 both versions are equally fast"],
         **{**search, "on": "command"},
     )
