@@ -39,7 +39,8 @@ def write_text(
 
     ``before`` and ``after`` are the finding's traffic by kind of collective. ``scope_text`` says what this traffic
     covers: 'Per step and rank' or 'In all'. ``passed`` says whether the finding has the status PASS.
-    ``decide_status`` gives PASS only if the step became cheaper. ``evidence`` replaces the first sentence of the pattern.
+    ``decide_status`` gives PASS only if the step became cheaper. ``evidence`` replaces the first sentence of the
+    pattern.
     """
     first_sentence = evidence or _FIRST_SENTENCE[claim.pattern](claim)
     sentences = [f"{first_sentence[:1].upper()}{first_sentence[1:]}."]
