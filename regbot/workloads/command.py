@@ -72,7 +72,8 @@ def time_command(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scra
     output_log = scratch.folder / "output.log"
     command, fault = fill_command(task, root, spec, placeholder_log)
     write_request(scratch.folder, {"command": command})  # this also removes files of an earlier run
-    log, folder_of_log = (placeholder_log if _has_placeholder(task, "log") else output_log), scratch.folder.resolve()
+    log = placeholder_log if _has_placeholder(task, "log") else output_log
+    folder_of_log = scratch.folder.resolve()
     if workload.log and not fault:
         log, folder_of_log = root / workload.log, root.resolve()
         fault = _remove_earlier_log(folder_of_log, log, workload.log)

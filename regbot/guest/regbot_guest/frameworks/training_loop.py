@@ -82,7 +82,7 @@ def count_loop(request: Request, loop: TrainingLoop, steps: int) -> dict[str, An
             if is_last:
                 liveness = plant_on_groups(observer, loop.groups, loop.device)
                 numbers_before = read_sequence_numbers()
-            observer.new_step(with_fingerprint=is_last)
+            observer.new_step(with_fingerprint=is_last)  # also forgets the planted collectives
             observer.phase = "forward"
             start = time.perf_counter()
             with ExitStack() as counting:
