@@ -178,13 +178,13 @@ def find_permute_group(pairs: str, devices: Devices, *, has_channel: bool) -> Re
 
     def find_root(device: int) -> int:
         while parents.setdefault(device, device) != device:
-            parents[device] = parents[parents[device]]
+            parents[device] = parents[parents[device]]  # shortens the path for the next call
             device = parents[device]
         return device
 
-    for pair in _PAIR.finditer(pairs):
-        low, high = sorted((find_root(int(pair[1])), find_root(int(pair[2]))))
-        parents[high] = low
+    for source, target in _PAIR.findall(pairs):
+        lower_root, higher_root = sorted((find_root(int(source)), find_root(int(target))))
+        parents[higher_root] = lower_root
     components: dict[int, list[int]] = defaultdict(list)
     for device in list(parents):
         components[find_root(device)].append(device)
