@@ -326,13 +326,14 @@ def _parse_mesh(attributes: str) -> ReplicaGroup | None:
         raise BadGroup(f"the mesh {clip(axes_text, 80)!r} is not valid")
     devices = _parse_numbers(devices_text) if devices_text else []
     order = _DeviceOrder.parse(dimensions or str(count), permutation)
-    if order.number != count or (devices and sorted(devices) != list(range(count))):
+    is_permutation = not devices or sorted(devices) == list(range(count))
+    if order.number != count or not is_permutation:
         raise BadGroup(f"the device order of the mesh {clip(axes_text, 80)!r} is not valid")
     strides: dict[str, int] = {}
     for name in reversed(axis_sizes):  # row-major: the last axis has stride 1
         strides[name] = math.prod(axis_sizes[inner_axis] for inner_axis in strides)
-    start = devices.index(0) if devices else 0
-    positions, group_axes = [start], []
+    start = devices.index(0) if devices else 0  # mesh position of device 0
+    positions, group_axes = [start], []  # mesh positions of the group, and the axes over which it runs
     for name, outer_size, part_size in _AXIS_PART.findall(group_axes_text):
         if name not in axis_sizes:
             raise BadGroup(f"the axis {clip(name, 80)!r} of the mesh {clip(axes_text, 80)!r} is not valid")
@@ -345,7 +346,7 @@ def _parse_mesh(attributes: str) -> ReplicaGroup | None:
             size, stride = int(part_size), stride * inner_size
         group_axes.append(f"{name}:({outer_size}){part_size}" if part_size else name)
         _check_size(size * len(positions))
-        coordinate = start // stride % size
+        coordinate = start // stride % size  # of device 0 along this axis
         positions = [position + (index - coordinate) * stride for position in positions for index in range(size)]
     if any(not 0 <= position < count for position in positions):
         raise BadGroup(f"the axes {clip(group_axes_text, 80)!r} of the mesh {clip(axes_text, 80)!r} are not valid")
