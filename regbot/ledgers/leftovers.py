@@ -151,7 +151,9 @@ def claim_unexplained(view: View) -> Iterator[Claim]:
         else:  # the totals are equal, but the dtype (of the same width) or the phase changed
             for signature, cells in cells_by_signature.items():
                 detail = f"{signature.dtype}, {signature.phase}"
-                yield _make_generic_claim(_choose_pattern(cells) or COUNT_UP, (*merge_key, detail), cells, detail)
+                pattern = _choose_pattern(cells)
+                assert pattern is not None, "signatures with equal totals were left out above"
+                yield _make_generic_claim(pattern, (*merge_key, detail), cells, detail)
 
 
 def _group_open_cells(view: View) -> dict[Signature, list[Cell]]:

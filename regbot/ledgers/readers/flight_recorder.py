@@ -173,6 +173,8 @@ class _DumpReader:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._data = bytearray()
+        self._parts: dict[str, tuple[int, int]]
+        """Start and end position of the value of each key of the dump."""
         for chunk in source.chunks():
             self._data += chunk
             if len(self._data) > MAX_BYTES:
@@ -186,7 +188,7 @@ class _DumpReader:
         self._parts, end = self._find_members(start)
         if self._data[end:].strip():
             raise self._make_error(f"there is data after its end, at byte {end:,}")
-        if "entries" not in self._parts:
+        if "entries" not in self._parts:  # the file may map file names to dumps
             object_offsets = (offset for offset, _ in self._parts.values() if self._byte(offset) == b"{")
             dumps = [parts for parts, _ in map(self._find_members, object_offsets) if "entries" in parts]
             if len(dumps) > 1:

@@ -61,8 +61,8 @@ def read(source: Source) -> Ledger:
     devices = Devices(header.replica_count, header.num_partitions)
     fingerprint = ProgramFingerprint(header.text)
     program = Program(devices)
-    platform = "hlo:tpu" if _TPU_LAYOUT.search(header.text) else _find_gpu_platform(header.text)
-    entry = ""
+    platform = "hlo:tpu" if _TPU_LAYOUT.search(header.text) else _find_gpu_platform(header.text)  # '' if unknown
+    entry = ""  # name of the ENTRY computation
     for body in bodies:
         try:
             program.add(body)

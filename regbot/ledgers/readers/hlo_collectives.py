@@ -296,9 +296,10 @@ def find_module(op_name: str) -> str:
     For example, ``jit(step)/transpose(jvp(decoder))/while/body/moe/dot_general`` is ``decoder/moe/dot_general``.
     """
     path = op_name.replace('\\"', '"')
-    if path.startswith(("jit(", "pjit(")):
-        path = path.partition(")/")[2] or path
-    path = path[: 4 * MAX_MODULE_CHARS]
+    if path.startswith(("jit(", "pjit(")):  # the name of the compiled function, such as 'jit(step)/'
+        _, _, path_in_function = path.partition(")/")
+        path = path_in_function or path
+    path = path[: 4 * MAX_MODULE_CHARS]  # limits the work; transforms and loops are removed from this part
     for _ in range(MAX_WRAPPERS):
         path, unwrapped = _WRAPPER.subn(r"\1", path)
         if not unwrapped:

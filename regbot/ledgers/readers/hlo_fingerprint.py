@@ -54,7 +54,7 @@ class ProgramFingerprint:
         parts = _NAME.split(text)  # every second part is a name
         parts[1::2] = map(canonical_names.__getitem__, parts[1::2])
         digest = hashlib.sha256("".join(parts).encode("utf-8", "replace")).hexdigest()
-        self._names[name] = "%" + digest[:32]
+        self._names[name] = "%" + digest[:32]  # 128 bits are enough to tell computations apart
         self._hash.update(b"ENTRY " if is_entry else b"      ")
         self._hash.update(digest.encode())
 

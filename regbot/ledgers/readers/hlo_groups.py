@@ -178,13 +178,13 @@ def find_permute_group(pairs: str, devices: Devices, *, has_channel: bool) -> Re
 
     def find_root(device: int) -> int:
         while parents.setdefault(device, device) != device:
-            parents[device] = parents[parents[device]]
+            parents[device] = parents[parents[device]]  # shortens the path for the next call
             device = parents[device]
         return device
 
-    for pair in _PAIR.finditer(pairs):
-        low, high = sorted((find_root(int(pair[1])), find_root(int(pair[2]))))
-        parents[high] = low
+    for source, target in _PAIR.findall(pairs):
+        lower_root, higher_root = sorted((find_root(int(source)), find_root(int(target))))
+        parents[higher_root] = lower_root
     components: dict[int, list[int]] = defaultdict(list)
     for device in list(parents):
         components[find_root(device)].append(device)
@@ -326,13 +326,14 @@ def _parse_mesh(attributes: str) -> ReplicaGroup | None:
         raise BadGroup(f"the mesh {clip(axes_text, 80)!r} is not valid")
     devices = _parse_numbers(devices_text) if devices_text else []
     order = _DeviceOrder.parse(dimensions or str(count), permutation)
-    if order.number != count or (devices and sorted(devices) != list(range(count))):
+    is_permutation = not devices or sorted(devices) == list(range(count))
+    if order.number != count or not is_permutation:
         raise BadGroup(f"the device order of the mesh {clip(axes_text, 80)!r} is not valid")
     strides: dict[str, int] = {}
     for name in reversed(axis_sizes):  # row-major: the last axis has stride 1
         strides[name] = math.prod(axis_sizes[inner_axis] for inner_axis in strides)
-    start = devices.index(0) if devices else 0
-    positions, group_axes = [start], []
+    start = devices.index(0) if devices else 0  # mesh position of device 0
+    positions, group_axes = [start], []  # mesh positions of the group, and the axes over which it runs
     for name, outer_size, part_size in _AXIS_PART.findall(group_axes_text):
         if name not in axis_sizes:
             raise BadGroup(f"the axis {clip(name, 80)!r} of the mesh {clip(axes_text, 80)!r} is not valid")
@@ -345,7 +346,7 @@ def _parse_mesh(attributes: str) -> ReplicaGroup | None:
             size, stride = int(part_size), stride * inner_size
         group_axes.append(f"{name}:({outer_size}){part_size}" if part_size else name)
         _check_size(size * len(positions))
-        coordinate = start // stride % size
+        coordinate = start // stride % size  # of device 0 along this axis
         positions = [position + (index - coordinate) * stride for position in positions for index in range(size)]
     if any(not 0 <= position < count for position in positions):
         raise BadGroup(f"the axes {clip(group_axes_text, 80)!r} of the mesh {clip(axes_text, 80)!r} are not valid")

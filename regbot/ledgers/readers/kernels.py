@@ -105,7 +105,8 @@ def classify(name: str) -> Communication | None:
         if pattern.search(name):
             return communication
     if nccl := _NCCL.search(name):
-        return Communication("nccl", "nccl", possible_kinds=_POSSIBLE_KINDS.get(nccl[1] or "Generic", _ALL_KINDS))
+        function = nccl[1] or "Generic"  # a kernel of MSCCL has no function name, and can run any collective
+        return Communication("nccl", "nccl", possible_kinds=_POSSIBLE_KINDS.get(function, _ALL_KINDS))
     if _COMMUNICATION_NAME.search(name) and not _FUSED.match(name):
-        return Communication("unknown", None)
+        return Communication("unknown", via=None)
     return None

@@ -105,6 +105,7 @@ class Phases:
         self._optimizer = {thread: _SpanIndex(spans) for thread, spans in trace.optimizer.items()}
         self._backward = {thread: _SpanIndex(spans) for thread, spans in trace.times.backward.items()}
         step_threads = {step.thread for step in trace.steps}
+        # Without steps, the main thread cannot be told from the threads of the autograd engine.
         self._engine_threads = set(self._backward) - step_threads if step_threads else set()
         """Threads of the autograd engine: those that run backward functions and no profiler step. All time on these
         threads is backward, including the time between two functions.

@@ -192,7 +192,8 @@ def _count_nccl_kernels(
         if only_kind is not None:
             calls += [_make_unsized_call(only_kind, "payload", "nccl")] * count
             continue
-        name = "NCCL kernels that serve " + " or ".join(sorted(kinds)) if len(kinds) < 8 else "NCCL kernels"
+        is_generic = len(kinds) >= 8  # a kernel with the name 'Generic' can run any collective
+        name = "NCCL kernels" if is_generic else "NCCL kernels that serve " + " or ".join(sorted(kinds))
         launches_before = unclassified.get(name, _UnclassifiedSum()).launches
         unclassified[name] = _UnclassifiedSum(launches_before + count, seconds=0.0)
 
@@ -253,6 +254,9 @@ def _list_guesses(calls: list[CallSum], kernels: _ProcessKernels) -> Iterator[st
 def _list_warnings(
     nvtx_calls: NvtxCalls, kernels: _ProcessKernels, process_count: int, unclassified_names: Iterable[str]
 ) -> Iterator[str]:
+    """Yield one sentence for each thing that is uncertain or not counted. ``process_count`` is the number of processes
+    in the export.
+    """
     calls, exchanges = nvtx_calls.calls, nvtx_calls.exchanges
     yield (
         "the reader follows the published schema and is not yet checked against a real export; element types are "

@@ -23,6 +23,8 @@ aborted.
 """
 MAX_TEXT = 2**20
 """Largest number of bytes of one text or row."""
+MAX_STRINGS = 2**20
+"""Largest number of strings that are kept in memory."""
 
 UNKNOWN_PROCESS = 0
 """Process of a kernel or range if the export does not name the process."""
@@ -87,6 +89,7 @@ class Export:
                 "nsys export --type sqlite REPORT.nsys-rep writes one"
             )
         self._strings: dict[int, str] = {}
+        """Strings of the table StringIds that were read so far, by id."""
 
     def has_table(self, table: str) -> bool:
         return table in self._columns
@@ -105,10 +108,11 @@ class Export:
         if not isinstance(string_id, int) or not self.has_table("StringIds"):
             return ""
         if string_id not in self._strings:
-            if len(self._strings) > 2**20:
+            if len(self._strings) > MAX_STRINGS:
                 raise self._source.error("has more than a million names; it is not an export of a training job")
             row = self._database.execute('SELECT value FROM "StringIds" WHERE id = ?', (string_id,)).fetchone()
-            self._strings[string_id] = str(row[0]) if row else ""
+            (value,) = row or ("",)
+            self._strings[string_id] = str(value)
         return self._strings[string_id]
 
     def kernels(self) -> Iterator[NsysKernel]:

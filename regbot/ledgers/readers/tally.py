@@ -193,10 +193,14 @@ class SequenceNumbers:
             starts.insert(position, number)
             ends.insert(position, number)
         if len(starts) > MAX_SEQUENCE_RUNS:
-            self._merged_missing += starts[1] - ends[0] - 1
-            ends[0] = ends[1]
-            del starts[1], ends[1]
+            self._merge_lowest_runs()
         return True
+
+    def _merge_lowest_runs(self) -> None:
+        starts, ends = self._starts, self._ends
+        self._merged_missing += starts[1] - ends[0] - 1
+        ends[0] = ends[1]
+        del starts[1], ends[1]
 
     @property
     def first(self) -> int:
