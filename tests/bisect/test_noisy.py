@@ -19,8 +19,8 @@ from regbot.bisect.forecast import UNKNOWN_NOISE, find_obstacle, forecast, simul
 from regbot.bisect.noisy import (
     BLOCK_VOID_LIMIT,
     MAX_ATTEMPTS,
-    MAX_CLEARED_CULPRITS,
     MAX_REMAINDER_RUNS,
+    MAX_UNCONFIRMED_CULPRITS,
     ContrastSides,
     MeasurementRequest,
     RunCosts,
@@ -361,7 +361,7 @@ def test_a_search_whose_culprits_are_all_cleared_gives_up_and_accuses_nobody() -
     result = search(span(32), Moody(lambda _: 0.0))
     contrasts = {observation.contrast for observation in result.observations if observation.purpose == "confirm"}
     assert result.root.status in ("none", "undecided")
-    assert 1 <= len(contrasts) <= MAX_CLEARED_CULPRITS + 1
+    assert 1 <= len(contrasts) <= MAX_UNCONFIRMED_CULPRITS + 1
 
 
 def test_a_set_that_is_cleared_counts_as_one() -> None:
@@ -379,7 +379,7 @@ def test_a_set_that_is_cleared_counts_as_one() -> None:
         span(64), Moody(lambda _: 0.0, sd=SD / 10, broken=range(1, 64, 2)), replace(TERMS, noise=Noise(SD / 10))
     )
     contrasts = {observation.contrast for observation in result.observations if observation.purpose == "confirm"}
-    assert len(contrasts) <= MAX_CLEARED_CULPRITS + 1
+    assert len(contrasts) <= MAX_UNCONFIRMED_CULPRITS + 1
 
 
 def test_a_gate_clears_what_it_proves_to_be_alike_and_confirms_what_it_proves_to_differ() -> None:
