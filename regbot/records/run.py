@@ -325,11 +325,16 @@ class RawRun(Record):
     rank: Annotated[int, Field(ge=0)]
     ledger: Ledger | None = None
     compiled: CompiledProgram | None = Field(
-        default=None, description="instead of a ledger, where a program was compiled"
+        default=None,
+        description="program whose text has the collectives; it replaces ``ledger`` for frameworks that compile the "
+        "step ahead of time",
     )
-    profile: RawProfile | None = Field(default=None, description="instead of a ledger, where no step can be counted")
+    profile: RawProfile | None = Field(
+        default=None, description="profile of some steps; it replaces ``ledger`` if no step can be counted"
+    )
     loss: list[float | None] = Field(
-        default_factory=list, description="loss per step, null where not finite; empty where tensors have no values"
+        default_factory=list,
+        description="loss of each step, null if it is not finite; [] in a trace whose tensors have no values",
     )
     steps: RankSteps | None = None
     clock: GuestClock = "perf_counter"
