@@ -349,7 +349,9 @@ class RawRun(Record):
     phases_s: dict[str, float] = Field(default_factory=dict, description="seconds the guest spent in each stage")
     peak_rss_bytes: int | None = None
     peak_device_bytes: Bytes | None = Field(
-        default=None, description="most bytes allocated on the paper GPU during the counted step, in steps of 512"
+        default=None,
+        description="peak of the bytes allocated on the paper GPU during the counted step; each allocation is rounded up "
+        "to 512 bytes",
     )
     refusal: Refusal | None = None
     warnings: list[Message] = Field(default_factory=list)
@@ -406,7 +408,9 @@ class Run(Record):
     )
     peak_rss_bytes: int | None = None
     peak_device_bytes: Bytes | None = Field(
-        default=None, description="most bytes allocated on the paper GPU during the counted step, in steps of 512"
+        default=None,
+        description="peak of the bytes allocated on the paper GPU during the counted step; each allocation is rounded up "
+        "to 512 bytes",
     )
     log_tail: Message = Field(default="", description="last lines of the guest's output, if the run failed")
     warnings: list[Message] = Field(default_factory=list)
