@@ -350,7 +350,7 @@ class RawRun(Record):
     peak_rss_bytes: int | None = None
     peak_device_bytes: Bytes | None = Field(
         default=None,
-        description="peak of the bytes allocated on the paper GPU during the counted step; each allocation is rounded up "
+        description="peak of the bytes allocated on the paper GPU in the counted step; each allocation is rounded up "
         "to 512 bytes",
     )
     refusal: Refusal | None = None
@@ -409,7 +409,7 @@ class Run(Record):
     peak_rss_bytes: int | None = None
     peak_device_bytes: Bytes | None = Field(
         default=None,
-        description="peak of the bytes allocated on the paper GPU during the counted step; each allocation is rounded up "
+        description="peak of the bytes allocated on the paper GPU in the counted step; each allocation is rounded up "
         "to 512 bytes",
     )
     log_tail: Message = Field(default="", description="last lines of the guest's output, if the run failed")
