@@ -52,13 +52,11 @@ def _check_run(run: Run) -> Iterator[str]:
     for rank in timing.ranks.values():
         if _is_contradicted(sum(rank.step_s), timing.harness_s, STEPS_TOLERANCE):
             yield _describe_contradiction(name, "its steps", sum(rank.step_s), timing.harness_s)
-        steady_s, harness_steady_s = sum(rank.step_s[timing.cut :]), timing.harness_steady_s
-        if (
-            has_steady_steps
-            and harness_steady_s is not None
-            and _is_contradicted(steady_s, harness_steady_s, STEADY_TOLERANCE)
-        ):
-            yield _describe_contradiction(name, "its steps after the warm-up", steady_s, harness_steady_s)
+        if not has_steady_steps or timing.harness_steady_s is None:
+            continue
+        steady_s = sum(rank.step_s[timing.cut :])
+        if _is_contradicted(steady_s, timing.harness_steady_s, STEADY_TOLERANCE):
+            yield _describe_contradiction(name, "its steps after the warm-up", steady_s, timing.harness_steady_s)
 
 
 def _check_job(runs: Sequence[Run], job_s: float) -> Iterator[str]:

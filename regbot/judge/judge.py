@@ -6,6 +6,7 @@ profiles of it, and sharding is also judged by these profiles. Both kinds of run
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from regbot.config import Config
 from regbot.judge.backends import dispatcher_change
@@ -21,6 +22,7 @@ from regbot.records.run import Arm
 from regbot.records.session import Session, UnconcernedWorkload
 from regbot.records.verdict import (
     GRAVITY,
+    Finding,
     Sharding,
     StoredComparison,
     Validity,
@@ -31,15 +33,18 @@ from regbot.records.verdict import (
 from regbot.text.clip import clip_message
 
 
-def judge(session: Session, config: Config, expectations: Iterable[Expectation] = ()) -> Verdict:
-    """Return the verdict of a session, with a section for every planned workload. Its ``throughput`` is None if the
-    workload was not planned to be timed.
+class _WorkloadResult(NamedTuple):
+    """Result of one workload: its verdict, all findings in it, and warnings."""
 
-    The sharding section comes from the traces. If the timed steps are compiled, profiles of them are compared too, and
-    both results are combined. The stored sessions and ledgers of main are shown beside the verdict.
-    """
+    verdict: WorkloadVerdict
+    findings: list[Finding]
+    """Findings of the traces and of the profiles. The verdict may show only those of one of them."""
+    warnings: list[str]
+
+
+def judge(session: Session, config: Config, expectations: Iterable[Expectation] = ()) -> Verdict:
+    """Return the verdict of a session, with a section for every planned workload."""
     header, rules = session.header, list(expectations)
-    plans = {plan.entry: plan for plan in header.timed}
     workloads: list[WorkloadVerdict] = []
     warnings: list[str] = list(header.warnings)
     used_rules: set[Expectation] = set()
@@ -48,51 +53,10 @@ def judge(session: Session, config: Config, expectations: Iterable[Expectation] 
         if name in unconcerned:
             workloads.append(_judge_unconcerned(unconcerned[name]))
             continue
-        traces = examine_traced_runs(session, name)
-        profiles = examine_profiles(session, name, traces)  # None if the step is not compiled
-        validity = traces.validity
-        if profiles is not None:
-            # If the traces failed because the step is compiled, only the profiles count.
-            validity = _combine_validity(profiles.validity, None if traces.needs_profile else traces.validity)
-        throughput, stored_times, stored_collectives = None, None, None
-        base, head = traces.base, traces.head
-        traced_arms = (base, head) if base is not None and head is not None else None
-        dispatcher = dispatcher_change(*traced_arms) if traced_arms is not None else None
-        if plan := plans.get(name):
-            timed = judge_timed(session, plan, traced_arms)
-            throughput, validity = timed.throughput, _combine_validity(validity, timed.validity)
-            warnings += [f"{name}: {warning}" for warning in timed.warnings]
-            if throughput is not None and throughput.status != "INVALID":
-                stored_times, drift_warnings = compare_times(header, plan, session.timed_runs(name))
-                warnings += [f"{name}: {warning}" for warning in drift_warnings]
-            if dispatcher is None and timed.base is not None and timed.head is not None:
-                dispatcher = dispatcher_change(timed.base, timed.head)
-        compare = partial(
-            _compare_runs,
-            config=config,
-            dispatcher=dispatcher,
-            workload=name,
-            expectations=rules,
-            configurations_only=_configurations_only(header.base, header.head),
-        )
-        sharding = compare(traces)
-        if base is not None and head is not None and sharding is not None:
-            sharding, notes = compare_with_stored(sharding, base, header.stored, config)
-            warnings += [f"{name}: {note}" for note in notes]
-            stored_collectives = compare_head_with_stored(header, head, config)
-        findings = sharding.findings if sharding is not None else []
-        if profiles is not None and (profiles_sharding := compare(profiles)) is not None:
-            findings = [*findings, *profiles_sharding.findings]
-            sharding = _combine_sharding(sharding, profiles_sharding)
-        used_rules |= {rule for rule in rules if any(rule.covers(finding, name) for finding in findings)}
-        warnings += [f"{name}: {warning}" for warning in (profiles.warnings if profiles is not None else ())]
-        warnings += [f"{name}: {warning}" for warning in traces.warnings]
-        stored = None
-        if stored_times is not None or stored_collectives is not None:
-            stored = StoredComparison(times=stored_times, collectives=stored_collectives)
-        workloads.append(
-            WorkloadVerdict(name=name, sharding=sharding, throughput=throughput, validity=validity, stored=stored)
-        )
+        result = _judge_workload(session, name, config, rules)
+        workloads.append(result.verdict)
+        warnings += [f"{name}: {warning}" for warning in result.warnings]
+        used_rules |= {rule for rule in rules if any(rule.covers(finding, name) for finding in result.findings)}
     warnings += [
         f"--expect {rule}: no finding matches; remove the rule, or it will silently accept a later change"
         for rule in rules
@@ -105,6 +69,65 @@ def judge(session: Session, config: Config, expectations: Iterable[Expectation] 
         workloads=workloads,
         warnings=[clip_message(warning) for warning in warnings],
     )
+
+
+def _judge_workload(session: Session, name: str, config: Config, rules: Sequence[Expectation]) -> _WorkloadResult:
+    """Return the result of one workload that was run. Its throughput section is None if it was not planned to be timed.
+
+    The sharding section comes from the traces. If the timed steps are compiled, profiles of them are compared too, and
+    both results are combined. The stored sessions and ledgers of main are shown beside the verdict.
+    """
+    header = session.header
+    warnings: list[str] = []
+    traces = examine_traced_runs(session, name)
+    profiles = examine_profiles(session, name, traces)  # None if the step is not compiled
+    validity = traces.validity
+    if profiles is not None:
+        # If the traces failed because the step is compiled, only the profiles count.
+        validity = _combine_validity(profiles.validity, None if traces.needs_profile else traces.validity)
+    base, head = traces.base, traces.head
+    traced_arms = (base, head) if base is not None and head is not None else None
+    dispatcher = dispatcher_change(*traced_arms) if traced_arms is not None else None
+
+    throughput, stored_times = None, None
+    plan = next((plan for plan in reversed(header.timed) if plan.entry == name), None)
+    if plan is not None:
+        timed = judge_timed(session, plan, traced_arms)
+        throughput, validity = timed.throughput, _combine_validity(validity, timed.validity)
+        warnings += timed.warnings
+        if throughput is not None and throughput.status != "INVALID":
+            stored_times, drift_warnings = compare_times(header, plan, session.timed_runs(name))
+            warnings += drift_warnings
+        if dispatcher is None and timed.base is not None and timed.head is not None:
+            dispatcher = dispatcher_change(timed.base, timed.head)
+
+    compare = partial(
+        _compare_runs,
+        config=config,
+        dispatcher=dispatcher,
+        workload=name,
+        expectations=rules,
+        configurations_only=_configurations_only(header.base, header.head),
+    )
+    stored_collectives = None
+    sharding = compare(traces)
+    if base is not None and head is not None and sharding is not None:
+        sharding, stored_warnings = compare_with_stored(sharding, base, header.stored, config)
+        warnings += stored_warnings
+        stored_collectives = compare_head_with_stored(header, head, config)
+    findings = list(sharding.findings) if sharding is not None else []
+    if profiles is not None:
+        warnings += profiles.warnings
+        if (profiles_sharding := compare(profiles)) is not None:
+            findings += profiles_sharding.findings
+            sharding = _combine_sharding(sharding, profiles_sharding)
+    warnings += traces.warnings
+
+    stored = None
+    if stored_times is not None or stored_collectives is not None:
+        stored = StoredComparison(times=stored_times, collectives=stored_collectives)
+    verdict = WorkloadVerdict(name=name, sharding=sharding, throughput=throughput, validity=validity, stored=stored)
+    return _WorkloadResult(verdict, findings, warnings)
 
 
 def _index_unconcerned(session: Session) -> dict[str, UnconcernedWorkload]:

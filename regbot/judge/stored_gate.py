@@ -72,11 +72,8 @@ def select_whole_comparison(runs: Sequence[Run]) -> list[Run]:
 def has_enough_sessions(header: SessionHeader, plan: TimedPlan) -> bool:
     """Whether head can be run alone for ``plan``: enough stored sessions exist, and no arm has overrides, because the
     stored sessions are of the committed configuration."""
-    return (
-        any(len(reference.sessions) >= MIN_SESSIONS for reference in plan.references)
-        and not header.base.overrides
-        and not header.head.overrides
-    )
+    has_overrides = bool(header.base.overrides or header.head.overrides)
+    return not has_overrides and any(len(reference.sessions) >= MIN_SESSIONS for reference in plan.references)
 
 
 def judge_by_stored(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> StoredVerdict | None:

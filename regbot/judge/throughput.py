@@ -133,8 +133,8 @@ def _judge_head_only(
     """Judge a session without runs of base. Stored sessions decide if the gate is ``stored``; otherwise the result is
     INCONCLUSIVE."""
     fields = _common_fields(plan, runs, PairSet(()))
-    fields["head_step_s"] = step_s(fields["runs"], "head", "stored")
-    if header.throughput.gate != "stored":
+    fields["head_step_s"] = step_s(fields["runs"], "head", role="stored")
+    if header.throughput.gate != "stored":  # sessions of version 0.1.0 could begin with runs of head alone ("screen")
         reason = "head was run alone, and only pairs of base and head decide: run the check again"
         section = _build_section("INCONCLUSIVE", [reason], decision="undecided", by="screen", **fields)
         return TimedResult(section, warnings=warnings)
@@ -148,12 +148,12 @@ def _judge_head_only(
     head = find_last_good(runs, "head")
     if distrust_reasons := [*distrust_timed(header, plan, runs)]:
         section = _build_section("INVALID", ["the timed runs cannot be trusted"], **fields)
-        return TimedResult(section, make_validity("INVALID", distrust_reasons), None, head, warnings)
+        return TimedResult(section, make_validity("INVALID", distrust_reasons), head=head, warnings=warnings)
     if head is not None and (problems := [*unmet_dispatcher_request(head)]):
         executed = head.backends[DISPATCHER].executed
         sentence = f"the runs used {executed}, which was not requested, so their times cannot be used"
         section = _build_section("INVALID", [sentence], fallback=True, **fields)
-        return TimedResult(section, make_validity("INVALID", problems), None, head, warnings)
+        return TimedResult(section, make_validity("INVALID", problems), head=head, warnings=warnings)
     section_fields = fields | stored_numbers(result)
     if result.reference is not None:
         warnings += tuple(result.reference.warnings)
@@ -165,7 +165,7 @@ def _judge_head_only(
     section = _build_section(
         STATUS[result.decision], explain_stored(result), decision=result.decision, by="stored", **section_fields
     )
-    return TimedResult(section, None, None, head, warnings)
+    return TimedResult(section, head=head, warnings=warnings)
 
 
 def _undecided_by_stored(

@@ -182,7 +182,10 @@ class Change(Record):
     after: Text = Field(default="", description="exact search: the value after the change")
     undone: bool = Field(default=False, description="whether a later commit of the range reverts the change")
     estimate: Estimate | None = Field(default=None, description="confirmation: the culprit compared with its parent")
-    confirmed: Literal["yes", "no", "undecided", "exact", "not asked"]
+    confirmed: Literal["yes", "no", "undecided", "exact", "not asked"] = Field(
+        description="whether pairs of the culprit and its parent confirm the slowdown. exact: the search is exact and "
+        "needs no confirmation. not asked: the options switch the confirmation off"
+    )
     text: Message = Field(description="the change in one sentence")
 
 

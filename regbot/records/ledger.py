@@ -133,12 +133,16 @@ class Ledger(Record):
         description="step: the counts are those of one step; whole: the counts are those of a whole file, whose number "
         "of steps may be unknown"
     )
-    steps: Annotated[int, Field(ge=1)] = Field(description="number of steps; counts are per step where scope is 'step'")
+    steps: Annotated[int, Field(ge=1)] = Field(
+        description="number of steps that were counted; if scope is 'step', the counts are divided by it"
+    )
     workload: Text | None = Field(default=None, description="entry name, e.g. 'qwen3-30b-a3b@1/ep'")
     variant: Text | None = None
-    world_size: Annotated[int, Field(ge=1)] | None = None
-    rank: Annotated[int, Field(ge=0)] = 0
-    axes: dict[str, Axis] = Field(default_factory=dict)
+    world_size: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="number of all ranks; null if unknown"
+    )
+    rank: Annotated[int, Field(ge=0)] = Field(default=0, description="the rank whose collectives were counted")
+    axes: dict[str, Axis] = Field(default_factory=dict, description="axes of the mesh, by name")
     entries: Annotated[list[Entry], Field(max_length=200_000)]
     host_reads: dict[str, Count] | None = Field(
         default=None,

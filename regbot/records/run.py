@@ -325,11 +325,16 @@ class RawRun(Record):
     rank: Annotated[int, Field(ge=0)]
     ledger: Ledger | None = None
     compiled: CompiledProgram | None = Field(
-        default=None, description="instead of a ledger, where a program was compiled"
+        default=None,
+        description="program whose text has the collectives; it replaces ``ledger`` for frameworks that compile the "
+        "step ahead of time",
     )
-    profile: RawProfile | None = Field(default=None, description="instead of a ledger, where no step can be counted")
+    profile: RawProfile | None = Field(
+        default=None, description="profile of some steps; it replaces ``ledger`` if no step can be counted"
+    )
     loss: list[float | None] = Field(
-        default_factory=list, description="loss per step, null where not finite; empty where tensors have no values"
+        default_factory=list,
+        description="loss of each step, null if it is not finite; [] in a trace whose tensors have no values",
     )
     steps: RankSteps | None = None
     clock: GuestClock = "perf_counter"
@@ -344,7 +349,9 @@ class RawRun(Record):
     phases_s: dict[str, float] = Field(default_factory=dict, description="seconds the guest spent in each stage")
     peak_rss_bytes: int | None = None
     peak_device_bytes: Bytes | None = Field(
-        default=None, description="most bytes allocated on the paper GPU during the counted step, in steps of 512"
+        default=None,
+        description="peak of the bytes allocated on the paper GPU in the counted step; each allocation is rounded up "
+        "to 512 bytes",
     )
     refusal: Refusal | None = None
     warnings: list[Message] = Field(default_factory=list)
@@ -401,7 +408,9 @@ class Run(Record):
     )
     peak_rss_bytes: int | None = None
     peak_device_bytes: Bytes | None = Field(
-        default=None, description="most bytes allocated on the paper GPU during the counted step, in steps of 512"
+        default=None,
+        description="peak of the bytes allocated on the paper GPU in the counted step; each allocation is rounded up "
+        "to 512 bytes",
     )
     log_tail: Message = Field(default="", description="last lines of the guest's output, if the run failed")
     warnings: list[Message] = Field(default_factory=list)

@@ -91,7 +91,9 @@ class SessionHeader(Record):
     created: Text = Field(description="UTC, ISO 8601")
     base: Arm
     head: Arm
-    workloads: Annotated[list[Text], Field(min_length=1)]
+    workloads: Annotated[list[Text], Field(min_length=1)] = Field(
+        description="entries that the verdict must have, such as 'mixtral-8x7b@1/ep'"
+    )
     untraced: list[Text] = Field(
         default_factory=list,
         description="those of ``workloads`` that are commands; their collectives and code are unknown",
@@ -107,18 +109,19 @@ class SessionHeader(Record):
     timed: list[TimedPlan] = Field(default_factory=list, description="workloads to time, in this order")
     stored: list[StoredTrace] = Field(
         default_factory=list,
-        description="newest stored ledger of each workload, of base's commit if there is one",
+        description="for each workload one stored ledger: that of base's commit if there is one, else the newest",
     )
     seed: Annotated[int, Field(ge=0)] = Field(default=0, description="decides the order of runs in every block")
     budget_min: Annotated[float, Field(gt=0)] | None = Field(default=None, description="maximum minutes of timed runs")
     changed_files: list[Text] | None = Field(
         default=None,
-        description="files that differ between the commits in more than comments; null if too many or not known",
+        description="files that differ between the commits in more than comments; null if there are too many of them, "
+        "or if they are not known",
     )
     inert_files: list[Text] | None = Field(
         default=None,
-        description="those of the changed files that cannot affect a run, by rules over git's objects; null in older "
-        "sessions, where only documentation counts as such",
+        description="those of ``changed_files`` that cannot affect a run, by rules over git's objects; null in older "
+        "sessions, in which only documentation counts as inert",
     )
     unconcerned: list[UnconcernedWorkload] = Field(
         default_factory=list,

@@ -46,7 +46,8 @@ class Finding(Record):
     head: dict[Kind, Volume] = Field(description="the changed collectives in head")
     text: Message = Field(description="what changed and what it means")
     modules: list[Text] = Field(
-        default_factory=list, description="changed modules, with layer numbers as '*'; at most a few"
+        default_factory=list,
+        description="the first few modules whose collectives changed, with '*' in place of layer numbers",
     )
     accepted: Message | None = Field(
         default=None, description="the reason in the --expect rule that accepts the finding; null if no rule does"
@@ -55,6 +56,7 @@ class Finding(Record):
     @field_validator("pattern")
     @classmethod
     def _use_name_of_today(cls, value: str) -> str:
+        """Replace a former name of a pattern by its present name."""
         return RENAMED_PATTERNS.get(value, value)
 
 

@@ -66,7 +66,7 @@ class Thresholds:
     """Positive limits of log-ratios."""
 
     delta: float
-    """An interval within +-``delta`` proves that the step time has not changed."""
+    """An interval within +-``delta`` proves that the step time has not changed by ``delta`` or more."""
     eps: float
     """An interval above ``eps`` proves a regression, an interval below -``eps`` an improvement."""
 
@@ -312,7 +312,7 @@ def mde(
 
     The result is infinite for one pair with an estimated sd. An sd of 0 has no effect, whatever the number of pairs.
     """
-    known_sd_reach = _quantile(1 - alpha / 2, None) + _quantile(POWER, None)
+    known_sd_reach = _quantile(1 - alpha / 2, df=None) + _quantile(POWER, df=None)
     luck_effect = known_sd_reach * luck / math.sqrt(max(1, pairs / DRAW_PAIRS))
     if sd == 0:
         return eps + luck_effect

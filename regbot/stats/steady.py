@@ -228,7 +228,7 @@ def _log_times(step_s: ArrayLike) -> Array:
 
 
 def _judge_process(logs: Array) -> ProcessState:
-    """Return the steady state of one process. ``logs`` begins with the first step of the process."""
+    """Return the steady state of one process. ``logs`` has its log step times, from its first step on."""
     steps = len(logs)
     middle = steps // 2
     is_artefact = logs < np.median(logs[middle:]) - ARTEFACT_GAP
@@ -472,7 +472,8 @@ def _find_restarts(logs: Array) -> list[int]:
 
 
 def _warn_of_kept_steps(logs: Array, cut: int) -> Iterable[str]:
-    """Yield warnings about faults of the kept steps that no cut removes."""
+    """Yield warnings about faults of the kept steps, which are the steps after ``cut``. No other cut would remove these
+    faults."""
     kept_steps = logs[cut:]
     median = float(np.median(kept_steps))
     artefacts = int((kept_steps < median - ARTEFACT_GAP).sum())
