@@ -123,8 +123,8 @@ def _check_timed_plans(
     node_gpus = max((len(run.node.gpus) for run in runs if run.node is not None), default=0)
     planned_on_node = _plan_timed(config, tasks, node_gpus)
     paper_tasks = [task for task in tasks if task.workload.adapter in PAPER_ADAPTERS]
-    # Every item has the allowed plans on a node of some size, by entry. On a small node, workloads of the paper adapters
-    # may run with fewer ranks.
+    # Every item has the allowed plans on a node of some size, by entry. On a small node, workloads of the paper
+    # adapters may run with fewer ranks.
     allowed_plans = [_plan_timed(config, tasks, 0), planned_on_node, _plan_timed(config, tasks, MAX_GPUS)]
     allowed_plans += [_plan_timed(config, paper_tasks, gpus) for gpus in SMALL_NODES if gpus <= node_gpus]
     plans = {timed_plan.entry: timed_plan for timed_plan in header.timed}
