@@ -40,7 +40,7 @@ MIN_SCALE = math.log(1.02)
 
 ANCHOR_SERIES = "anchor"
 """Value of ``Baseline.series`` for sessions that repeat the anchor's commit. They are not part of the trend of main."""
-HELD_SERIES = "held"
+WITHHELD_SERIES = "held"
 """Value of ``Baseline.series`` for sessions that a refresh held back from the rolling reference."""
 
 Terms = tuple[Any, ...]
@@ -234,7 +234,7 @@ def _collect_buckets(
             collected.anchor_total += level
         if session.series == ANCHOR_SERIES:
             continue
-        collected.excluded_sessions += session.series == HELD_SERIES
+        collected.excluded_sessions += session.series == WITHHELD_SERIES
         if collected_sessions in bucket_positions:
             collected.buckets.append(_Bucket(oldest=session, newest=session))
         collected_sessions += 1

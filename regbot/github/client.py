@@ -45,7 +45,7 @@ started. GitHub lists a new run only after some seconds."""
 MAX_END_POLLS, END_POLL_INTERVAL_S = 60, 10.0
 """Limits of ``Forge.ended_run``: number of polls, and seconds between two polls. Without a limit, a job that waits for
 the end of its own run would wait forever."""
-NOT_FOUND, GONE = 404, 410
+UNKNOWN_OBJECT, DELETED_OBJECT = 404, 410
 """HTTP statuses of an object that does not exist, or that was deleted."""
 MAX_CLOCK_SKEW = timedelta(minutes=10)
 """Largest expected difference between GitHub's clock and the clock of this machine."""
@@ -162,7 +162,7 @@ class Forge:
         try:
             data = self._api.get(f"{self._root}/collaborators/{_quote_part(login)}/permission")
         except RefusedError as error:
-            if error.status == NOT_FOUND:
+            if error.status == UNKNOWN_OBJECT:
                 return "none"
             raise
         return _parse(_parse_role, data)
@@ -199,7 +199,7 @@ class Forge:
         try:
             return _parse(Comment.from_json, self._api.get(f"{self._root}/issues/comments/{id}"))
         except RefusedError as error:
-            if error.status in (NOT_FOUND, GONE):
+            if error.status in (UNKNOWN_OBJECT, DELETED_OBJECT):
                 return None
             raise
 
@@ -376,7 +376,7 @@ class Forge:
         try:
             self._api.change("DELETE", path)
         except RefusedError as error:
-            if error.status not in (NOT_FOUND, GONE):
+            if error.status not in (UNKNOWN_OBJECT, DELETED_OBJECT):
                 raise
 
 

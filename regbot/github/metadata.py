@@ -13,7 +13,7 @@ from pathlib import Path
 from regbot.checkout.git import try_git
 from regbot.errors import UserError
 from regbot.github import checks
-from regbot.github.client import NOT_FOUND, Forge, RefusedError
+from regbot.github.client import UNKNOWN_OBJECT, Forge, RefusedError
 from regbot.github.events import MAX_EVENT_BYTES
 from regbot.github.stamped_text import Tier
 from regbot.github.types import Pull, WorkflowJob, WorkflowRun
@@ -189,7 +189,7 @@ def _find_pulls(forge: Forge, run: WorkflowRun) -> list[Pull]:
     try:
         pull = forge.pull(int(match["pr"]))
     except RefusedError as error:
-        if error.status != NOT_FOUND:
+        if error.status != UNKNOWN_OBJECT:
             raise
         return []
     comes_from_branch = (pull.head_repository, pull.head_ref) == (run.head_repository, run.head_branch)

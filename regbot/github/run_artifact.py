@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from regbot.github.client import NOT_FOUND, Forge, RefusedError, TooLargeError
+from regbot.github.client import UNKNOWN_OBJECT, Forge, RefusedError, TooLargeError
 from regbot.records.files import RecordError
 from regbot.report.markdown import UntrustedText, Words
 
@@ -56,7 +56,7 @@ def can_judge_again(forge: Forge, run: int, name: str) -> bool:
         has_failed = forge.run(run).conclusion not in (None, "success")
         artifacts = [artifact for artifact in forge.artifacts(run, name) if artifact.name == name]
     except RefusedError as error:
-        if error.status == NOT_FOUND:
+        if error.status == UNKNOWN_OBJECT:
             return False
         raise
     has_expired = bool(artifacts) and all(artifact.expired for artifact in artifacts)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from regbot.github.client import NOT_FOUND, Forge, RefusedError
+from regbot.github.client import UNKNOWN_OBJECT, Forge, RefusedError
 
 MISSING_STATUSES = (404, 422)
 """HTTP statuses that GitHub sends for an object that does not exist, or for a request that does not fit the object."""
@@ -33,6 +33,6 @@ def _find_merge_base(forge: Forge, tip: str, sha: str) -> str | None:
     try:
         return forge.merge_base(tip, sha)
     except RefusedError as error:
-        if error.status == NOT_FOUND:
+        if error.status == UNKNOWN_OBJECT:
             return None
         raise

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from regbot.github import checks
-from regbot.github.client import GONE, NOT_FOUND, Forge, RefusedError
+from regbot.github.client import DELETED_OBJECT, UNKNOWN_OBJECT, Forge, RefusedError
 from regbot.github.comment_thread import CommentThread
 from regbot.github.stamped_text import StampedText, select_strongest
 from regbot.github.types import Comment
@@ -74,7 +74,7 @@ def write(
         try:
             thread.forge.edit_comment(sticky.comment.id, body)
         except RefusedError as error:
-            if error.status not in (NOT_FOUND, GONE):
+            if error.status not in (UNKNOWN_OBJECT, DELETED_OBJECT):
                 raise
             thread.forget(sticky.comment.id)
         has_changed = True
