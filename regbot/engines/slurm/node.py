@@ -169,7 +169,7 @@ def main() -> None:
         else:
             result = run_part(request, number)
     except (EngineError, OSError) as error:
-        result = {"error": str(error)}
+        result = {"error": str(error) or type(error).__name__}
     print_marked(request["nonce"], number, json.dumps(result))
     if "facts" not in request and result.get("exit_code") != 0:
         sys.exit(1)
