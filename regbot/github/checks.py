@@ -359,8 +359,8 @@ def write_same_head_note(number: int, peers: Sequence[Stamp], strictest: Stamp) 
     return Markdown(
         f"👥 **This is the verdict on #{number}.** Other pull requests have the same head: {peer_names}. A required "
         "check cannot distinguish the check runs of these pull requests. So this check run has the conclusion of the "
-        f"strictest verdict, which is the {strictest.status} of #{strictest.pr}. After one of the pull requests is "
-        "closed, run `regbot-static` again."
+        f"strictest verdict, which is the {strictest.status} of #{strictest.pr}. When #{strictest.pr} is closed, run "
+        f"`regbot-static` of #{number} again."
     )
 
 

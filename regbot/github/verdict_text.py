@@ -55,7 +55,7 @@ def write_verdict_text(
 ) -> str:
     """Return the report on a verdict with the text around it, as markdown without the stamp. ``acceptance`` is the
     acceptance of a REVIEW verdict, which makes it a PASS; None if nobody accepted it."""
-    report = comment_parts(verdict, session)
+    report = comment_parts(verdict, session, is_self_reported=subject.tier == "static")
     if acceptance is not None:
         status: Status = "PASS"
         heading = f"### ✅ PASS: accepted by {code(acceptance.login)}"
@@ -82,7 +82,7 @@ def write_invalid_text(reason: Words, subject: Subject, github: GitHub) -> str:
     parts = [f"### ⛔ INVALID: {sentence(reason)}"]
     parts += [f"> {note}" for note in _write_notes("INVALID", subject, github, has_result=False)]
     parts.append(
-        f"There is no verdict on {code(short_commit(subject.sha))}, neither a pass nor a regression."
+        f"Nothing is known about {code(short_commit(subject.sha))}: this is neither a pass nor a regression."
         f"{_link_log(subject)}"
     )
     suggestions = []
@@ -107,20 +107,19 @@ def _write_notes(status: Status, subject: Subject, github: GitHub, *, has_result
         effect = "would have stopped" if is_blocking else "would not have stopped"
         yield Markdown(f"👁️ **Shadow mode:** nothing is blocked. regbot {effect} this change.")
     elif status not in ("PASS", "FAIL"):
-        effect = "blocks" if is_blocking else "does not block"
-        yield Markdown(f"This {status} {effect} the merge if the check `regbot` is required.")
+        effect = "blocks the merge if" if is_blocking else "does not block the merge, even if"
+        yield Markdown(f"This {status} {effect} the check `regbot` is required.")
     if subject.tier == "static":
         origin = "this pull request" if subject.number else "this merge group"
         # A measured result may have the mildest conclusion.
         would_block_if_measured = conclude_without_shadow(status, github, mildest="success") in BLOCKING_CONCLUSIONS
         would_measurement_unblock = is_blocking and not would_block_if_measured and not github.shadow
         verb = "traced" if has_result else "should have traced"
-        advice = (
-            " The check blocks this change until somebody starts a measurement." if would_measurement_unblock else ""
-        )
+        advice = " The check blocks this change until a measurement has passed." if would_measurement_unblock else ""
         yield Markdown(
             f"🔎 **Self-reported:** a job of {origin} {verb} this commit. {origin[:1].upper()}{origin[1:]} may have "
-            f"changed the workflow file and the code of that job. Nothing was timed.{advice}"
+            f"changed the workflow file and the code of that job, and could so have forged this result. Nothing was "
+            f"timed.{advice}"
         )
 
 
@@ -133,14 +132,15 @@ def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedC
             alone = ", as the only pull request of its group" if subject.has_other_pulls else ""
             pull = f"#{subject.comment_number}"
             text = (
-                f"Somebody with the role `maintain` can accept the change with this comment in {pull}. The commit in "
-                f"it is the head of {pull}. After that, queue {pull} again{alone}:"
+                f"To accept the change, somebody with the role `maintain` posts this comment in {pull}, and then "
+                f"queues {pull} again{alone}. The commit in the comment is the head of {pull}:"
             )
             yield text, f"/regbot accept {subject.acceptance_sha}: why"
         return
     if subject.tier == "static" or status == "INVALID":
         text = (
-            "Somebody with the role `write` can start a measurement that does not use the pull request's own jobs, with"
+            "Somebody with the role `write` can start a measurement by a workflow that this pull request cannot "
+            "change, with"
         )
         yield text, f"/regbot run {sha}"
     elif status == "INCONCLUSIVE" and _has_undecided_times(verdict):
@@ -150,7 +150,10 @@ def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedC
         yield text, f"/regbot accept {sha}: why"
     lines = [line for line in _list_expect_lines(verdict) if _can_be_copied(line)]
     if lines:
-        text = "Somebody with the role `write` can declare an intended change of the sharding with"
+        text = (
+            "Somebody with the role `write` can declare an intended change of the sharding, for all later commits too, "
+            "with"
+        )
         yield text, "\n".join(lines[:MAX_RULES])
     if subject.tier == "measured" and status == "FAIL":
         text = "Somebody with the role `write` can search for the commit that caused the regression with"

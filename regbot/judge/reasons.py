@@ -104,7 +104,7 @@ def _describe_bound(bound: float) -> str:
 def describe_slow_launches(outliers: Sequence[PairOutlier], pairs: int) -> str:
     """Return a sentence that lists the slow launches of a session. ``outliers`` has at least one; ``pairs`` is the
     number of pairs that the decision uses."""
-    slow_launches = "1 launch was" if len(outliers) == 1 else f"{len(outliers)} launches were"
+    slow_launches = "1 run was" if len(outliers) == 1 else f"{len(outliers)} runs were"
     trimmed = trimmed_pairs(pairs)
     pairs_left_out = (
         "the slowest and the fastest pair" if trimmed == 1 else f"the {trimmed} slowest and the {trimmed} fastest pairs"
@@ -116,8 +116,8 @@ def describe_slow_launches(outliers: Sequence[PairOutlier], pairs: int) -> str:
 def explain_withheld(outliers: Sequence[PairOutlier]) -> str:
     """Return why head does not pass although its interval would."""
     return (
-        f"the interval leaves out the slow launches and would pass, but head has more of them than base and may have "
-        f"caused them: {_list_launches(outliers)}"
+        "the interval leaves out the slowest and the fastest pairs, and would pass. But head has more slow runs than "
+        f"base, and may be the cause of them: {_list_launches(outliers)}"
     )
 
 

@@ -106,7 +106,7 @@ def judge_sharding(
 def _describe_no_findings(base: Ledger, head: Ledger, is_identical: bool) -> str:
     """Return the reason for a section without findings. ``is_identical``: both device programs are identical."""
     if is_identical:
-        return "device program identical: both arms dispatch the same operators and collectives"
+        return "device program identical: both arms run the same operators and collectives"
     if base.program is None or head.program is None:
         return "same collectives; operators were not compared, because an arm has no fingerprint of them"
     return "same collectives, but head runs other operators than base"

@@ -112,9 +112,10 @@ def _stored_tests(arm: str, predictions: dict[str, PredictionInterval]) -> Itera
 def _describe_drift(header: SessionHeader, reference: Reference, prediction: PredictionInterval) -> str:
     """Return the warning that base's step time is outside the range that the stored sessions predict."""
     is_same_commit = reference.sessions[-1].commit == header.base.commit
-    cause = "the node or the environment has drifted since" + ("" if is_same_commit else ", or main has changed")
+    cause = "the node has changed since in a way that regbot does not record"
+    cause += "" if is_same_commit else ", or main has changed"
     return (
         f"base's step time differs by {format_estimate(prediction)} from the last "
-        f"{count(len(reference.sessions), 'session')} of main, which is outside the range that they predict: {cause}. "
-        "The verdict rests on the pairs of this session, so it stands. 'regbot baseline refresh' measures main again"
+        f"{count(len(reference.sessions), 'session')} of main, more than these sessions scatter: {cause}. The verdict "
+        "compares base and head in this session, so it still holds. 'regbot baseline refresh' measures main again"
     )

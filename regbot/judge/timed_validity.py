@@ -108,7 +108,7 @@ def list_failures(runs: Sequence[Run]) -> Iterator[str]:
                 block = "the warm launches"
             else:
                 block = f"block {run.position.block}"
-            yield f"an attempt at {block} is void, because a run failed: {_describe_failure_in_session(run, slowed)}"
+            yield f"{block} was run again, because a run failed: {_describe_failure_in_session(run, slowed)}"
 
 
 def _pair_mismatches(runs: Sequence[Run]) -> Iterator[str]:

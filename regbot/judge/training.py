@@ -68,7 +68,7 @@ def _loss_differences(base: list[list[float]], head: list[list[float]], relative
     if worst_step and abs(worst_head_loss - worst_base_loss) > MAX_BASE_SPREADS * spread:
         yield (
             f"head trains differently: at step {worst_step} its loss is {worst_head_loss:.5g} and base's is "
-            f"{worst_base_loss:.5g}, while base runs differ by at most {spread:.2g}"
+            f"{worst_base_loss:.5g}, while the runs of base differ by at most {spread:.2g}"
         )
 
 

@@ -150,8 +150,9 @@ def _advise_on_undecided_times(check: Check) -> list[NextStep]:
     if any(map(is_gate_contradicted, sections)):
         words: Words = (
             (
-                "The change is unproven, and more pairs on this node class decide nothing. Maintainer: find out what "
-                "disturbs its nodes, and run 'regbot calibrate' again. Or time on another node class:"
+                "It is not known whether head is slower, and more pairs on this node class decide nothing. "
+                "Maintainer: find out what disturbs its nodes, and run 'regbot calibrate' again. Or time on another "
+                "node class:"
             ),
         )
         return [NextStep(words, (_build_timed_command(check),))]
@@ -160,14 +161,14 @@ def _advise_on_undecided_times(check: Check) -> list[NextStep]:
     if any(map(_is_unfinished, sections)):
         words = (
             (
-                "The session has not run all its pairs. Repeat the command that started it, with --resume. "
-                "Or start a new session with more minutes:"
+                "The session ended before its pairs decided. Continue it with the same 'regbot check' command and "
+                "--resume. Or start a new session with more minutes:"
             ),
         )
         return [NextStep(words, (_build_timed_command(check, ("--budget MINUTES",)),))]
     if any(section.pass_withheld for section in sections):
         words = (
-            "Find out why these launches of head were slow. ",
+            "Find out why these runs of head were slow. ",
             REPORT,
             " has their steps and the health of the node. If you repeat the timing, its pairs are added to these:",
         )
@@ -249,7 +250,7 @@ def _advise_on_broken_base(check: Check) -> list[NextStep]:
         "If this pull request adds ",
         Name("regbot.toml"),
         " or the code that it names, add both to the main branch first, in a pull request of their own. Otherwise ",
-        "fix on the main branch what the reason above names.",
+        "fix the reason above on the main branch.",
     )
     return [
         NextStep(words),
@@ -262,7 +263,8 @@ def _advise_on_foreign_code(check: Check) -> list[NextStep]:
     """Return the steps if a package was imported from outside the checkout, so that the code of the commit did not
     run."""
     words: Words = (
-        "Maintainer: remove the installed copy of the package. Then add the package's folder in the checkout to ",
+        "Maintainer: remove the installed copy of the package. If the package is then not found, add its folder in ",
+        "the checkout to ",
         Name("source_roots"),
         " in regbot.toml, or build it in the checkout.",
     )

@@ -42,7 +42,8 @@ def _answer_sharding(check: Check) -> QuestionAnswer:
     words = "differs" if check.state is State.NOT_JUDGED and check.changed else _SHARDING_WORDS[status](known_sections)
     small_variants = name_small_variants(known_sections)
     variant_note = f" ({small_variants} variant, not the full model)" if small_variants else ""
-    return QuestionAnswer(question, "Sharding", status, f"{words}{_count_unknown(sections)}{variant_note}")
+    scope = _count_traced(check) if check.is_passing_but_unproven else _count_unknown(sections)
+    return QuestionAnswer(question, "Sharding", status, f"{words}{scope}{variant_note}")
 
 
 def _describe_unconcerned(check: Check) -> str:
@@ -111,9 +112,9 @@ def _describe_throughput(section: Throughput) -> str:
         return word if change is None else f"{size(change)} {word}"
     return {
         ThroughputAnswer.NO_CHANGE: "no change",
-        ThroughputAnswer.WITHIN_BOUND: "no slowdown" if section.by == "look0" else "within the baseline",
+        ThroughputAnswer.WITHIN_BOUND: "no slowdown" if section.by == "look0" else "like main's last sessions",
         ThroughputAnswer.UNDECIDED: "undecided",
-        ThroughputAnswer.IDENTICAL: "not timed, nothing differs",
+        ThroughputAnswer.IDENTICAL: "not timed, all is the same",
         ThroughputAnswer.FALLBACK: "timed with another dispatcher",
     }.get(answer, "needs review" if section.status == "REVIEW" else "unknown")
 
@@ -141,6 +142,12 @@ _TRUST_WORDS: dict[Status, str] = {
     "PASS": "yes",
 }
 """Gravest status of the validity sections -> answer, if at least one section is not INVALID."""
+
+
+def _count_traced(check: Check) -> str:
+    """Return in how many workloads the sharding was traced."""
+    traced = len(check.entries)
+    return f" in {traced} of {traced + len(check.unconcerned)} workloads"
 
 
 def _count_unknown(sections: list[Sharding | None]) -> str:

@@ -66,8 +66,9 @@ def comment(verdict: Verdict, session: Session) -> str:
     return f"{text}\n"
 
 
-def comment_parts(verdict: Verdict, session: Session) -> CommentParts:
-    """Return the parts of the comment, without the marker."""
+def comment_parts(verdict: Verdict, session: Session, *, is_self_reported: bool = False) -> CommentParts:
+    """Return the parts of the comment, without the marker. ``is_self_reported``: a job that the pull request controls
+    reported the result, so the answer about trust refers to the note that says so."""
     check = prepare_check(verdict, session)
     heading = f"### {wording.icon(check)} {wording.word(check)}: {printed(wording.headline(check))}"
     body = (
@@ -76,7 +77,7 @@ def comment_parts(verdict: Verdict, session: Session) -> CommentParts:
         .render(
             arms=_format_arms(verdict.base, verdict.head),
             subject=Name(verdict.head.subject),
-            answers=_write_answers(check),
+            answers=_write_answers(check, is_self_reported),
             tables=_write_tables(check),
             baseline=_write_baseline_rows(check),
             unmeasured=list_unmeasured(verdict, session.header, has_other_operators=check.has_only_other_operators),
@@ -144,14 +145,17 @@ def _write_baseline_rows(check: Check) -> Markdown:
     return Markdown("\n".join(lines))
 
 
-def _write_answers(check: Check) -> Markdown:
+def _write_answers(check: Check, is_self_reported: bool) -> Markdown:
     """Return the three answers in one line, each with the sign of its status."""
     not_judged = check.state is State.NOT_JUDGED
     parts = []
     for answer in answer_questions(check):
         sign = "" if answer.status is None else wording.ICONS[answer.status]
         sign = wording.icon(check) if not_judged and answer.topic == "Sharding" else sign
-        parts.append(f"**{answer.topic}** {sign + ' ' if sign else ''}{answer.words}")
+        words = answer.words
+        if is_self_reported and answer.topic == "Trust" and answer.status == "PASS":
+            sign, words = "🔎", "self-reported, see above"
+        parts.append(f"**{answer.topic}** {sign + ' ' if sign else ''}{words}")
     return Markdown(" · ".join(parts))
 
 
@@ -200,7 +204,7 @@ def _write_setting_changes(check: Check) -> list[str]:
         changes = entry.verdict.sharding.config_changes if entry.verdict.sharding else {}
         for key, (old, new) in list(changes.items())[:MAX_SETTINGS]:
             values = " → ".join(code(folded.format_setting(value), 60) for value in (old, new))
-            names_by_change.setdefault(f"{code(key, 60)} {values}", []).append(entry.name)
+            names_by_change.setdefault(f"{code(key, 60)}: {values}", []).append(entry.name)
     return [
         f"- Setting {change}" + (f" in {list_names(names)}" if len(names) < len(check.entries) else "")
         for change, names in names_by_change.items()

@@ -114,7 +114,8 @@ def _list_wire_times(check: Check) -> list[str]:
             ratio = "0%" if wire.head_s == wire.base_s else ratio
             rows.append(markdown_row([code(name), milliseconds(wire.base_s), milliseconds(wire.head_s), ratio]))
     note = (
-        "The model divides the payload bytes by the bandwidth of their axis, and ignores overlap. It compares base and "
+        "The model divides the payload bytes of all collectives by the bandwidth of their axis, and ignores overlap. "
+        "It compares base and "
         "head. It does not predict step times."
     )
     return [note, "", *markdown_head("workload", "base", "head", "change"), *rows] if rows else []
@@ -158,7 +159,7 @@ def _format_facts(entry: WorkloadSection) -> list[str]:
 
 def _list_runs(check: Check) -> list[str]:
     """Return the time of the session, and a table of the static runs."""
-    head = markdown_head("workload", "arm", "attempt", "outcome", "seconds", "counted by", "world size")
+    head = markdown_head("workload", "arm", "attempt", "outcome", "seconds", "source of the counts", "world size")
     rows = []
     for entry in check.entries:
         for run in entry.runs:

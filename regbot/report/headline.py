@@ -14,12 +14,12 @@ from regbot.report.markdown import Name, UntrustedText, Words
 from regbot.report.state import Check, State
 from regbot.report.throughput import (
     ThroughputAnswer,
+    describe_bound,
     describe_change,
     describe_reference,
     describe_undecided,
     has_times,
     is_undecided_by_noise,
-    name_excluded_slowdowns,
     select_mean_only_test,
 )
 from regbot.report.workload_section import CollectiveLine, WorkloadSection, kind_words
@@ -199,7 +199,7 @@ def _inconclusive_headline(check: Check) -> Words:
     detectable = [section.mde_pct for section in timed if section.mde_pct is not None]
     if len(detectable) > 1 and all(is_undecided_by_noise(section) for section in timed):
         smallest, largest = round_up_percent(min(detectable)), round_up_percent(max(detectable))
-        cause = f": the smallest detectable slowdown is {smallest} to {largest}"
+        cause = f": the pairs can only detect slowdowns above {smallest} to {largest}"
     return (f"{unchanged}throughput is undecided in {_count_timed_workloads(undecided, check)}{cause}",)
 
 
@@ -240,7 +240,7 @@ def _get_estimate_pct(entry: WorkloadSection) -> float:
 
 
 def _identical_headline(check: Check) -> Words:
-    sentence = f"base and head dispatch the same operators and collectives in {_count_workloads(check.entries, check)}"
+    sentence = f"base and head run the same operators and collectives in {_count_workloads(check.entries, check)}"
     return (sentence, *_append_throughput(check))
 
 
@@ -319,7 +319,7 @@ def _append_throughput(check: Check) -> Words:
             bounded.setdefault(reference, []).append((entry.throughput.bound_pct, entry))
     if bounded:
         clauses = [
-            f"{name_excluded_slowdowns(max(bound for bound, _ in group), reference)} is ruled out in "
+            f"head is {describe_bound(max(bound for bound, _ in group))} than {reference} in "
             f"{_count_timed_workloads([entry for _, entry in group], check)}"
             for reference, group in bounded.items()
         ]
@@ -327,7 +327,7 @@ def _append_throughput(check: Check) -> Words:
     if passed:
         return (f"; no change of throughput in {_count_timed_workloads(passed, check)}",)
     if check.with_answer(ThroughputAnswer.IDENTICAL):
-        return ("; nothing that affects step time differs, so nothing was timed",)
+        return ("; everything that affects step time is the same, so nothing was timed",)
     return ()
 
 

@@ -15,7 +15,7 @@ OTHER_OPERATORS = (
 """Sentence for a PASS that rests on the collectives alone."""
 
 TIMING_ADVICE: dict[Literal["check", "demo"], Words] = {
-    "check": (" Run without ", Name("--no-timing"), " to measure it."),
+    "check": (" ", Name("regbot check"), " without ", Name("--no-timing"), " measures it."),
     "demo": (" ", Name("regbot demo --timed"), " measures it."),
 }
 """regbot command -> sentence with the option to leave out or to add, so that base and head are timed."""
@@ -56,9 +56,11 @@ def _describe_untimed(measured: Sequence[WorkloadVerdict], header: SessionHeader
         return ("Throughput: not measured.",)
     if header.command == "check" and not has_command and all(section.identical_program for section in comparable):
         return (
-            "Throughput: not measured. Without ",
+            "Throughput: not measured. ",
+            Name("regbot check"),
+            " without ",
             Name("--no-timing"),
-            ", it is measured if code, packages or configuration differ.",
+            " measures it, unless code, packages and configuration are the same too.",
         )
     return ("Throughput: not measured.", *TIMING_ADVICE[header.command])
 
@@ -116,7 +118,7 @@ def _describe_left_out(header: SessionHeader) -> Words:
             ".",
         )
     total = len(header.workloads) + len(header.left_out)
-    return (f"Measured: {len(header.workloads)} of {total} workloads; left out: ", *_list_names(header.left_out), ".")
+    return (f"Checked: {len(header.workloads)} of {total} workloads; left out: ", *_list_names(header.left_out), ".")
 
 
 def _list_meshes(entries: Sequence[str]) -> list[str]:

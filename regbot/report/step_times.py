@@ -28,7 +28,7 @@ MAX_EXPLANATIONS = 4
 """Largest number of explanations below the table, and of workloads that an explanation names."""
 MAX_SETUPS = 2
 """Largest number of sentences about nodes. Workloads that were timed on the same node share a sentence."""
-COLUMNS = ("workload", "base step", "head step", "change", "pairs", "throughput")
+COLUMNS = ("workload", "base step", "head step", "change [interval]", "pairs", "throughput")
 
 
 def step_times(check: Check, characters: int) -> Markdown:
@@ -85,7 +85,7 @@ def _format_cells(entry: WorkloadSection, throughput: Throughput, thresholds: Th
     summary = " (median)" if select_mean_only_test(throughput) else ""
     return (
         code(entry.name),
-        _format_step_time(throughput.base_step_s) + (" (stored)" if throughput.by == "stored" else summary),
+        _format_step_time(throughput.base_step_s) + (" (of main)" if throughput.by == "stored" else summary),
         _format_step_time(throughput.head_step_s) + summary,
         _format_change_cell(throughput),
         pairs,

@@ -6,6 +6,7 @@ numbers. All numbers come from the verdict. The *luck* of an arm is the part of 
 change.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
@@ -27,11 +28,11 @@ MAX_SHARES = 4
 EXAMPLE_SLOWDOWN_PCT = 10.0
 """Slowdown of the routed experts in the example of what their share means for a step."""
 
-FEW_SLOW_STEPS = "the median step is not proven slower, so the added time is in a few slow steps"
-_LUCK_NOT_KNOWN = "How much a new compilation of one commit changes its speed here is not known"
+FEW_SLOW_STEPS = "the median step hardly changed, so the added time is in a few slow steps"
+_LUCK_NOT_KNOWN = "It is not calibrated here how much recompiling a commit changes its speed"
 GATE_CONTRADICTED = "calibration shows that step times give no reliable verdict on this node class"
 LUCK_UNKNOWN = "(its effect is not calibrated on this node class)"
-PASS_WITHHELD = "a few launches were far slower than the others, and head has more of these than base"
+PASS_WITHHELD = "a few runs were far slower than the others, and more of them are runs of head than of base"
 
 
 class ThroughputAnswer(Enum):
@@ -124,12 +125,12 @@ def describe_decision(section: Throughput, thresholds: Thresholds) -> str:
 
 def _describe_slower(section: Throughput, thresholds: Thresholds) -> str:
     limit = size(thresholds.indifference_pct)
-    return f"slower than {describe_reference(section)} by more than {limit}{_note_mean_only(section)}"
+    return f"slower than {describe_reference(section)} by more than the limit of {limit}{_note_mean_only(section)}"
 
 
 def _describe_faster(section: Throughput, thresholds: Thresholds) -> str:
     limit = size(thresholds.indifference_pct)
-    return f"faster than {describe_reference(section)} by more than {limit}{_note_mean_only(section)}"
+    return f"faster than {describe_reference(section)} by more than the limit of {limit}{_note_mean_only(section)}"
 
 
 def _note_mean_only(section: Throughput) -> str:
@@ -137,40 +138,33 @@ def _note_mean_only(section: Throughput) -> str:
 
 
 def _describe_no_change(section: Throughput, thresholds: Thresholds) -> str:
-    limit = size(thresholds.threshold_pct)
-    return f"no change: {_describe_bound(section) or f'within ±{limit} of {describe_reference(section)}'}"
+    return f"no change of {size(thresholds.threshold_pct)} or more{_append_bound(section)}"
 
 
 def _describe_within_bound(section: Throughput, thresholds: Thresholds) -> str:
     """Return what is ruled out by look 0 (the pairs of the first block) or by stored sessions."""
     if section.by == "look0":
-        limit = f"below {size(thresholds.threshold_pct)} against {describe_reference(section)}"
-        return f"no slowdown: {_describe_bound(section) or limit}"
-    return f"within the stored baseline: {_describe_bound(section) or f'like {describe_reference(section)}'}"
+        return f"no slowdown of {size(thresholds.threshold_pct)} or more{_append_bound(section)}"
+    return f"like {describe_reference(section)}{_append_bound(section)}"
 
 
-def _describe_bound(section: Throughput) -> str:
-    """Return which slowdowns are ruled out, for a PASS with a bound; '' without a bound."""
+def _append_bound(section: Throughput) -> str:
+    """Return the largest slowdown that a PASS does not exclude, after a colon; '' without a bound.
+
+    The table shows the interval of the median step. If the bound is that of the mean step, the text says so.
+    """
     if section.bound_pct is None:
         return ""
-    reference = describe_reference(section)
-    if {test.summary for test in section.tests} != {"median", "mean"}:
-        return f"{name_excluded_slowdowns(section.bound_pct, reference)} is ruled out"
-    if section.bound_pct <= 0:
-        return f"neither the median step (shown here) nor the mean step is slower than {reference}"
-    largest = round_up_percent(section.bound_pct)
-    return f"the median step (shown here) and the mean step are at most {largest} slower than {reference}"
+    upper_ends = {test.summary: test.high_pct for test in section.tests}
+    is_of_mean = section.bound_pct > 0 and upper_ends.get("mean", 0.0) > upper_ends.get("median", math.inf)
+    note = " by the mean step (the interval is that of the median step)" if is_of_mean else ""
+    return f": {describe_bound(section.bound_pct)}{note}"
 
 
-def name_excluded_slowdowns(bound_pct: float, reference: str) -> str:
-    """Return the slowdowns that a bound excludes: ``a slowdown above 0.7% against base``. A bound of 0 or less excludes
-    every slowdown.
-
-    ``reference``: what head is compared with, from ``describe_reference``.
-    """
-    return (
-        f"{f'a slowdown above {round_up_percent(bound_pct)}' if bound_pct > 0 else 'any slowdown'} against {reference}"
-    )
+def describe_bound(bound_pct: float) -> str:
+    """Return the largest slowdown that is not excluded: ``at most 0.7% slower``. A bound of 0 or less excludes every
+    slowdown."""
+    return f"at most {round_up_percent(bound_pct)} slower" if bound_pct > 0 else "not slower"
 
 
 def describe_reference(section: Throughput) -> str:
@@ -186,8 +180,8 @@ def _describe_undecided(section: Throughput, thresholds: Thresholds) -> str:
     if not is_undecided_by_noise(section):
         return f"undecided: {cause}"
     regression, loss = size(thresholds.indifference_pct), size(thresholds.threshold_pct)
-    not_shown = f"neither proves a slowdown above {regression} (FAIL) nor rules out one of {loss} (PASS)"
-    return f"undecided: the interval {not_shown}"
+    what_it_leaves_open = f"neither proves a slowdown above {regression} (FAIL) nor rules out one of {loss} (PASS)"
+    return f"undecided: the interval {what_it_leaves_open}"
 
 
 def describe_undecided(section: Throughput) -> str:
@@ -243,7 +237,7 @@ def describe_power(section: Throughput) -> str:
 
 
 def _describe_identical(_: Throughput, __: Thresholds) -> str:
-    return "no change: nothing that affects step time differs, so nothing was timed"
+    return "no change: everything that affects step time is the same, so nothing was timed"
 
 
 def _describe_fallback(_: Throughput, __: Thresholds) -> str:
@@ -300,22 +294,19 @@ def _explain_pass(section: Throughput) -> Words:
     """Return why this measurement could prove that there is no slowdown: the noise of its pairs or of the stored
     sessions was small. Return () if this noise is unknown."""
     if section.by == "look0" and section.class_noise is not None:
-        known = f"only {size(100 * section.class_noise.median_sd)} (standard deviation)"
-        return (
-            f"{count(section.pairs, 'pair')} were enough, because stored pairs of this node class differ by {known}",
-        )
+        sd = size(100 * section.class_noise.median_sd)
+        cause = f"the change varies by only {sd} between stored pairs of this node class"
+        return (f"{count(section.pairs, 'pair')} were enough, because {cause}",)
     if not section.tests:
         return ()
     sd = size(max(test.sd_pct for test in section.tests))
     if section.by == "pairs":
         exception = ", apart from the slow launches" if section.slow_launches else ""
         void = f"; {count(section.void_pairs, 'void pair')} left out" if section.void_pairs else ""
-        enough = (
-            f"{count(section.pairs, 'pair')} were enough, because the pairs differ by only {sd} (standard deviation)"
-        )
+        enough = f"{count(section.pairs, 'pair')} were enough, because the change varies by only {sd} from pair to pair"
         return (f"{enough}{exception}{void}",)
     if section.by == "stored":
-        return (f"no pairs were needed, because the stored sessions differ by only {sd} (standard deviation)",)
+        return (f"no pairs were needed, because the step time varies by only {sd} between the stored sessions",)
     return ()
 
 
@@ -384,7 +375,12 @@ def describe_expert_shares(timed: Sequence[tuple[str, Throughput]]) -> Words:
     words += [f". If they take {EXAMPLE_SLOWDOWN_PCT:g}% longer, a step takes about {' or '.join(slowdowns)}"]
     words += [" longer."]
     if any(not section.variant.endswith("-moe") for _, section in known):
-        words += [" To measure such slowdowns more clearly, time a variant that ends in ", Name("-moe")]
+        words += [
+            " To measure such slowdowns more clearly, set ",
+            Name("timed_variant"),
+            " to one that ends in ",
+            Name("-moe"),
+        ]
         words += [", which has no embedding and no output head."]
     return tuple(words)
 
@@ -407,8 +403,8 @@ def _describe_calibration(section: Throughput) -> Words:
     words = (
         " This node class was calibrated with pairs: two runs of one commit differ by "
         f"{size(calibration.sd_pct)} (standard deviation). In {count(flags.total, 'session')} that compared a commit "
-        f"with itself, there {alarms} (true rate at most {flags.high:.0%}). The interval contained the true change in "
-        f"{coverage.count} of {count(coverage.total, 'session')}."
+        f"with itself, there {alarms}, so at most {flags.high:.0%} of such sessions raise one. The interval contained "
+        f"the true change in {coverage.count} of {count(coverage.total, 'session')}."
     )
     if calibration.detected is not None:
         detected = calibration.detected

@@ -194,7 +194,7 @@ def _read_step_log(task: Task, result: LaunchResult, log: LogFile) -> tuple[Outc
     if early_end := engine_outcome(result, task):
         return (*early_end, None)
     if result.exit_code != 0:
-        return "crashed", f"{describe_exit(result.exit_code)}; see its last lines", None
+        return "crashed", f"{describe_exit(result.exit_code)}; see the end of its log", None
     if not log.whole:
         return "bad_record", TRUNCATED, None
     path = log.path

@@ -416,7 +416,7 @@ def _determine_outcome(result: LaunchResult, raw: RawRun | None, fault: str, tas
                 "there was no error, so something in the code under test ended the process (os._exit, exec, sys.exit "
                 "in a thread) before the step was counted"
             )
-        return "crashed", f"the training process {ending} before it could write a record; see its last lines"
+        return "crashed", f"the training process {ending} before it wrote a result (see the end of its log)"
     if raw.refusal is not None:
         location = f" ({raw.refusal.where})" if raw.refusal.where else ""
         outcome: Outcome = "crashed" if raw.refusal.kind == "code" else "refused"  # code: the code under test failed
@@ -439,8 +439,8 @@ def engine_outcome(result: LaunchResult, task: Task) -> tuple[Outcome, str] | No
     """Return outcome and reason of a run that the engine killed. Return None if the engine did not kill the run."""
     if result.timed_out:
         return "hung", (
-            f"did not end within {task.workload.timeout_min:g} minutes and was killed; see its last lines, or raise "
-            f"workloads.{task.workload_name}.timeout_min if it only needs more time"
+            f"did not end within {task.workload.timeout_min:g} minutes and was killed; see the end of its log, or "
+            f"raise workloads.{task.workload_name}.timeout_min if it only needs more time"
         )
     if result.dir_overflow:
         return "bad_record", "wrote more into its record folder than any record needs, and was killed"

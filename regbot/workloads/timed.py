@@ -297,7 +297,10 @@ def _determine_outcome(
                 f"something in the code under test ended {missing_ranks} with exit code 0 (os._exit, exec, sys.exit in "
                 "a thread) before the steps were done"
             )
-        return "crashed", f"{describe_exit(result.exit_code)} before {missing_ranks} wrote a record; see its last lines"
+        return (
+            "crashed",
+            f"{describe_exit(result.exit_code)} before {missing_ranks} wrote a result (see the end of its log)",
+        )
     if result.exit_code != 0:
         return "crashed", f"left its records and then {describe_exit(result.exit_code)}; they were not used"
     if fault := find_step_fault({rank: raw.steps for rank, raw in raws.items()}, spec.steps, spec.cut, marks):

@@ -78,7 +78,7 @@ def test_no_change_of_throughput_is_a_success(bench: Bench) -> None:
     bench.approve(number)
     posted = only(bench.post(bench.measured(number, bench.session(bench.head(number), timed=SAME))))
     assert posted.status == "PASS"
-    assert "is ruled out in" in headline(bench.comment(number))
+    assert "slower than base in" in headline(bench.comment(number))
 
 
 def test_a_static_run_after_a_measured_one_changes_nothing(bench: Bench) -> None:

@@ -160,7 +160,8 @@ def test_a_review_of_a_merge_group_is_accepted_on_its_last_pull_request(bench: B
     assert check.conclusion == "action_required"
     line = f"/regbot accept {bench.head(number)}: why"
     queue_again = (
-        f"with this comment in #{number}. The commit in it is the head of #{number}. After that, queue #{number} again:"
+        f"posts this comment in #{number}, and then queues #{number} again. The commit in the comment is the head of "
+        f"#{number}:"
     )
     assert f"{queue_again}\n\n```text\n{line}\n```" in str(check.summary)
     bench.repo.comment(number, "bob", line)

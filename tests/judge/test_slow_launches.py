@@ -59,7 +59,7 @@ def test_a_slowdown_is_found_in_spite_of_a_slow_launch_which_is_named_by_arm() -
     assert [test.trimmed for test in section.tests] == [1, 1]
     (warning,) = [text for text in verdict.warnings if "far slower" in text]
     assert warning.endswith(
-        "1 launch was far slower than the others: head in pair 1 (30% slower); the interval leaves out the slowest and "
+        "1 run was far slower than the others: head in pair 1 (30% slower); the interval leaves out the slowest and "
         "the fastest pair"
     )
 
@@ -78,7 +78,7 @@ def test_head_does_not_pass_where_it_has_more_slow_launches(head: float) -> None
     assert (verdict.verdict, section.decision, section.pairs) == ("INCONCLUSIVE", "undecided", 12)
     assert section.pass_withheld
     assert section.bound_pct is None
-    assert "may have caused them: head in pair 1 (29% slower), head in pair 9" in section.reasons[1]
+    assert "may be the cause of them: head in pair 1 (29% slower), head in pair 9" in section.reasons[1]
     assert not any("to detect 2% takes" in reason for reason in section.reasons)
     assert describe_undecided(section) == PASS_WITHHELD
 
@@ -103,7 +103,7 @@ def test_timing_again_withholds_a_pass_too_and_says_why() -> None:
     first = launches(1.0, {FIRST_PAIR: "head", LATER_PAIR: "head"})
     _, section = judged(launches(1.0, {(7, 0): "head", (12, 0): "head"}, earlier=first.runs))
     assert (section.status, section.pass_withheld) == ("INCONCLUSIVE", True)
-    assert any("may have caused them: head in pair 1" in reason for reason in section.reasons)
+    assert any("may be the cause of them: head in pair 1" in reason for reason in section.reasons)
 
 
 def test_a_session_without_slow_launches_names_none() -> None:

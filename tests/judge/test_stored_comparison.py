@@ -71,7 +71,7 @@ def test_a_base_outside_its_interval_is_a_warning_that_names_the_command_and_dec
     assert workload.stored is not None
     assert workload.stored.times is not None
     assert workload.stored.times.base_drifted
-    [warning] = [text for text in verdict.warnings if "drifted" in text]
+    [warning] = [text for text in verdict.warnings if "more than these sessions scatter" in text]
     assert warning.startswith(f"{WORKLOAD}: base's step time differs by ")
     assert "the last 20 sessions of main" in warning
     assert "or main has changed" in warning, "no stored session is of base's commit"
@@ -82,7 +82,7 @@ def test_a_base_of_the_newest_stored_commit_cannot_have_changed() -> None:
     newest = KNOWN.sessions[-1].model_copy(update={"commit": BASE.commit})
     session_header = header(KNOWN.model_copy(update={"sessions": [*KNOWN.sessions[:-1], newest]}))
     verdict = verdict_on(play(at(0.105, base_s=0.105), session_header), session_header)
-    [warning] = [text for text in verdict.warnings if "drifted" in text]
+    [warning] = [text for text in verdict.warnings if "more than these sessions scatter" in text]
     assert "main has changed" not in warning
 
 
@@ -94,7 +94,7 @@ def test_a_slower_head_alone_is_no_drift() -> None:
     assert select_tests(section, "head")["median"].low_pct > 0
     assert section.runs == 3
     assert not section.base_drifted
-    assert not [text for text in verdict.warnings if "drifted" in text]
+    assert not [text for text in verdict.warnings if "more than these sessions scatter" in text]
 
 
 def test_few_sessions_give_an_interval_and_no_warning() -> None:

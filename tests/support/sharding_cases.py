@@ -352,7 +352,7 @@ def unconcerned(proof: str | None = None, measured: Sequence[Shape] = ()) -> Cas
 
 def pass_identical() -> Case:
     """Both arms dispatch the same operators."""
-    reasons = ["device program identical: both arms dispatch the same operators and collectives"]
+    reasons = ["device program identical: both arms run the same operators and collectives"]
     return compared(
         lambda shape: (
             ledger(shape),
@@ -433,7 +433,8 @@ def mixed() -> Case:
 def _recounted(shape: Shape, status: Status, accepted: str | None) -> tuple[Ledger, Ledger, Sharding]:
     base, head = ledger(shape), ledger(shape, counts=2, program="b")
     text = (
-        "Token counts are exchanged once more in every forward, and the host waits for them. The payload is unchanged."
+        "Every MoE layer exchanges token counts once more in its forward, and the host waits for them. The payload is "
+        "unchanged."
     )
     found = finding(COUNTS_ADDED, status, base, head, text, accepted=accepted)
     return base, head, sharding(base, head, status, [found], [f"{COUNTS_ADDED}: {text}"])

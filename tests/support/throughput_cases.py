@@ -273,7 +273,8 @@ def without_a_vote() -> Case:
         "5 of 20 comparisons of a commit with itself raised a false alarm (25%; the true rate is 8.7% to 49.1%); at "
         "most 5% are allowed"
     )
-    calibration = CALIBRATED.model_copy(update={"false_flags": flags, "contradicted": why})
+    covered = Rate(count=19, total=24, low=0.578, high=0.929)
+    calibration = CALIBRATED.model_copy(update={"false_flags": flags, "covered": covered, "contradicted": why})
     reason = f"regbot judges no step times on this node class: {why}; see 'regbot calibrate'"
 
     def times(shape: Shape) -> Times:
@@ -460,7 +461,7 @@ def head_stops_short() -> Case:
 
 def untimed() -> Case:
     """The traces are good, but the timed runs of the base fail."""
-    reason = "the training process exited with code 1 before it could write a record; see its last lines"
+    reason = "the training process exited with code 1 before it wrote a result (see the end of its log)"
 
     def times(shape: Shape) -> Times:
         clock = timed_cases.Clock(shape.entry, BASE, HEAD)
@@ -501,7 +502,7 @@ def with_a_void_pair() -> Case:
     clock.launch("base", 0.127, 0, 0)
     clock.launch("head", 0.127, 0, 1)
     clock.launch("base", 0.115, 1, 0)
-    killed = "the training process was killed by signal 9 before rank 0 wrote a record; see its last lines"
+    killed = "the training process was killed by signal 9 before rank 0 wrote a result (see the end of its log)"
     clock.launch("head", None, 1, 1, outcome="crashed", exit_code=-9, reason=killed, log_tail="step 12\nKilled\n")
     clock.block(1, 0.115, 0.115, attempt=2)
     for number in (2, 3, 4):
