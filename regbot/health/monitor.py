@@ -268,7 +268,7 @@ class GpuWatch:
         return self._steps is None or self._steps.are_running()
 
     def _attribute(self, samples: "_GpuSamples", process: GpuProcess) -> None:
-        """Note a process on a GPU, if it is not or may not be part of the run."""
+        """Store a process on a GPU if it does not belong to the run, or if that is unknown."""
         is_own = self._is_own(process.pid, os.getpid())
         if is_own:
             self._can_attribute = True

@@ -1,8 +1,12 @@
 """Patterns of the expert axis: how tokens travel to their experts, how often, and exchanges of token counts or
 indices.
 
-``regbot.ledgers.cells`` explains cells, units, open cells and claims. Most detectors here find a change in only one
-direction. ``patterns`` runs these detectors from base to head and from head to base.
+A cell is one signature (kind, axis, group size, dtype, phase, role) at one place, which is usually a module path. A
+unit is a layer, or a module outside of the layers. A cell is open if the total of its signature changed in its unit,
+and no detector has claimed it yet. ``regbot.ledgers.cells`` has the details.
+
+Most detectors here find a change in only one direction. ``patterns`` runs these detectors from base to head and from
+head to base, so "before" means the arm that the view compares from.
 """
 
 from collections.abc import Iterable, Iterator
@@ -122,6 +126,9 @@ def detect_exchange_replaced(view: View) -> Iterator[Claim]:
 
 def detect_axis_lost(view: View) -> Iterator[Claim]:
     """Detect an all-to-all that is gone without a replacement.
+
+    The detectors of replaced all-to-alls run first. The cells that they claim are no longer open, so
+    ``find_lost_exchanges`` does not return them again.
 
     Experts that are now replicated or sharded differently also change the traffic of their parameters and gradients.
     This traffic changes for the same reason, so the claim includes it.

@@ -268,11 +268,12 @@ class _Evaluator:
                 return Value(None, int(number[1])) if number else None
             case "parameter":
                 number = _NUMBER.match(instruction.rest)
-                parameter_index = int(number[1]) if number else len(scope.parameters)
+                parameter_index = int(number[1]) if number else len(scope.parameters)  # out of range if unknown
                 return scope.parameters[parameter_index] if 0 <= parameter_index < len(scope.parameters) else None
             case "get-tuple-element":
                 operands, index = instruction.operands, instruction.attributes.get("index", "")
                 source = scope.instructions.get(operands[0]) if operands else None
+                # Only the condition and the body of a loop have no parameter values.
                 is_loop_tuple = source is not None and source.opcode == "parameter" and not scope.parameters
                 return Value(int(index), 0) if is_loop_tuple and _INDEX.fullmatch(index) else None
             case "fusion" | "call":

@@ -225,6 +225,7 @@ class Program:
         for name in reversed(order):
             for call in calls_by_caller[name]:
                 total = executions[call.callee] + executions[name] * call.times
+                # The cap keeps the numbers small. It is above the limit, so a collective with this count is refused.
                 executions[call.callee] = min(total, MAX_EXECUTIONS + 1)
         return counts._replace(executions=executions)
 

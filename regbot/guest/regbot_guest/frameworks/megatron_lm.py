@@ -218,6 +218,7 @@ def describe_dispatcher(
     if request.mlp != "moe" or request.ep == 1:
         return {}
     counts = _count_exchanges(counter)
+    # Dispatcher by the library or kind of its exchanges. The first that was executed is named.
     dispatchers = {**{library: library for library in FLEX}, "all_to_all": "alltoall", "all_gather": "allgather"}
     executed = next((dispatcher for exchange, dispatcher in dispatchers.items() if exchange in counts), "none")
     configured = str(config.get("moe_token_dispatcher_type"))

@@ -37,7 +37,7 @@ NCCL_VERSION = (2, 27, 5)
 
 
 class DeviceProperties:
-    """Result of ``torch.cuda.get_device_properties``."""
+    """Result of ``torch.cuda.get_device_properties``. The class attributes are the same for all imitated GPUs."""
 
     max_threads_per_multi_processor, max_threads_per_block = 2048, 1024
     regs_per_multiprocessor, shared_memory_per_block, uuid = 65536, 49152, "paper"

@@ -117,6 +117,7 @@ def _route(device: Device, experts: "Tensor | None", num_experts: int, ranks: in
     if chosen is None:
         device.refuse("DeepEP's dispatch was given expert indices that are not known")
         raise AssertionError("refuse returned")
+    # The additional last column receives the choices that name no expert, and is cut off again.
     routing = torch.zeros(chosen.shape[0], num_experts + 1, dtype=torch.bool)
     routing.scatter_(1, chosen.long().where(chosen >= 0, num_experts), True)
     return Route(routing[:, :num_experts].contiguous(), ranks)
@@ -172,6 +173,7 @@ def _buffer(device: Device) -> type:
             device.launch("deep_ep::get_dispatch_layout", [topk_idx])
             per_rank = route.in_rank.sum(0, dtype=torch.int32).to(topk_idx.device)
             per_expert = route.experts.sum(0, dtype=torch.int32).to(topk_idx.device)
+            # Only groups that span several nodes of 8 GPUs have a count per node.
             nodes = per_rank.new_empty(-(-self.group.size() // 8)) if self.group.size() > 8 else None
             return per_rank, nodes, per_expert, route.in_rank.to(topk_idx.device), EventOverlap()
 

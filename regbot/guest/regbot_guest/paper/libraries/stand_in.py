@@ -75,6 +75,7 @@ class StandIn(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         missing: Any
+        # No name begins with "\0", which stands for "no prefix is given".
         if name[:1].isupper() or name.startswith(self._enumerations or ("\0",)):
             missing = _Enumeration(name, (), {"__module__": self.__name__})
         else:
@@ -111,7 +112,7 @@ class _Enumeration(type):
         return member
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        library_class = cls.__mro__[-2]  # the class under test may be derived from it
+        library_class = cls.__mro__[-2]  # the last class before object; a class of the program may be derived from it
         return make_refusing(f"{library_class.__module__}.{library_class.__name__}")(*args, **kwargs)
 
 

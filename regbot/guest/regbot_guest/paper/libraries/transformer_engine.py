@@ -256,7 +256,9 @@ def _attention_backward(*args: Any) -> list[Any]:
 
 
 def _norms(chunk: int, overflow: Tensor, lists: Sequence[Sequence[Tensor]], *args: Any) -> tuple[Tensor, Tensor]:
-    """Return the norm of all tensors together, and the norm of each tensor."""
+    """Return the norm of all tensors together, and the norm of each tensor. If no further argument is set, the second
+    result is empty.
+    """
     count = len(lists[0]) if any(args) else 0
     return torch.empty(1, device="cuda"), torch.empty(count, device="cuda")
 
