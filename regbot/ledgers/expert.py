@@ -158,13 +158,12 @@ def detect_dispatcher_off(view: View) -> Iterator[Claim]:
     also includes everything that ``detect_exchange_replaced`` and ``detect_axis_lost`` would claim, from base to head
     and from head to base.
     """
-    cells = [
-        cell
-        for cell in view.cells
-        if view.is_open(cell)
-        and cell.signature.axis in view.expert_axes
-        and (view.moves_activations(cell) or not is_payload(cell))
-    ]
+
+    def is_of_exchange(cell: Cell) -> bool:
+        is_on_expert_axis = cell.signature.axis in view.expert_axes
+        return is_on_expert_axis and (view.moves_activations(cell) or not is_payload(cell))
+
+    cells = [cell for cell in view.cells if view.is_open(cell) and is_of_exchange(cell)]
     for direction in (view, view.reverse):
         for claim in (*detect_exchange_replaced(direction), *detect_axis_lost(direction)):
             claimed_keys = {cell.key for cell in claim.cells}
@@ -217,13 +216,14 @@ def _find_repeats_in_backward(view: View, exchange_cells: list[Cell]) -> list[Ce
     has_forward = any(cell.signature.phase == "forward" for cell in exchange_cells)
     forward_label: Phase = "forward" if has_forward else "unknown"
     payload = [cell for cell in exchange_cells if is_payload(cell)]
-    forward, backward = _group_by_form(payload, forward_label), _group_by_form(payload, "backward")
-    if not forward or any(cell.changed for cells in forward.values() for cell in cells):
+    forward_payload, backward_payload = _group_by_form(payload, forward_label), _group_by_form(payload, "backward")
+    if not forward_payload or any(cell.changed for cells in forward_payload.values() for cell in cells):
         return []
-    if not all(_grows_by(backward.get(form, []), forward_cells) for form, forward_cells in forward.items()):
-        return []
-    repeated_cells = [cell for form in forward for cell in backward[form] if view.is_open(cell)]
-    exchanged_gradients = any(cell.before.count for cells in backward.values() for cell in cells)
+    for form, forward_cells in forward_payload.items():
+        if not _grows_by(backward_payload.get(form, []), forward_cells):
+            return []
+    repeated_cells = [cell for form in forward_payload for cell in backward_payload[form] if view.is_open(cell)]
+    exchanged_gradients = any(cell.before.count for cells in backward_payload.values() for cell in cells)
     # If backward exchanged nothing before, the new exchange carries gradients and repeats nothing.
     if not repeated_cells or not exchanged_gradients:
         return []

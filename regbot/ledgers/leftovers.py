@@ -181,6 +181,7 @@ def _choose_pattern(cells: Iterable[Cell]) -> str | None:
 
 
 def _make_generic_claim(pattern: str, merge_key: tuple[str, ...], cells: list[Cell], detail: str = "") -> Claim:
+    """Return a claim of ``cells``. It names the modules that issue the changed cells."""
     return Claim(
         pattern=pattern,
         merge_key=merge_key,

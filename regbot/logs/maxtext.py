@@ -48,9 +48,9 @@ _ADVICE = "give a log with 'completed step: N, seconds: S', or the metrics_file"
 
 def recognises(text: str) -> bool:
     """Return whether ``text``, one line, has this format."""
-    return bool("completed step" in text and _STEP_LINE_START.search(text)) or (
-        _QUOTED_TIME_KEY in text and text.lstrip().startswith("{")
-    )
+    if "completed step" in text and _STEP_LINE_START.search(text):
+        return True
+    return _QUOTED_TIME_KEY in text and text.lstrip().startswith("{")
 
 
 def read(log: StepLogFile) -> StepLog:

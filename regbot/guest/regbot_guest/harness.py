@@ -52,6 +52,7 @@ def load_plugin(entry: str | None) -> Plugin:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
+        # If neither the module nor one of its packages is missing, the module imports something that is missing.
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise ContractError(

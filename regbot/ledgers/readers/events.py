@@ -338,6 +338,10 @@ class TraceReader:
         self.envelope.update(envelope)
 
     def _parse_object(self, text: bytes, part: str) -> dict[str, Any]:
+        """Return the JSON object ``text``, or {} if it is another JSON value. Raises ReadError if it is not JSON.
+
+        ``part`` names the text in the error message.
+        """
         try:
             document = json.loads(text.decode("utf-8", "replace"), object_pairs_hook=_parse_pairs)
         except (ValueError, RecursionError) as error:

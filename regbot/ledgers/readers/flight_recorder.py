@@ -416,7 +416,7 @@ class _DumpContents:
         backend, operation = name_match.groups() if name_match else ("", "")
         operation = operation.lower().replace("_", "")
         via, kind = _VIA_BY_BACKEND.get(backend), _KINDS.get(operation)
-        if operation == _COALESCED_END:
+        if operation == _COALESCED_END:  # the collectives of the coalesced group have entries of their own
             return
         if via is None or kind is None:
             self.unknown.add(name)
@@ -427,7 +427,7 @@ class _DumpContents:
         counts_output = kind in ("all_gather", "scatter") or operation.startswith("recv")
         counted_side = outputs if counts_output else inputs
         dtype, size_bytes = ("none", 0) if kind == "barrier" else (counted_side.dtype, counted_side.bytes)
-        is_backward = str(entry.get("thread_name", "")).startswith("pt_autograd")
+        is_backward = str(entry.get("thread_name", "")).startswith("pt_autograd")  # a thread of the autograd engine
         call = CallSum(
             kind,
             axis=printable(self._groups.label(group, description)),
@@ -534,7 +534,7 @@ class _TensorSide:
 
 def _count_elements(shape: object) -> int | None:
     """Return the number of elements of a shape, or None if it is not a valid shape."""
-    if not isinstance(shape, list) or len(shape) > 64:
+    if not isinstance(shape, list) or len(shape) > 64:  # torch's tensors have at most 64 dimensions
         return None
     sizes = [parse_count(size) for size in shape]
     return None if None in sizes else math.prod(size or 0 for size in sizes)

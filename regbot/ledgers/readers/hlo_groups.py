@@ -115,6 +115,7 @@ class ReplicaGroups:
         return self._by_spelling[key]
 
     def _add(self, key: tuple[str, bool], group: ReplicaGroup) -> None:
+        """Store the group of one spelling. Raises BadGroup if the spellings of the program need too much work."""
         text, _ = key
         self._work += len(text) + len(group.ranks)
         if self._work > MAX_WORK:

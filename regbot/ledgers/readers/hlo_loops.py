@@ -117,10 +117,11 @@ def count_trips(
     if comparison is None:
         return unknown
     direction, counter, limit = comparison.direction, comparison.left, comparison.right
-    is_left_constant = counter.position is None or (
+    # The counter is on the left side if that side can change from trip to trip.
+    left_never_changes = counter.position is None or (
         limit.position is not None and _find_step(body, counter.position) == 0
     )
-    if is_left_constant:  # so the counter is on the right side
+    if left_never_changes:  # so the counter is on the right side
         direction, counter, limit = _FLIPPED[direction], limit, counter
     if counter.position is None:
         return unknown

@@ -165,6 +165,7 @@ class Program:
         computation.calls += [ComputationCall(callee, times=1) for callee in callees if not self._is_silent(callee)]
 
     def _add_conditional(self, computation: Computation, instruction: Instruction) -> None:
+        """Add a conditional if one of its branches communicates. Raises BrokenProgram if it has no branches."""
         branches = _list_callees(instruction, _BRANCH_ATTRIBUTES)
         if not branches:
             raise BrokenProgram(f"the conditional {clip(instruction.name, 80)} has no branches")

@@ -151,6 +151,7 @@ class _SharedValues:
         """Estimated bytes of all values and their keys."""
 
     def make_row(self, event: TraceEvent) -> CallRow:
+        """Return the row of an event. Of the event's arguments, it has only those in ``ARGUMENT_KEYS``."""
         args = {key: event.args[key] for key in ARGUMENT_KEYS if key in event.args}
         return CallRow(
             name=self._share(event.name),

@@ -31,6 +31,8 @@ class EventHandle(Refusing):
 
 
 class EventOverlap(Refusing):
+    """Replacement for the library's class that overlaps an exchange with other work. Nothing has to be waited for."""
+
     __module__ = NAME
 
     def __init__(self, event: Any = None, extra_tensors: Any = None) -> None:
@@ -142,6 +144,8 @@ def _padded_rows_per_expert(route: Route, alignment: "int | None") -> list[int]:
 
 
 def _buffer(device: Device) -> type:
+    """Return the class ``Buffer``, whose methods use ``device``."""
+
     class Buffer(Refusing):
         """Replacement for the buffer of version 1."""
 
@@ -202,6 +206,7 @@ def _buffer(device: Device) -> type:
 def _combine(
     device: Device, group: Any, x: Tensor, route: Route, weights: "Tensor | None"
 ) -> tuple[Tensor, "Tensor | None"]:
+    """Count a combine of version 1 or 2. Return the summed rows of this rank's tokens, and their weights or None."""
     device.launch("deep_ep::combine", [x])
     _announce(DEEPEP, group, route.rows_received, x)
     tokens = route.experts.shape[0]
@@ -219,6 +224,8 @@ class _ElasticHandle:
 
 
 def _elastic_buffer(device: Device) -> type:
+    """Return the class ``ElasticBuffer``, whose methods use ``device``."""
+
     class ElasticBuffer(Refusing):
         """Replacement for the buffer of version 2, in its compact layout."""
 
@@ -280,7 +287,11 @@ class _HybridHandle:
 
 
 def _hybrid_buffer(device: Device) -> type:
+    """Return the class ``HybridEPBuffer``, whose methods use ``device``."""
+
     class HybridEPBuffer(Refusing):
+        """Replacement for HybridEP's buffer."""
+
         __module__ = NAME
 
         def __init__(

@@ -56,6 +56,10 @@ def _empty_outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 class _FlexAttention(torch.autograd.Function):
+    """Calls ``attend`` in forward, which launches the forward kernel. Backward launches one kernel and returns
+    gradients without values.
+    """
+
     @staticmethod
     def forward(
         ctx: Any, device: Device, attend: Any, query: Tensor, key: Tensor, value: Tensor

@@ -72,6 +72,7 @@ class StandIn(ModuleType):
             setattr(self, key, value)
 
     def __getattr__(self, name: str) -> Any:
+        """Create the attribute ``name``, which this stand-in does not have, as the docstring of the class describes."""
         if name.startswith("__"):
             raise AttributeError(name)
         missing: Any
@@ -84,6 +85,7 @@ class StandIn(ModuleType):
         return missing
 
     def _make_counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that counts one launch of the kernel ``name``, and then calls ``function``."""
         operator = f"{self.__name__}::{name}"
 
         def launch(*args: Any, **kwargs: Any) -> Any:
@@ -117,6 +119,8 @@ class _Enumeration(type):
 
 
 class _Member(int):
+    """A member of an enumeration: a number with a name. Calling it is refused."""
+
     name: str
     refuse: Callable[..., Any]
 

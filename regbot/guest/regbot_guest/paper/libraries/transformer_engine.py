@@ -292,6 +292,8 @@ def _top_k_backward(*args: Any, **kwargs: Any) -> Any:
 
 
 def _scores(device: Device) -> Callable[..., Any]:
+    """Return the fused scores for the auxiliary loss: the results of the router, with the scores in float32."""
+
     def forward(logits: Tensor, topk: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor, Tensor]:
         scores, routing, state = _top_k(device)(logits, topk)
         return scores.float(), routing, state
