@@ -152,8 +152,8 @@ def _gathers_parameters(view: View, cell: Cell) -> bool:
 
 
 def _reduces_gradients(view: View, cell: Cell) -> bool:
-    """Whether ``cell`` reduces gradients: a payload reduction outside of forward that no other pattern has claimed, in
-    a module that exchanges no activations on the same axis.
+    """Whether ``cell`` reduces gradients. Four things must hold: it is a payload reduction, it runs outside of forward,
+    its module exchanges no activations on the same axis, and no detector has claimed it.
     """
     is_payload_sum = cell.signature.kind in SUMS and is_payload(cell)
     is_unclaimed = cell.key not in view.claimed_keys

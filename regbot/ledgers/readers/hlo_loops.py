@@ -44,8 +44,8 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scalars:
-    """The integer scalars of one computation. For a computation that returns neither an integer nor a tuple, or that
-    returns an integer and is too large, all fields are empty.
+    """The integer scalars of one computation. All fields are empty in two cases: the computation returns something
+    other than an integer or a tuple, or it returns an integer and is too large.
     """
 
     instructions: Mapping[str, Instruction] = field(default_factory=dict)
@@ -290,7 +290,7 @@ class _Evaluator:
 def _combine(opcode: str, values: Sequence[Value | None]) -> Value | None:
     """Return the result of a copy, an addition or a subtraction.
 
-    Return None if an operand is unknown, or if the result is no sum of one tuple element and a constant.
+    Return None if an operand is unknown, or if the result depends on several tuple elements or on a negated one.
     """
     match opcode, values:
         case ("copy" | "bitcast" | "convert", [value]):

@@ -121,7 +121,7 @@ class Program:
             raise BrokenProgram(f"two computations are called {clip(body.name, 80)}")
         computation = Computation(body.name)
         index = _InstructionIndex(body)
-        is_scatter = body.name.startswith("all-reduce-scatter")
+        is_scatter = body.name.startswith("all-reduce-scatter")  # TPU compilers name such computations so
         for instruction in self._select_instructions(body):
             if may_communicate(instruction.opcode):
                 communication = parse_communication(instruction, self._groups, index.find_shape, is_scatter)

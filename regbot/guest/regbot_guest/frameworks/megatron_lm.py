@@ -179,8 +179,8 @@ def check_shape(arguments: Mapping[str, Any], request: Request) -> None:
     the differing numbers.
 
     A number can differ although regbot has set its flag, because the user may set the same number by an alias of the
-    flag, or by a file that another flag names. An argument that this revision does not have is not checked. Neither is
-    the size of the vocabulary, because Megatron pads it.
+    flag, or by a file that another flag names. Two kinds of numbers are not checked: those for which this revision has
+    no argument, and the size of the vocabulary, which Megatron pads.
     """
     checked_flags = SHAPE_FLAGS - {"vocab_size"}
     # None of the checked flags depends on the number of model-parallel ranks.

@@ -406,7 +406,8 @@ def _watch_parsers() -> Iterator[list[_ParserError]]:
 def _explain_command_line(program: TrainingProgram, errors: Sequence[_ParserError]) -> ContractError:
     """Return the refusal of a command line that the program did not accept.
 
-    If the program does not accept a flag that regbot sets, regbot does not support this revision.
+    If regbot has set the flag that the program does not accept, the refusal says that regbot does not support this
+    revision.
     """
     if not errors:
         return ContractError(
