@@ -332,7 +332,9 @@ def _patch_storage() -> None:
 
 
 def _guard_bytes(owner: Any, name: str) -> None:
-    """Make the method ``name`` of ``owner`` refuse objects on the device, because the method needs their bytes."""
+    """Make the method ``name`` of ``owner`` refuse objects on the device, because the method needs their bytes. The
+    methods for printing are not refused, but return a text without the bytes.
+    """
     original = getattr(owner, name)
 
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -76,7 +76,7 @@ class StandIn(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         missing: Any
-        # No name begins with "\0", which stands for "no prefix is given".
+        # If there are no prefixes, "\0" takes their place, because no name begins with it.
         if name[:1].isupper() or name.startswith(self._enumerations or ("\0",)):
             missing = _Enumeration(name, (), {"__module__": self.__name__})
         else:
