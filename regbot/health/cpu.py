@@ -130,6 +130,7 @@ class CpuWatch:
         )
 
     def _ticks(self) -> Ticks | None:
+        """Return the CPU times of ``cores`` so far, or None if /proc/stat does not have them."""
         try:
             text = (_PROC / "stat").read_text()
         except OSError:

@@ -59,10 +59,10 @@ class StepMarks:
 class Monitor:
     """Context manager that monitors one run. ``health`` is available after it exits.
 
-    ``gpus`` has the entries of the run's CUDA_VISIBLE_DEVICES; None for all GPUs. ``first`` is the number of these GPUs
-    that the run uses, from the first one on; None for all. ``expected`` says whether this node has GPUs. If it has,
-    unknown GPU health causes a warning. Otherwise no GPU is queried. ``steps`` marks the steps whose clocks, power and
-    temperature describe the run; None for the whole run.
+    ``gpus`` has the entries of the run's CUDA_VISIBLE_DEVICES; None for all GPUs. ``first`` is a count: the number of
+    these GPUs that the run uses, from the first one on; None for all. ``expected`` says whether this node has GPUs. If
+    it has, unknown GPU health causes a warning. Otherwise no GPU is queried. ``steps`` marks the steps whose clocks,
+    power and temperature describe the run; None for the whole run.
     """
 
     def __init__(
@@ -268,7 +268,7 @@ class GpuWatch:
         return self._steps is None or self._steps.are_running()
 
     def _attribute(self, samples: "_GpuSamples", process: GpuProcess) -> None:
-        """Note a process on a GPU, if it is not or may not be part of the run."""
+        """Store a process on a GPU if it does not belong to the run, or if that is unknown."""
         is_own = self._is_own(process.pid, os.getpid())
         if is_own:
             self._can_attribute = True

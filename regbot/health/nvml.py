@@ -113,8 +113,8 @@ class NvmlSession:
     def __init__(self, nvml: Nvml, entries: Sequence[str] | None, first: int | None = None) -> None:
         """``entries`` are the entries of CUDA_VISIBLE_DEVICES; None means that all GPUs are visible.
 
-        ``first`` is the number of visible GPUs that the run uses, from the first one on; None for all. If fewer are
-        visible, the run uses the CPU, and no GPU is queried.
+        ``first`` is a count: the number of visible GPUs that the run uses, from the first one on; None for all. If
+        fewer are visible, the run uses the CPU, and no GPU is queried.
         """
         self._nvml = nvml
         self.lost: set[int] = set()

@@ -247,8 +247,8 @@ def has_equal_totals(cells: Iterable[Cell]) -> bool:
 def moves_tokens(entry: Entry) -> bool:
     """Whether ``entry`` by itself proves that tokens travel to experts.
 
-    This is payload on an axis whose label contains 'ep', and payload that carries activations on any axis except a
-    sequence axis. FSDP traffic of expert parameters is neither.
+    Two kinds of payload prove it: payload on an axis whose label contains 'ep', and payload that carries activations on
+    any axis except a sequence axis. FSDP traffic of expert parameters is of neither kind.
     """
     if entry.role != "payload":
         return False
@@ -289,7 +289,7 @@ def _split_axis_label(label: str) -> set[str]:
 
 
 def _find_open_keys(cells: Iterable[Cell], is_compiled: bool) -> set[CellKey]:
-    """Return the keys of the changed cells whose signature has another total in their unit.
+    """Return the keys of the changed cells that are open at first: the total of their signature in their unit changed.
 
     In a compiled program, the whole program is one unit. The reason is that a combiner merges the collectives of many
     ops into one, and names the result after any one of these ops.

@@ -1,8 +1,12 @@
 """Patterns of the expert axis: how tokens travel to their experts, how often, and exchanges of token counts or
 indices.
 
-``regbot.ledgers.cells`` explains cells, units, open cells and claims. Most detectors here find a change in only one
-direction. ``patterns`` runs these detectors from base to head and from head to base.
+A cell is one signature (kind, axis, group size, dtype, phase, role) at one place, which is usually a module path. A
+unit is a layer, or a module outside of the layers. A cell is open if the total of its signature changed in its unit,
+and no detector has claimed it yet. ``regbot.ledgers.cells`` has the details.
+
+Most detectors here find a change in only one direction. ``patterns`` runs these detectors from base to head and from
+head to base, so "before" means the arm that the view compares from.
 """
 
 from collections.abc import Iterable, Iterator
@@ -123,6 +127,9 @@ def detect_exchange_replaced(view: View) -> Iterator[Claim]:
 def detect_axis_lost(view: View) -> Iterator[Claim]:
     """Detect an all-to-all that is gone without a replacement.
 
+    The detectors of replaced all-to-alls run first. The cells that they claim are no longer open, so
+    ``find_lost_exchanges`` does not return them again.
+
     Experts that are now replicated or sharded differently also change the traffic of their parameters and gradients.
     This traffic changes for the same reason, so the claim includes it.
     """
@@ -151,13 +158,12 @@ def detect_dispatcher_off(view: View) -> Iterator[Claim]:
     also includes everything that ``detect_exchange_replaced`` and ``detect_axis_lost`` would claim, from base to head
     and from head to base.
     """
-    cells = [
-        cell
-        for cell in view.cells
-        if view.is_open(cell)
-        and cell.signature.axis in view.expert_axes
-        and (view.moves_activations(cell) or not is_payload(cell))
-    ]
+
+    def is_of_exchange(cell: Cell) -> bool:
+        is_on_expert_axis = cell.signature.axis in view.expert_axes
+        return is_on_expert_axis and (view.moves_activations(cell) or not is_payload(cell))
+
+    cells = [cell for cell in view.cells if view.is_open(cell) and is_of_exchange(cell)]
     for direction in (view, view.reverse):
         for claim in (*detect_exchange_replaced(direction), *detect_axis_lost(direction)):
             claimed_keys = {cell.key for cell in claim.cells}
@@ -210,13 +216,14 @@ def _find_repeats_in_backward(view: View, exchange_cells: list[Cell]) -> list[Ce
     has_forward = any(cell.signature.phase == "forward" for cell in exchange_cells)
     forward_label: Phase = "forward" if has_forward else "unknown"
     payload = [cell for cell in exchange_cells if is_payload(cell)]
-    forward, backward = _group_by_form(payload, forward_label), _group_by_form(payload, "backward")
-    if not forward or any(cell.changed for cells in forward.values() for cell in cells):
+    forward_payload, backward_payload = _group_by_form(payload, forward_label), _group_by_form(payload, "backward")
+    if not forward_payload or any(cell.changed for cells in forward_payload.values() for cell in cells):
         return []
-    if not all(_grows_by(backward.get(form, []), forward_cells) for form, forward_cells in forward.items()):
-        return []
-    repeated_cells = [cell for form in forward for cell in backward[form] if view.is_open(cell)]
-    exchanged_gradients = any(cell.before.count for cells in backward.values() for cell in cells)
+    for form, forward_cells in forward_payload.items():
+        if not _grows_by(backward_payload.get(form, []), forward_cells):
+            return []
+    repeated_cells = [cell for form in forward_payload for cell in backward_payload[form] if view.is_open(cell)]
+    exchanged_gradients = any(cell.before.count for cells in backward_payload.values() for cell in cells)
     # If backward exchanged nothing before, the new exchange carries gradients and repeats nothing.
     if not repeated_cells or not exchanged_gradients:
         return []

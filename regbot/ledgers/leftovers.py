@@ -1,8 +1,11 @@
 """Patterns of single collectives that changed their dtype, axis or layer, and the generic findings for all remaining
 cells.
 
-``regbot.ledgers.cells`` explains cells, units, open cells and claims. Each detector here handles both directions in one
-pass, so no cell is claimed twice.
+A cell is one signature (kind, axis, group size, dtype, phase, role) at one place, which is usually a module path. A
+unit is a layer, or a module outside of the layers. A cell is open if the total of its signature changed in its unit,
+and no detector has claimed it yet. ``regbot.ledgers.cells`` has the details.
+
+Each detector here handles both directions in one pass, so no cell is claimed twice.
 """
 
 from collections import defaultdict
@@ -178,6 +181,7 @@ def _choose_pattern(cells: Iterable[Cell]) -> str | None:
 
 
 def _make_generic_claim(pattern: str, merge_key: tuple[str, ...], cells: list[Cell], detail: str = "") -> Claim:
+    """Return a claim of ``cells``. It names the modules that issue the changed cells."""
     return Claim(
         pattern=pattern,
         merge_key=merge_key,
@@ -193,7 +197,8 @@ def _split_by_direction(
 ) -> tuple[dict[GroupName, VolumeChange], dict[GroupName, VolumeChange]]:
     """Return the groups whose calls and volume both fall, and the groups whose calls and volume both rise.
 
-    The volume is bytes. With ``element_widths``, the bytes per element of each group, it is elements.
+    The volume is counted in bytes. If ``element_widths`` is given, the volume is counted in elements.
+    ``element_widths`` has the bytes per element of each group.
     """
     decreases: dict[GroupName, VolumeChange] = {}
     increases: dict[GroupName, VolumeChange] = {}

@@ -10,8 +10,11 @@ distinct groups that reduce the same elements one after the other. Examples:
 So a change of dtype, of kind or of the sequence of collectives is not a loss. A smaller group is a loss, even if it
 sends the same bytes.
 
-``regbot.ledgers.cells`` explains cells, units, open cells and claims. The detectors here run from base to head and from
-head to base, so "before" means the arm that the view compares from.
+A cell is one signature (kind, axis, group size, dtype, phase, role) at one place, which is usually a module path. A
+unit is a layer, or a module outside of the layers. A cell is open if the total of its signature changed in its unit,
+and no detector has claimed it yet. ``regbot.ledgers.cells`` has the details.
+
+The detectors here run from base to head and from head to base, so "before" means the arm that the view compares from.
 """
 
 from collections import defaultdict
@@ -149,8 +152,8 @@ def _gathers_parameters(view: View, cell: Cell) -> bool:
 
 
 def _reduces_gradients(view: View, cell: Cell) -> bool:
-    """Whether ``cell`` reduces gradients: a payload reduction outside of forward that no other pattern has claimed, in
-    a module that exchanges no activations on the same axis.
+    """Whether ``cell`` reduces gradients. Four things must hold: it is a payload reduction, it runs outside of forward,
+    its module exchanges no activations on the same axis, and no detector has claimed it.
     """
     is_payload_sum = cell.signature.kind in SUMS and is_payload(cell)
     is_unclaimed = cell.key not in view.claimed_keys
@@ -182,7 +185,7 @@ def _list_gradient_sizes(view: View) -> list[float]:
     """Return the numbers of elements of the gradient reductions in backward that did not change.
 
     A sum in the optimizer step may cover the gradients of one call or of all calls, before or after a reduce-scatter.
-    So each reduction contributes these four numbers, or two if it is no reduce-scatter.
+    So a reduce-scatter contributes four different numbers, and an all-reduce two.
     """
     sizes = []
     for cell in view.cells:
@@ -283,7 +286,7 @@ def _gathers_follow_reductions(
         total_gathered = sum(abs(growth) for growth in gathered_growth.values())
         total_reduced = sum(abs(growth) for growth in reduced_growth.values())
         gathers_per_element = total_gathered / max(total_reduced, 1)
-    if not gathers_per_element:
+    if not gathers_per_element:  # no gather shows that parameters moved, so the reductions must be unchanged
         return all(abs(growth) <= tolerance for growth in reduced_growth.values()) and not any(gathered_growth.values())
     return all(
         abs(gathered_growth[unit] - gathers_per_element * reduced_growth[unit]) <= gathers_per_element * tolerance
@@ -304,10 +307,10 @@ def _sum_elements_over(reductions: list[Reduction], reach: int) -> float:
 def _scale_to_experts(reductions: list[Reduction], gained_exchange: LostExchange | None) -> list[Reduction]:
     """Return the reductions that a unit must make after it gained an expert axis of n ranks.
 
-    ``reductions`` are those before. ``gained_exchange`` is the all-to-all on the new expert axis, or None if the unit
-    gained no axis. With an expert axis, a rank holds 1/n of the experts, and only 1/n as many ranks have the same
-    experts. So elements and reach of the experts' reductions are divided by n. If the reach falls to 1, there is
-    nothing to reduce.
+    ``reductions`` are those that the unit made before. ``gained_exchange`` is the all-to-all on the new expert axis, or
+    None if the unit gained no axis. With an expert axis, a rank holds 1/n of the experts, and only 1/n as many ranks
+    have the same experts. So elements and reach of the experts' reductions are divided by n. If the reach falls to 1,
+    there is nothing to reduce.
     """
     if gained_exchange is None:
         return reductions

@@ -102,9 +102,12 @@ def compare_ledgers(
 ) -> list[Finding]:
     """Return the findings between two comparable ledgers, the most severe first.
 
-    The list is empty if and only if three conditions hold. ``dispatcher`` is None. Neither overlap times nor host reads
-    differ. Each unit has equal totals for every (kind, axis, group size, dtype, phase, role). A unit is a layer, or a
-    module outside of the layers. All renamed units together count as one unit.
+    The list is empty if and only if three conditions hold:
+
+    - ``dispatcher`` is None,
+    - there is no finding on overlap or on host reads,
+    - each unit has equal totals for every (kind, axis, group size, dtype, phase, role). A unit is a layer, or a module
+      outside of the layers. All renamed units together count as one unit.
     """
     view = build_view(base, head)
     scope_text = "Per step and rank" if base.scope == "step" else "In all"

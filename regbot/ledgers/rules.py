@@ -89,8 +89,8 @@ def decide_status(pattern: str, circumstances: Circumstances, thresholds: Thresh
 
 
 def is_cheaper(circumstances: Circumstances) -> bool:
-    """Whether the step's modelled wire time falls, this finding does not add wire time, and no gradient reduction is
-    lost.
+    """Whether three things hold: the step's modelled wire time falls, this finding adds no wire time, and all gradient
+    reductions are kept.
 
     A lost gradient reduction also lowers the wire time of the step, but that makes nothing better.
     """
@@ -107,8 +107,8 @@ def is_lower(a: float, b: float) -> bool:
 def rise_pct(wire: WireTime) -> float:
     """Return the rise of modelled wire time in percent.
 
-    The result is negative if the wire time falls. If base has no wire time, the result is infinite, or 0 if head has
-    none either.
+    The result is negative if the wire time falls. If base has a wire time of 0, the result is 0 if head has 0 too, and
+    infinite otherwise.
     """
     if wire.base_s == 0:
         return 0.0 if wire.head_s == 0 else float("inf")

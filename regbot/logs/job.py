@@ -50,8 +50,8 @@ def extract_run(
     """Return the steps of the last job in ``rows``, from one rank.
 
     ``steps_per_value`` of the result is the usual distance of step numbers, because frameworks print the mean over the
-    steps since the last line. If ``values_are_means`` is False, this is not certain, and a distance above 1 gets no
-    warning. Raises LogError. If no step has a time, ``advice`` is the advice of the error.
+    steps since the last line. ``values_are_means`` is False if the values may be those of single steps. A distance
+    above 1 then gets no warning. Raises LogError. If no step has a time, ``advice`` is the advice of the error.
     """
     all_rows: list[StepRow] = []
     for row in rows:

@@ -98,6 +98,7 @@ class StepLogFile:
         return LogError(f"{self.name}:{number}" if number else self.name, problem, advice)
 
     def _chunks(self, size: int = CHUNK_BYTES) -> Iterator[bytes]:
+        """Yield the content in chunks of at most ``size`` bytes. Raises LogError if the file is too large."""
         total = 0
         with self._open() as file:
             while chunk := file.read(size):

@@ -48,9 +48,9 @@ _ADVICE = "give a log with 'completed step: N, seconds: S', or the metrics_file"
 
 def recognises(text: str) -> bool:
     """Return whether ``text``, one line, has this format."""
-    return bool("completed step" in text and _STEP_LINE_START.search(text)) or (
-        _QUOTED_TIME_KEY in text and text.lstrip().startswith("{")
-    )
+    if "completed step" in text and _STEP_LINE_START.search(text):
+        return True
+    return _QUOTED_TIME_KEY in text and text.lstrip().startswith("{")
 
 
 def read(log: StepLogFile) -> StepLog:
@@ -77,8 +77,8 @@ def read(log: StepLogFile) -> StepLog:
 def _rows(log: StepLogFile, warnings: list[str], rampup: list[int], digits: set[int]) -> Iterator[StepRow]:
     """Yield the steps of the log.
 
-    Also add warnings to ``warnings``, the numbers of steps in the ramp-up of the batch size to ``rampup``, and the
-    numbers of digits after the decimal point of the printed times to ``digits``.
+    Also fill three collections. ``warnings`` gets warnings. ``rampup`` gets the numbers of the steps in the ramp-up of
+    the batch size. ``digits`` gets the number of digits after the decimal point of each printed time.
     """
     for line in log.lines():
         if _QUOTED_TIME_KEY in line.text:

@@ -44,9 +44,9 @@ _ADVICE = "give the log of the last rank, which prints 'elapsed time per iterati
 
 def recognises(text: str) -> bool:
     """Return whether ``text``, one line, has this format."""
-    return bool(
-        ("iteration" in text and _STEP_LINE_START.search(text)) or ("Step Time" in text and _STEP_TIME.search(text))
-    )
+    if "iteration" in text and _STEP_LINE_START.search(text):
+        return True
+    return "Step Time" in text and _STEP_TIME.search(text) is not None
 
 
 def read(log: StepLogFile) -> StepLog:
@@ -75,7 +75,8 @@ def _iteration_rows(log: StepLogFile, incomplete_lines: list[int]) -> Iterator[S
             continue
         step_text = line.text[step_match.start() :]
         time_match = _MILLISECONDS.search(step_text)
-        if time_match is None or not (line.whole or _LAST_FIELD.search(step_text)):
+        is_complete = line.whole or _LAST_FIELD.search(step_text) is not None
+        if time_match is None or not is_complete:
             incomplete_lines.append(line.number)
             continue
         loss, nan_count = _find_number(_LOSS, step_text), _find_count(_LAST_FIELD, step_text)

@@ -30,7 +30,7 @@ def pin_to_gpu(torch: Any, index: int, is_enabled: bool = True) -> str:
         if not cores:
             return "unknown"
         os.sched_setaffinity(0, cores)  # threads that this thread starts later inherit its cores
-    except Exception:  # a system without these files or calls, or properties that this torch does not have
+    except Exception:  # the system lacks these files or calls, or this torch lacks these properties
         return "unknown"
     for thread in Path("/proc/self/task").glob("*"):
         with contextlib.suppress(OSError):  # the thread has ended

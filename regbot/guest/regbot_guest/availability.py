@@ -140,7 +140,7 @@ def explain_missing_adapters() -> str:
 
 
 def find_launch_obstacle(device: torch.device, dtype: torch.dtype) -> str:
-    """Return why no rank of this launch can use deep_ep, or '' if nothing is known to prevent it."""
+    """Return a reason for which all ranks of this launch cannot use deep_ep, or '' if no such reason is known."""
     if device.type != "cuda":
         return f"it runs on GPUs, and this run is on the {device.type.upper()}"
     if dtype != torch.bfloat16:

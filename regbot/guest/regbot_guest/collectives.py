@@ -177,7 +177,7 @@ def _list_counted_tensors(spec: CollectiveSpec, call_arguments: Mapping[str, Any
 
 
 def _name_dtype(tensors: Sequence[Tensor]) -> str:
-    """Return the common dtype of ``tensors``, such as bfloat16. Return 'mixed' for several types, 'none' for none."""
+    """Return the common dtype of ``tensors``, such as bfloat16. Return 'mixed' for several, 'none' for no tensors."""
     dtypes = {tensor.dtype for tensor in tensors}
     if len(dtypes) == 1:
         return str(dtypes.pop()).removeprefix("torch.")

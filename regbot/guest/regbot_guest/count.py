@@ -108,7 +108,7 @@ def count_step(request: Request) -> dict[str, Any]:
         refuse_unreliable_count(request, uncounted_watch, observer)
         return {
             "ledger": build_ledger(request, world, observer, liveness, count_method(observer, world, is_static)),
-            "loss": [] if warnings else losses,
+            "loss": [] if warnings else losses,  # a warning means that a loss is not finite
             "backends": describe_backends(request, observer, world.device),
             "phases_s": seconds,
             "peak_rss_bytes": peak_resident_bytes(),

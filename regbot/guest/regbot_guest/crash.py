@@ -46,9 +46,9 @@ def call_unchanged(function: Callable[..., Any], args: Sequence[Any], kwargs: Ma
 def describe_crash(error: BaseException, root: Path, regbot_keys: Iterable[str]) -> dict[str, Any]:
     """Return the record of a crash.
 
-    ``frames`` holds frames of the error and of the errors that it was raised from. The last frame is where the first of
-    these errors was raised. ``keys`` lists those of ``regbot_keys`` that the messages or the failing lines name.
-    ``root`` is the folder of the checkout.
+    ``frames`` holds frames of the error, then of the error that it was raised from, and so on. So the last frame is
+    where the original error was raised. ``keys`` lists those of ``regbot_keys`` that the messages or the failing lines
+    name. ``root`` is the folder of the checkout.
     """
     errors = list(_iterate_errors(error))
     frames: list[Frame] = []

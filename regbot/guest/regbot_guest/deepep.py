@@ -161,8 +161,8 @@ def _elastic_wrapper(group: dist.ProcessGroup, num_experts: int, tokens: int, hi
 class DeepEP:
     """Dispatcher that uses DeepEP's kernels. ``buffer`` is the name of the class of deep_ep to use.
 
-    The state between dispatch and combine is ``num_received``, the number of received rows, and for each copy of a row
-    ``row_of_copy`` and ``weight_of_copy``.
+    Between dispatch and combine, the object keeps three values. ``num_received`` is the number of received rows.
+    ``row_of_copy`` has the received row of each copy, and ``weight_of_copy`` the weight of each copy.
     """
 
     def __init__(self, num_experts: int, group: dist.ProcessGroup, buffer: str) -> None:

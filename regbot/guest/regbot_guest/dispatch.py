@@ -2,7 +2,8 @@
 
 ``dispatch`` takes this rank's tokens and returns the rows for this rank's experts, grouped by expert. ``combine`` takes
 the output of the experts in the same order. It returns one row for each token of this rank: the weighted sum over the
-token's experts. ``rows.py`` has the types and the functions that all dispatchers share.
+token's experts. ``rows.py`` has the types and the functions that all dispatchers share. A *slot* is one of the
+``top_k`` choices of a token: expert j of token t has the slot ``t * top_k + j``.
 
     alltoall    every row travels once to the rank of its expert and once back (``dist.all_to_all_single``)
     allgather   every rank gathers all tokens, computes its own experts' outputs, and reduce-scatters the sums
@@ -55,8 +56,8 @@ class AllToAllDispatcher:
         counts = self.slots.counts
         received_counts = torch.empty_like(counts)
         dist.all_to_all_single(received_counts, counts, group=self.group)
-        sent_counts = counts.view(self.ep, -1)  # axes: target rank, local expert of the target rank
-        received_counts = received_counts.view(self.ep, -1)  # axes: source rank, local expert of this rank
+        sent_counts = counts.view(self.ep, -1)  # dimensions: target rank, local expert of the target rank
+        received_counts = received_counts.view(self.ep, -1)  # dimensions: source rank, local expert of this rank
         # The host waits for the device only once, for both lists together.
         self.send_splits, self.receive_splits = torch.stack([sent_counts, received_counts]).sum(2).tolist()
         rows = _AllToAllRows.apply(copy_tokens(x, self.slots), self.receive_splits, self.send_splits, self.group)

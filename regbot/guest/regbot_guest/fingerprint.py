@@ -66,7 +66,7 @@ class Fingerprint:
     def hexdigest(self) -> str | None:
         """Return the hash, or None if an argument of some operator could not be read.
 
-        None proves nothing about two programs, not even if both have it.
+        Two programs whose hashes are both None may still differ.
         """
         return None if self._has_unreadable_argument else self._hash.hexdigest()
 

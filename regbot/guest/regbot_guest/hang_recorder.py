@@ -53,8 +53,8 @@ GROUP = struct.Struct("<32s8s80sQ")
 MAX_GROUPS = 24
 """Number of entries of the group table. All further groups share the last entry."""
 SLOT = struct.Struct("<QQQQHHI")
-"""Entry of the slot table: a collective's serial number, its number within its group, its time of issue, its bytes, the
-index of its group, the index of its kind, and its state.
+"""Entry of the slot table, called a slot. It has a collective's serial number, its number within its group, its time of
+issue, its bytes, the index of its group, the index of its kind, and its state.
 """
 NUM_SLOTS = 64
 """Number of latest collectives in the slot table. The collective with serial number n has the slot n % NUM_SLOTS."""

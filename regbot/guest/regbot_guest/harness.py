@@ -52,6 +52,7 @@ def load_plugin(entry: str | None) -> Plugin:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
+        # Raise the error as it is, if it is about another module, which the entry's module imports.
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise ContractError(
@@ -143,8 +144,8 @@ class Training:
         """Return random tokens and targets, each ``[micro_batch, sequence]``. If the model has no vocabulary, return
         random hidden states in place of both. The batches differ between ranks and are equal in every launch.
 
-        A few batches repeat, because the model can learn only repeated data. If it learned nothing, the loss would not
-        depend on correct gradients.
+        A few batches repeat, because the model can learn only repeated data. Only if the model learns, the loss depends
+        on correct gradients.
         """
         shape, device = self.request.geometry, self.world.device
         generator = torch.Generator(device=device)

@@ -36,8 +36,10 @@ def _shared_buffer(group: dist.ProcessGroup, tokens: int, hidden: int, local_exp
 
 
 class HybridEP:
-    """Dispatcher that uses HybridEP's kernels. ``exchange`` and ``weight`` are the state between dispatch and combine:
-    the routes, and the weight of each row.
+    """Dispatcher that uses HybridEP's kernels.
+
+    Between dispatch and combine, the object keeps two values. ``exchange`` has the routes, and ``weight`` has the
+    weight of each row.
     """
 
     def __init__(self, num_experts: int, group: dist.ProcessGroup) -> None:

@@ -93,6 +93,7 @@ class ModuleTracker:
         return creator.owner_of(node)
 
     def _enter_module(self, module: nn.Module, _: tuple[Any, ...]) -> None:
+        """Make ``module`` the current module of this thread. This is a hook that runs before each forward."""
         path = self._paths.get(id(module))
         thread = self._threads[threading.get_ident()]
         if path is None:

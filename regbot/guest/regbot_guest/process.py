@@ -177,7 +177,7 @@ def _find_torch_of_checkout(request: Request) -> str:
     load, such as a stub for a type checker. Return '' if there is none.
     """
     spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:  # without __init__.py, a folder hides no installed package
+    if spec is None or spec.origin is None:  # a folder without __init__.py cannot hide an installed package
         return ""
     root, origin = Path(request.root).resolve(), Path(spec.origin).resolve()
     for source in request.source_roots:

@@ -1,5 +1,7 @@
 """The interface of dispatchers, the token rows that dispatchers exchange, and the weighted sum of each token's rows.
 
+A *slot* is one of the ``top_k`` choices of a token: expert j of token t has the slot ``t * top_k + j``.
+
 No function in this file makes the host wait for the device. The backward of a gather by a permutation is a gather by
 the inverse permutation, so it neither sorts indices nor adds atomically.
 """

@@ -48,11 +48,11 @@ def detect_reader(source: Source) -> Reader:
     """Return the reader that recognises ``source``. Raises ReadError, which lists the formats, if there is no such
     reader.
     """
-    head = source.head
-    if not head:
+    file_start = source.head
+    if not file_start:
         raise source.error("is empty")
     for reader in READERS:
-        if reader.recognises(head):
+        if reader.recognises(file_start):
             return reader
     formats = ", ".join(f"{reader.TITLE} ({reader.NAME})" for reader in READERS)
     raise source.error(f"has no format that regbot reads; regbot reads {formats}")

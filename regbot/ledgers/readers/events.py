@@ -151,20 +151,22 @@ class TraceReader:
         """Yield the bytes after the opening bracket of the event list, and add the keys before the list to
         ``envelope``.
         """
-        head = b""
+        beginning = b""
         for chunk in chunks:
-            head += chunk
-            match = _LIST_START.search(head)
-            if match is None and head.lstrip()[:1] == b"[":  # a bare list of events is a valid trace too
-                yield head[head.index(b"[") + 1 :]
+            beginning += chunk
+            match = _LIST_START.search(beginning)
+            if match is None and beginning.lstrip()[:1] == b"[":  # a bare list of events is a valid trace too
+                yield beginning[beginning.index(b"[") + 1 :]
                 yield from chunks
                 return
             if match is not None:
-                self.envelope.update(self._parse_object(head[: match.start()] + b'"":0}', "the part before its events"))
-                yield head[match.end() :]
+                # The text ends before the key 'traceEvents'. An empty key and a brace make it a complete JSON object.
+                envelope_text = beginning[: match.start()] + b'"":0}'
+                self.envelope.update(self._parse_object(envelope_text, "the part before its events"))
+                yield beginning[match.end() :]
                 yield from chunks
                 return
-            if len(head) > MAX_ENVELOPE_BYTES:
+            if len(beginning) > MAX_ENVELOPE_BYTES:
                 break
         raise self.source.error("is not a Kineto trace: it has no list 'traceEvents'")
 
@@ -177,7 +179,7 @@ class TraceReader:
         rest = b""
         for chunk in chunks:
             buffer = rest + chunk
-            last_key = max(buffer.rfind(b'"ph"'), 0)  # the first key of an event
+            last_key = max(buffer.rfind(b'"ph"'), 0)  # the first key of the last event; 0 if there is none
             cut = max(buffer.rfind(b"{", 0, last_key), 0)
             rest = buffer[cut:]
             if len(rest) > MAX_EVENT_BYTES:
@@ -260,7 +262,7 @@ class TraceReader:
                 break
             try:
                 if offset == len(text):
-                    raise ValueError
+                    raise ValueError  # no text is left, so the next chunk is needed
                 document, offset = decoder.raw_decode(text, offset)
             except (ValueError, RecursionError) as error:
                 chunk = next(chunks, None)
@@ -317,14 +319,16 @@ class TraceReader:
     def _read_end(self, tail: bytes) -> None:
         """Check that the event list is closed, and add the keys after the list to ``envelope``.
 
-        ``tail`` is the end of the file, from a position inside the event list.
+        ``tail`` is the end of the file, from a position inside the event list. A bracket can also close a list inside
+        the last event. The bracket that closes the event list is the first after which the rest of the file is valid.
         """
         envelope = None
         for match in _LIST_END.finditer(tail, max(tail.rfind(b'"ph"'), 0)):
             rest = tail[match.end() :]
-            if not rest.strip() and not self.envelope:
+            if not rest.strip() and not self.envelope:  # the file is a bare list of events
                 return
             try:
+                # An empty key makes the rest, such as ', "key": 1}', a complete JSON object.
                 envelope = json.loads((b'{"":0' + rest).decode("utf-8", "replace"), object_pairs_hook=_parse_pairs)
                 break
             except (ValueError, RecursionError):
@@ -334,6 +338,10 @@ class TraceReader:
         self.envelope.update(envelope)
 
     def _parse_object(self, text: bytes, part: str) -> dict[str, Any]:
+        """Return the JSON object ``text``, or {} if it is another JSON value. Raises ReadError if it is not JSON.
+
+        ``part`` names the text in the error message.
+        """
         try:
             document = json.loads(text.decode("utf-8", "replace"), object_pairs_hook=_parse_pairs)
         except (ValueError, RecursionError) as error:

@@ -6,6 +6,8 @@ JSON of a gloo job with torch 2.13. Only JSON is read, because opening a pickle 
 steps, so the ledger covers the whole dump. The dump does not contain calls of DeepEP, of symmetric memory or of
 replayed CUDA graphs.
 
+Each *entry* of a dump is one call that the buffer kept. It is not an entry of a ledger.
+
 The ring buffer overwrites old calls. Calls are missing if the first ``record_id`` is not 0, or if the
 ``collective_seq_id`` values of a group have gaps. The ledger's ``guesses`` give the number of missing calls.
 """
@@ -206,6 +208,7 @@ class _DumpReader:
 
     def entries(self) -> Iterator[Entry]:
         """Yield the entries of the dump. Each entry is one call. Raises ReadError if there are none."""
+        # Without the key, the offset is the start of the file, which is no list. So nothing is read.
         offset, _ = self._parts.get("entries", (0, 0))
         number = 0
         # The offset is at the opening bracket of the list, and then at the comma after each entry.
@@ -311,7 +314,7 @@ def _find_rank(source: Source, dump: _DumpReader, groups: "_DumpGroups") -> tupl
 
 def _find_rank_in_largest_communicator(state: object) -> int | None:
     """Return the rank of the process in the largest communicator. If this communicator contains all ranks of the job,
-    it is the rank in the job.
+    the result is the rank in the job.
 
     ``state`` is the ``nccl_comm_state`` of the dump. Return None if the communicator has no rank, or if several equally
     large communicators give different ranks.
@@ -413,7 +416,7 @@ class _DumpContents:
         backend, operation = name_match.groups() if name_match else ("", "")
         operation = operation.lower().replace("_", "")
         via, kind = _VIA_BY_BACKEND.get(backend), _KINDS.get(operation)
-        if operation == _COALESCED_END:
+        if operation == _COALESCED_END:  # the collectives of the coalesced group have entries of their own
             return
         if via is None or kind is None:
             self.unknown.add(name)
@@ -424,7 +427,7 @@ class _DumpContents:
         counts_output = kind in ("all_gather", "scatter") or operation.startswith("recv")
         counted_side = outputs if counts_output else inputs
         dtype, size_bytes = ("none", 0) if kind == "barrier" else (counted_side.dtype, counted_side.bytes)
-        is_backward = str(entry.get("thread_name", "")).startswith("pt_autograd")
+        is_backward = str(entry.get("thread_name", "")).startswith("pt_autograd")  # a thread of the autograd engine
         call = CallSum(
             kind,
             axis=printable(self._groups.label(group, description)),
@@ -531,7 +534,7 @@ class _TensorSide:
 
 def _count_elements(shape: object) -> int | None:
     """Return the number of elements of a shape, or None if it is not a valid shape."""
-    if not isinstance(shape, list) or len(shape) > 64:
+    if not isinstance(shape, list) or len(shape) > 64:  # torch's tensors have at most 64 dimensions
         return None
     sizes = [parse_count(size) for size in shape]
     return None if None in sizes else math.prod(size or 0 for size in sizes)

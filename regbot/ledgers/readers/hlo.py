@@ -122,7 +122,7 @@ class _CountedCollectives(NamedTuple):
 
     @classmethod
     def collect(cls, source: Source, program: Program, counts: ExecutionCounts) -> "_CountedCollectives":
-        """Return the collectives of ``program``. Raises ReadError if there are too many kinds of unknown ones."""
+        """Return the collectives of ``program``. Raises ReadError if it has too many kinds of unknown communication."""
         collectives: list[tuple[HloCollective, int]] = []
         unknown_counts: dict[str, int] = defaultdict(int)
         single_device = unreachable = 0

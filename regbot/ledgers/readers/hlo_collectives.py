@@ -266,7 +266,10 @@ def _make_collective(
     """Return a collective. Its bytes are those of the counted tensors, times ``rank_factor``."""
     dtypes = {tensor.dtype for tensor in counted_tensors}
     size_bytes = rank_factor * sum(tensor.bytes for tensor in counted_tensors)
-    dtype = next(iter(dtypes)) if len(dtypes) == 1 else ("mixed" if dtypes else "none")
+    if len(dtypes) == 1:
+        (dtype,) = dtypes
+    else:
+        dtype = "mixed" if dtypes else "none"
     return HloCollective(kind, size_bytes, dtype, classify_role(dtypes, size_bytes), group, op_name, is_ragged)
 
 

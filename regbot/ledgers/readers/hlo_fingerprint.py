@@ -50,7 +50,7 @@ class ProgramFingerprint:
         text = _NOISE.sub("", text)
         defined_names = _DEFINED.findall(text)
         canonical_names = _CanonicalNames(self._names)
-        canonical_names.update({name: f"%{position}" for position, name in enumerate(defined_names)})
+        canonical_names.update({defined_name: f"%{position}" for position, defined_name in enumerate(defined_names)})
         parts = _NAME.split(text)  # every second part is a name
         parts[1::2] = map(canonical_names.__getitem__, parts[1::2])
         digest = hashlib.sha256("".join(parts).encode("utf-8", "replace")).hexdigest()

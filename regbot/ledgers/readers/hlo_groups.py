@@ -115,6 +115,7 @@ class ReplicaGroups:
         return self._by_spelling[key]
 
     def _add(self, key: tuple[str, bool], group: ReplicaGroup) -> None:
+        """Store the group of one spelling. Raises BadGroup if the spellings of the program need too much work."""
         text, _ = key
         self._work += len(text) + len(group.ranks)
         if self._work > MAX_WORK:
@@ -228,7 +229,7 @@ def _choose_group(groups: Iterable[list[int]], min_size: int) -> ReplicaGroup:
     """Return the group of device 0 if it has at least ``min_size`` members.
 
     Otherwise return the largest group with at least ``min_size`` members (the first, if several are equally large). If
-    no group is large enough, return the group of device 0.
+    no group is large enough, return the group of device 0, or the largest group if no group contains device 0.
     """
     group_of_device_0: list[int] = []
     largest: list[int] = []

@@ -44,8 +44,8 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scalars:
-    """The integer scalars of one computation. For a computation that returns neither an integer nor a tuple, or that
-    returns an integer and is too large, all fields are empty.
+    """The integer scalars of one computation. All fields are empty in two cases: the computation returns something
+    other than an integer or a tuple, or it returns an integer and is too large.
     """
 
     instructions: Mapping[str, Instruction] = field(default_factory=dict)
@@ -117,10 +117,11 @@ def count_trips(
     if comparison is None:
         return unknown
     direction, counter, limit = comparison.direction, comparison.left, comparison.right
-    is_left_constant = counter.position is None or (
+    # The counter is on the left side if that side can change from trip to trip.
+    left_never_changes = counter.position is None or (
         limit.position is not None and _find_step(body, counter.position) == 0
     )
-    if is_left_constant:  # so the counter is on the right side
+    if left_never_changes:  # so the counter is on the right side
         direction, counter, limit = _FLIPPED[direction], limit, counter
     if counter.position is None:
         return unknown
@@ -268,11 +269,12 @@ class _Evaluator:
                 return Value(None, int(number[1])) if number else None
             case "parameter":
                 number = _NUMBER.match(instruction.rest)
-                parameter_index = int(number[1]) if number else len(scope.parameters)
+                parameter_index = int(number[1]) if number else len(scope.parameters)  # out of range if unknown
                 return scope.parameters[parameter_index] if 0 <= parameter_index < len(scope.parameters) else None
             case "get-tuple-element":
                 operands, index = instruction.operands, instruction.attributes.get("index", "")
                 source = scope.instructions.get(operands[0]) if operands else None
+                # Only the condition and the body of a loop have no parameter values.
                 is_loop_tuple = source is not None and source.opcode == "parameter" and not scope.parameters
                 return Value(int(index), 0) if is_loop_tuple and _INDEX.fullmatch(index) else None
             case "fusion" | "call":
@@ -288,7 +290,7 @@ class _Evaluator:
 def _combine(opcode: str, values: Sequence[Value | None]) -> Value | None:
     """Return the result of a copy, an addition or a subtraction.
 
-    Return None if an operand is unknown, or if the result is no sum of one tuple element and a constant.
+    Return None if an operand is unknown, or if the result depends on several tuple elements or on a negated one.
     """
     match opcode, values:
         case ("copy" | "bitcast" | "convert", [value]):

@@ -121,7 +121,7 @@ class Program:
             raise BrokenProgram(f"two computations are called {clip(body.name, 80)}")
         computation = Computation(body.name)
         index = _InstructionIndex(body)
-        is_scatter = body.name.startswith("all-reduce-scatter")
+        is_scatter = body.name.startswith("all-reduce-scatter")  # TPU compilers name such computations so
         for instruction in self._select_instructions(body):
             if may_communicate(instruction.opcode):
                 communication = parse_communication(instruction, self._groups, index.find_shape, is_scatter)
@@ -165,6 +165,7 @@ class Program:
         computation.calls += [ComputationCall(callee, times=1) for callee in callees if not self._is_silent(callee)]
 
     def _add_conditional(self, computation: Computation, instruction: Instruction) -> None:
+        """Add a conditional if one of its branches communicates. Raises BrokenProgram if it has no branches."""
         branches = _list_callees(instruction, _BRANCH_ATTRIBUTES)
         if not branches:
             raise BrokenProgram(f"the conditional {clip(instruction.name, 80)} has no branches")
@@ -225,6 +226,7 @@ class Program:
         for name in reversed(order):
             for call in calls_by_caller[name]:
                 total = executions[call.callee] + executions[name] * call.times
+                # The cap keeps the numbers small. It is above the limit, so a collective with this count is refused.
                 executions[call.callee] = min(total, MAX_EXECUTIONS + 1)
         return counts._replace(executions=executions)
 

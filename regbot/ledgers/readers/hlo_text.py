@@ -198,6 +198,7 @@ def read_module(source: Source) -> tuple[Header, Iterator[ComputationText]]:
 
 
 def _parse_header(line: str) -> Header:
+    """Return the header. A missing or invalid number of partitions or replicas counts as 1."""
     header_attributes = parse_attributes(line)
 
     def parse_number(name: str) -> int:

@@ -124,9 +124,9 @@ def recognises(head: bytes) -> bool:
 def read(source: Source, accepts_unlinked: bool = True) -> Ledger:
     """Return the ledger of the trace in ``source``, with the collectives of one rank. Raises ReadError.
 
-    Some NCCL kernels are not linked to a call of the trace. With ``accepts_unlinked``, such a kernel only leads to a
-    warning if it may belong to a counted call, or to a call before the trace. Without ``accepts_unlinked``, all such
-    kernels are unclassified.
+    Some NCCL kernels are not linked to a call of the trace. If ``accepts_unlinked`` is False, all these kernels are
+    unclassified. If it is True, a kernel that may belong to a counted call, or to a call before the trace, leads to a
+    warning. The others are unclassified.
     """
     trace = read_trace(source)
     groups = ProcessGroups(trace.envelope)
@@ -164,7 +164,8 @@ def _add_host_calls(trace: TraceRecord, groups: ProcessGroups, log: _CallLog) ->
 
 
 def _add_dispatcher_calls(trace: TraceRecord, groups: ProcessGroups, log: _CallLog) -> None:
-    """Add the calls of those dispatcher rows that contain no row of a more trusted source.
+    """Add the calls of those rows ``c10d::`` that contain no row of a more trusted source. torch's operator dispatcher
+    writes these rows, so they are called dispatcher rows. They have nothing to do with token dispatchers.
 
     Gloo and the fake backend write only dispatcher rows. If the trace has a more trusted source and no gloo, the
     backend of such a row is unknown, so the row is unclassified.
@@ -223,7 +224,7 @@ def _assign_kernels(
                 index = _add_kernel_call(kernel, groups, host_time, log, kernel_calls)
             elif _is_counted_by_kernel(communication):
                 index = log.add_call(_make_library_call(kernel, communication, groups), host_time)
-            elif kernel.has_metadata and accepts_unlinked:
+            elif kernel.has_metadata and accepts_unlinked:  # the host issued the call before the trace started
                 early_kernels += 1
             else:
                 unassigned.append(kernel)

@@ -6,7 +6,7 @@ There are three kinds of events. The most trusted kind comes first:
   kernels with the same metadata.
 - Annotations ``nccl:...`` have the kind of the collective. They also have the input shapes if shapes were recorded.
 - Dispatcher rows ``c10d::...`` are the only rows that gloo and the fake backend write. They have the shapes of each
-  argument, but no group.
+  argument, but no group. They are named after torch's operator dispatcher, not after a token dispatcher.
 
 The names and the orders of arguments are those of torch 2.0 to 2.13.
 """
@@ -225,7 +225,8 @@ def from_dispatcher(
         shape_dtype = dtype_by_shape.get(_format_shape(row.args, argument.position))
         if shape_dtype:
             element_bytes = width(shape_dtype)
-            dtype, size_bytes = shape_dtype, elements * element_bytes if element_bytes else None
+            dtype = shape_dtype
+            size_bytes = elements * element_bytes if element_bytes else None
     if argument.times_group_size:
         size_bytes = size_bytes * group.size if size_bytes is not None and group.size else None
     return _make_call(row, kind, group, dtype, size_bytes, via)

@@ -91,8 +91,8 @@ def read_trace(source: Source) -> TraceRecord:
 
 
 def _read_events(source: Source, is_ordered: bool) -> TraceRecord:
-    """Read the file once. With ``is_ordered``, the file must have Kineto's order of keys; otherwise LayoutMismatch is
-    raised.
+    """Read the file once. Raises ReadError. Raises LayoutMismatch if ``is_ordered`` is set and the file has another
+    order of keys than Kineto's.
     """
     reader, record, values = TraceReader(source), TraceRecord(), _SharedValues()
     rows = 0
@@ -151,6 +151,7 @@ class _SharedValues:
         """Estimated bytes of all values and their keys."""
 
     def make_row(self, event: TraceEvent) -> CallRow:
+        """Return the row of an event. Of the event's arguments, it has only those in ``ARGUMENT_KEYS``."""
         args = {key: event.args[key] for key in ARGUMENT_KEYS if key in event.args}
         return CallRow(
             name=self._share(event.name),

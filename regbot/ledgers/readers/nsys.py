@@ -98,7 +98,7 @@ class _ProcessKernels:
     """Times of compute kernels, by device."""
 
     def add(self, kernel: NsysKernel) -> None:
-        """Add one kernel. Of a barrier (category 'sync') nothing is kept, and of an unknown kernel only its sum."""
+        """Add one kernel. A barrier (category 'sync') is dropped. An unknown kernel is only counted in ``unknown``."""
         communication, seconds = kernel.communication, (kernel.end - kernel.start) / 1e9
         if communication is None:
             spans = self.compute[kernel.device]

@@ -112,6 +112,7 @@ def _convert_group(
         sent_bytes = [nccl_call.message_bytes for nccl_call in sends if nccl_call.message_bytes is not None]
         moved_bytes = sum(sent_bytes) if len(sent_bytes) == len(sends) else None
         communicator = sends[0].communicator
+        # If the size of the communicator is unknown, each rank is assumed to get one send.
         num_ranks = ranks_by_communicator.get(communicator, len(sends))
         yield _make_call("all_to_all", communicator, num_ranks, moved_bytes)
     for nccl_call in group:

@@ -125,7 +125,7 @@ def _user_batch(request: Request) -> dict[str, Scalar]:
 def explain_refusal(error: BaseException, request: Request) -> MaxTextError:
     """Return the refusal for MaxText's error about the configuration.
 
-    If regbot has set the key that MaxText does not know, regbot does not support this revision of MaxText.
+    If regbot has set the key that MaxText does not know, the refusal says that regbot does not support this revision.
     """
     unknown_key = _UNKNOWN_KEY.match(str(_cause(error)))
     if unknown_key and _is_set_by_regbot(unknown_key["key"], request):

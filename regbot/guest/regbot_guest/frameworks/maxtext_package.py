@@ -22,7 +22,7 @@ UNKNOWN_REVISION = "regbot does not support this revision"
 def find_checkout_package(request: Request) -> Path:
     """Return the folder of the package ``maxtext`` that Python will import. No code of MaxText is imported here.
 
-    Raises MaxTextError if this folder is not in the checkout, or if it has not the layout that regbot supports.
+    Raises MaxTextError if this folder is outside of the checkout, or if it has a layout that regbot does not support.
     """
     root = Path(request.root).resolve()
     spec = importlib.util.find_spec(PACKAGE)

@@ -210,8 +210,9 @@ def _smallest_step(
     """Return flags for the smallest step of a test case on the requested ranks, and a warning.
 
     ``flags`` are those of the test case and of the user. The smallest step has one micro-batch on each rank, or as many
-    as an interleaved pipeline needs. The warning says that the test case's own global batch differs. It is '' if it
-    does not differ, or if the test case sets none. Raises ContractError if the test case cannot run on these ranks.
+    as an interleaved pipeline needs. The warning says that the test case's own global batch is another one. The warning
+    is '' if both batches are equal, or if the test case sets none. Raises ContractError if the test case cannot run on
+    these ranks.
     """
     where = f"recipe {request.recipe!r}"
     model_parallel_ranks = count_model_parallel_ranks(flags, where)

@@ -179,8 +179,8 @@ def check_shape(arguments: Mapping[str, Any], request: Request) -> None:
     the differing numbers.
 
     A number can differ although regbot has set its flag, because the user may set the same number by an alias of the
-    flag, or by a file that another flag names. An argument that this revision does not have is not checked. Neither is
-    the size of the vocabulary, because Megatron pads it.
+    flag, or by a file that another flag names. Two kinds of numbers are not checked: those for which this revision has
+    no argument, and the size of the vocabulary, which Megatron pads.
     """
     checked_flags = SHAPE_FLAGS - {"vocab_size"}
     # None of the checked flags depends on the number of model-parallel ranks.
@@ -218,6 +218,7 @@ def describe_dispatcher(
     if request.mlp != "moe" or request.ep == 1:
         return {}
     counts = _count_exchanges(counter)
+    # Dispatcher by the library or kind of its exchanges. The first that was executed is named.
     dispatchers = {**{library: library for library in FLEX}, "all_to_all": "alltoall", "all_gather": "allgather"}
     executed = next((dispatcher for exchange, dispatcher in dispatchers.items() if exchange in counts), "none")
     configured = str(config.get("moe_token_dispatcher_type"))

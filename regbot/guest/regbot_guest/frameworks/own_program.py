@@ -276,7 +276,7 @@ def name_axes(names: Mapping[str, str]) -> Axes:
                 continue
             name = _shorten_joint_name(axis, sizes)
             registered_axis = axes.as_record().get(name)
-            # Two descriptions can get the same name. The first group keeps it if their ranks differ.
+            # Two descriptions can get the same name. If their groups have different ranks, the first keeps the name.
             if registered_axis is None or registered_axis["ranks"] == dist.get_process_group_ranks(group):
                 axes.add(name, group)
             sizes.setdefault(axis, group.size())
@@ -406,7 +406,8 @@ def _watch_parsers() -> Iterator[list[_ParserError]]:
 def _explain_command_line(program: TrainingProgram, errors: Sequence[_ParserError]) -> ContractError:
     """Return the refusal of a command line that the program did not accept.
 
-    If the program does not accept a flag that regbot sets, regbot does not support this revision.
+    If regbot has set the flag that the program does not accept, the refusal says that regbot does not support this
+    revision.
     """
     if not errors:
         return ContractError(

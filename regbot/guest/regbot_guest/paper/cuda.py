@@ -37,7 +37,7 @@ NCCL_VERSION = (2, 27, 5)
 
 
 class DeviceProperties:
-    """Result of ``torch.cuda.get_device_properties``."""
+    """Result of ``torch.cuda.get_device_properties``. The class attributes are the same for all imitated GPUs."""
 
     max_threads_per_multi_processor, max_threads_per_block = 2048, 1024
     regs_per_multiprocessor, shared_memory_per_block, uuid = 65536, 49152, "paper"
@@ -332,7 +332,9 @@ def _patch_storage() -> None:
 
 
 def _guard_bytes(owner: Any, name: str) -> None:
-    """Make the method ``name`` of ``owner`` refuse objects on the device, because the method needs their bytes."""
+    """Make the method ``name`` of ``owner`` refuse objects on the device, because the method needs their bytes. The
+    methods for printing are not refused, but return a text without the bytes.
+    """
     original = getattr(owner, name)
 
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -31,6 +31,8 @@ class EventHandle(Refusing):
 
 
 class EventOverlap(Refusing):
+    """Replacement for the library's class that overlaps an exchange with other work. Nothing has to be waited for."""
+
     __module__ = NAME
 
     def __init__(self, event: Any = None, extra_tensors: Any = None) -> None:
@@ -117,6 +119,7 @@ def _route(device: Device, experts: "Tensor | None", num_experts: int, ranks: in
     if chosen is None:
         device.refuse("DeepEP's dispatch was given expert indices that are not known")
         raise AssertionError("refuse returned")
+    # The additional last column receives the choices that name no expert, and is cut off again.
     routing = torch.zeros(chosen.shape[0], num_experts + 1, dtype=torch.bool)
     routing.scatter_(1, chosen.long().where(chosen >= 0, num_experts), True)
     return Route(routing[:, :num_experts].contiguous(), ranks)
@@ -141,6 +144,8 @@ def _padded_rows_per_expert(route: Route, alignment: "int | None") -> list[int]:
 
 
 def _buffer(device: Device) -> type:
+    """Return the class ``Buffer``, whose methods use ``device``."""
+
     class Buffer(Refusing):
         """Replacement for the buffer of version 1."""
 
@@ -172,6 +177,7 @@ def _buffer(device: Device) -> type:
             device.launch("deep_ep::get_dispatch_layout", [topk_idx])
             per_rank = route.in_rank.sum(0, dtype=torch.int32).to(topk_idx.device)
             per_expert = route.experts.sum(0, dtype=torch.int32).to(topk_idx.device)
+            # Only groups that span several nodes of 8 GPUs have a count per node.
             nodes = per_rank.new_empty(-(-self.group.size() // 8)) if self.group.size() > 8 else None
             return per_rank, nodes, per_expert, route.in_rank.to(topk_idx.device), EventOverlap()
 
@@ -200,6 +206,7 @@ def _buffer(device: Device) -> type:
 def _combine(
     device: Device, group: Any, x: Tensor, route: Route, weights: "Tensor | None"
 ) -> tuple[Tensor, "Tensor | None"]:
+    """Count a combine of version 1 or 2. Return the summed rows of this rank's tokens, and their weights or None."""
     device.launch("deep_ep::combine", [x])
     _announce(DEEPEP, group, route.rows_received, x)
     tokens = route.experts.shape[0]
@@ -217,6 +224,8 @@ class _ElasticHandle:
 
 
 def _elastic_buffer(device: Device) -> type:
+    """Return the class ``ElasticBuffer``, whose methods use ``device``."""
+
     class ElasticBuffer(Refusing):
         """Replacement for the buffer of version 2, in its compact layout."""
 
@@ -278,7 +287,11 @@ class _HybridHandle:
 
 
 def _hybrid_buffer(device: Device) -> type:
+    """Return the class ``HybridEPBuffer``, whose methods use ``device``."""
+
     class HybridEPBuffer(Refusing):
+        """Replacement for HybridEP's buffer."""
+
         __module__ = NAME
 
         def __init__(

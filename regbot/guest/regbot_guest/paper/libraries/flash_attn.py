@@ -76,6 +76,7 @@ def _packed_backward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _gradients(inputs: Sequence[Tensor], given: "Sequence[Tensor | None]") -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of query, key and value: the tensors that the caller has given, or new ones for None."""
     query, key, value = (
         torch.empty_like(tensor) if gradient is None else gradient
         for tensor, gradient in zip(inputs, given, strict=True)

@@ -27,6 +27,7 @@ def replace_kernels(device: Device) -> None:
     def differentiate(query: Tensor, key: Tensor, value: Tensor, *settings: Any, **named: Any) -> Any:
         if not query.is_cuda:
             return with_autograd(query, key, value, *settings, **named)
+        # After the value, the arguments are score_mod, block_mask, scale, kernel_options and score_mod_other_buffers.
         buffers = named.get("score_mod_other_buffers", settings[4] if len(settings) > 4 else ())
         if any(isinstance(buffer, Tensor) and buffer.requires_grad for buffer in buffers):
             device.refuse("flex_attention was called with a score function that captures a tensor with gradients")
@@ -55,6 +56,10 @@ def _empty_outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 class _FlexAttention(torch.autograd.Function):
+    """Calls ``attend`` in forward, which launches the forward kernel. Backward launches one kernel and returns
+    gradients without values.
+    """
+
     @staticmethod
     def forward(
         ctx: Any, device: Device, attend: Any, query: Tensor, key: Tensor, value: Tensor

@@ -72,9 +72,11 @@ class StandIn(ModuleType):
             setattr(self, key, value)
 
     def __getattr__(self, name: str) -> Any:
+        """Create the attribute ``name``, which this stand-in does not have, as the docstring of the class describes."""
         if name.startswith("__"):
             raise AttributeError(name)
         missing: Any
+        # If there are no prefixes, "\0" takes their place, because no name begins with it.
         if name[:1].isupper() or name.startswith(self._enumerations or ("\0",)):
             missing = _Enumeration(name, (), {"__module__": self.__name__})
         else:
@@ -83,6 +85,7 @@ class StandIn(ModuleType):
         return missing
 
     def _make_counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that counts one launch of the kernel ``name``, and then calls ``function``."""
         operator = f"{self.__name__}::{name}"
 
         def launch(*args: Any, **kwargs: Any) -> Any:
@@ -111,11 +114,13 @@ class _Enumeration(type):
         return member
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        library_class = cls.__mro__[-2]  # the class under test may be derived from it
+        library_class = cls.__mro__[-2]  # the last class before object; a class of the program may be derived from it
         return make_refusing(f"{library_class.__module__}.{library_class.__name__}")(*args, **kwargs)
 
 
 class _Member(int):
+    """A member of an enumeration: a number with a name. Calling it is refused."""
+
     name: str
     refuse: Callable[..., Any]
 

@@ -256,7 +256,9 @@ def _attention_backward(*args: Any) -> list[Any]:
 
 
 def _norms(chunk: int, overflow: Tensor, lists: Sequence[Sequence[Tensor]], *args: Any) -> tuple[Tensor, Tensor]:
-    """Return the norm of all tensors together, and the norm of each tensor."""
+    """Return the norm of all tensors together, and the norm of each tensor. If no further argument is set, the second
+    result is empty.
+    """
     count = len(lists[0]) if any(args) else 0
     return torch.empty(1, device="cuda"), torch.empty(count, device="cuda")
 
@@ -290,6 +292,8 @@ def _top_k_backward(*args: Any, **kwargs: Any) -> Any:
 
 
 def _scores(device: Device) -> Callable[..., Any]:
+    """Return the fused scores for the auxiliary loss: the results of the router, with the scores in float32."""
+
     def forward(logits: Tensor, topk: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor, Tensor]:
         scores, routing, state = _top_k(device)(logits, topk)
         return scores.float(), routing, state
