@@ -51,7 +51,7 @@ class InterimDecision:
     outliers: tuple[PairOutlier, ...] = ()
     """Pairs with a slow launch."""
     withheld: bool = False
-    """Whether head does not pass because it has more slow launches than base."""
+    """Whether the intervals would pass head, and the pass is withheld because head has more slow launches than base."""
     assumed_luck: float = 0.0
     """Luck of an arm that the intervals assume because no calibration has measured it, as a standard deviation on the
     log scale. 0 if they assume none."""

@@ -139,7 +139,8 @@ def describe_fault(run: Run) -> str:
 
 
 def _void_reason(runs: Sequence[Run], is_repeated: bool) -> str:
-    """Return why one pair is void, from the point of view of a sound run in it; '' if it is not void.
+    """Return why one pair is void, '' if it is not void. The reason is worded for the sound run of the pair, so "the
+    other run" is the failed one.
 
     ``runs`` are the runs of the pair that exist. A pair whose second run was not started is not void.
     ``is_repeated``: the pair's block was repeated later.
@@ -176,8 +177,8 @@ def choose_shared_cut(base: Timing, head: Timing) -> int:
 
 
 def summarise_timing(timing: Timing, cut: int) -> dict[str, float]:
-    """Return the median and the mean step time after ``cut``, on the log scale. Each is that of the rank for which it
-    is largest."""
+    """Return the median and the mean step time after ``cut``, on the log scale. Each is computed for every rank, and
+    the largest value of any rank is returned."""
     return launch_summaries((steps.step_s for steps in timing.ranks.values()), cut)
 
 

@@ -54,8 +54,8 @@ def judge_sharding(
     Findings of ``workload`` that ``expectations`` cover are accepted. ``configurations_only`` means that both arms have
     the same commit with different overrides. A difference is then the wanted result and not a regression.
 
-    The status is that of the worst finding, PASS without findings. Unclassified communication that differs makes it
-    INVALID beside findings, and REVIEW without any. Guesses that differ turn PASS into REVIEW.
+    The status is that of the worst finding, PASS without findings. If unclassified communication differs between the
+    arms, the status is INVALID if there are findings, else REVIEW. Guesses that differ turn PASS into REVIEW.
     """
     findings = accept(compare_ledgers(base, head, config.sharding, config.wire, dispatcher), expectations, workload)
     if configurations_only:
@@ -118,7 +118,8 @@ def _describe_guesses(base: Ledger, head: Ledger) -> tuple[list[str], bool]:
 
     If both device programs are identical, guesses do not matter. If the programs differ, a guess may have decided a
     size. If the guesses differ too, equal counts may be a coincidence, so a reviewer has to look at them. Differences
-    in ``HARMLESS_GUESSES`` alone need no reviewer, because these guesses decide no size.
+    in ``HARMLESS_GUESSES`` alone need no reviewer, because these guesses decide no size. If the ledgers cover a whole
+    run instead of one step (``scope``), a reviewer has to look at any guess.
     """
     base_guesses, head_guesses = sorted(base.guesses), sorted(head.guesses)
     same_program = base.program is not None and base.program == head.program

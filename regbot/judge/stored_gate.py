@@ -30,7 +30,7 @@ from regbot.stats.prediction import MIN_SESSIONS, SESSION_RUNS, PredictionInterv
 from regbot.text.percentages import round_up_percent
 from regbot.text.words import count
 
-SLOTS = 1 + SESSION_RUNS
+HEAD_RUNS = 1 + SESSION_RUNS
 """Number of runs of head: the warm launch and the runs that count."""
 MAX_ATTEMPTS = 2
 """If a run of head fails, all runs are repeated once."""
@@ -64,8 +64,8 @@ def select_whole_comparison(runs: Sequence[Run]) -> list[Run]:
     attempt is complete."""
     for attempt in range(MAX_ATTEMPTS, 0, -1):
         attempt_runs = [run for run in runs if is_head_only(run) and run.attempt == attempt]
-        if len(attempt_runs) >= SLOTS and all(is_sound(run) for run in attempt_runs[:SLOTS]):
-            return attempt_runs[:SLOTS]
+        if len(attempt_runs) >= HEAD_RUNS and all(is_sound(run) for run in attempt_runs[:HEAD_RUNS]):
+            return attempt_runs[:HEAD_RUNS]
     return []
 
 
@@ -92,9 +92,9 @@ def judge_by_stored(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run])
     if len(reference.sessions) < MIN_SESSIONS:
         too_few = f"{len(reference.sessions)} comparable sessions are stored, and {MIN_SESSIONS} are needed"
         return StoredVerdict(None, too_few, reference)
-    if len(attempt_runs) < SLOTS:
+    if len(attempt_runs) < HEAD_RUNS:
         return None
-    head = attempt_runs[1:SLOTS]  # without the warm launch
+    head = attempt_runs[1:HEAD_RUNS]  # without the warm launch
     doubt = explain_unknown_node(reference, head[-1])
     doubt = doubt or _explain_difference(reference, head) or _explain_unsteady_head(head)
     if doubt:

@@ -58,7 +58,8 @@ def _compare_facts(
 
 
 def _merge_timed_facts(timed: TimedRuns, facts_by_run: Sequence[Sequence[Words]]) -> list[tuple[str, Words]]:
-    """Return the facts about the timed runs, without duplicates. ``facts_by_run`` has a list of facts for each run."""
+    """Return the facts about the timed runs, without duplicates, and at most ``MAX_FACTS`` times two, for two arms.
+    ``facts_by_run`` has a list of facts for each run."""
     arms_by_fact: dict[Words, set[str]] = {}
     for run, facts in zip(timed.runs, facts_by_run, strict=True):
         for fact in facts:

@@ -84,7 +84,7 @@ class SessionRunner:
                     problem = str(error)
                 if problem:
                     self._say(runs, plan, problem)
-            else:
+            else:  # the loop ended without a break, so the last seat was lost too
                 problem = problem or f"the nodes were lost {MAX_SEATS} times; the runs have the reasons"
         except NoSeatError as error:
             problem = f"{error}; {problem}" if problem else str(error)

@@ -176,7 +176,8 @@ def culprit_model(
 
 
 def posterior(model: CulpritModel, samples: Sequence[Sample]) -> Posterior:
-    """Return the posterior after ``samples``. If a culprit has the probability 0, the effect is that of the prior."""
+    """Return the posterior after ``samples``. If the probability that there is a culprit is 0, the effect is that of
+    the prior."""
     beliefs = group_posterior(model, samples)
     group_mass = beliefs.posterior.sum(axis=(1, 2))
     if (culprit_mass := float(group_mass.sum())) > 0:
@@ -249,7 +250,7 @@ class Strata(NamedTuple):
     counts: Floats
     """[strata, measured points] Sums of weights."""
     sums: Floats
-    """[strata, measured points] Sums of weighted values, minus the common mean of all runs."""
+    """[strata, measured points] Sums of weighted values. The mean of all runs is subtracted from each value first."""
 
 
 def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPosterior:

@@ -50,8 +50,8 @@ class RunTable:
 
     @cached_property
     def can_be_outlier(self) -> Bools:
-        """[runs] False for the only run of a stratum. It is compared with no other run, so it shows nothing, whether it
-        is an outlier or not."""
+        """[runs] False for the only run of a stratum. This run is compared with no other run, so it makes no difference
+        whether it is an outlier."""
         runs_of_stratum = np.bincount(self.stratum_rows, minlength=len(self.strata))
         has_other_runs: Bools = runs_of_stratum[self.stratum_rows] > 1
         return has_other_runs
@@ -136,7 +136,7 @@ def inner_products(table: RunTable, hits: Floats, outliers: Bools) -> InnerProdu
 
 
 class EvidenceTerms(NamedTuple):
-    """The terms of a model that the approximate evidence of a set needs."""
+    """What ``approximate_evidence`` needs of a model."""
 
     hits: Floats
     """[groups, measured points] 1 where the group affects the point."""
