@@ -127,7 +127,8 @@ def _driver_errors(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _throttling_of_an_arm(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield a finding for each cause that throttles the GPUs of one arm and not those of the other."""
+    """Yield a finding for each cause that throttles most runs of one arm and few of the other (``LIMITED_ARM_SHARE``),
+    if this difference is significant (``ALPHA``)."""
     runs_by_arm = {arm: [run for run in runs if run.arm.name == arm and _gpus(run)] for arm in ("base", "head")}
     if not all(runs_by_arm.values()):
         return

@@ -66,24 +66,24 @@ def judge_sharding(
         ]
     is_identical = not findings and base.program is not None and base.program == head.program
     finding_statuses = {finding.status for finding in findings}
-    worst_finding: Status = next((severity for severity in SEVERITY if severity in finding_statuses), "PASS")
+    worst_status: Status = next((severity for severity in SEVERITY if severity in finding_statuses), "PASS")
     guess_reasons, guesses_need_review = _describe_guesses(base, head)
     unclassified = _unclassified_differences(base, head)
-    status = worst_finding
+    status = worst_status
     if not configurations_only:
         if unclassified and findings:
             status = "INVALID"
-        elif worst_finding == "PASS" and (guesses_need_review or unclassified):
+        elif worst_status == "PASS" and (guesses_need_review or unclassified):
             status = "REVIEW"
     changes = changed_config(base, head)
     compares_configurations = ["comparison of two configurations: differences are shown, not judged"]
     reasons = [
         *unclassified,
-        *(guess_reasons if status != worst_finding else []),  # first, because they may be why the status is REVIEW
+        *(guess_reasons if status != worst_status else []),  # first, because they may be why the status is REVIEW
         *([_describe_no_findings(base, head, is_identical)] if not findings else []),
         *(compares_configurations if configurations_only and findings else []),
-        *(_describe_finding(finding) for finding in findings if finding.status == worst_finding),
-        *(guess_reasons if status == worst_finding else []),
+        *(_describe_finding(finding) for finding in findings if finding.status == worst_status),
+        *(guess_reasons if status == worst_status else []),
         *_incomparable_measures(base, head),
         *(
             f"configuration differs: {key} is {base_value!r} in base, {head_value!r} in head"

@@ -100,6 +100,7 @@ def judge_by_stored(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run])
     if doubt:
         return StoredVerdict(None, doubt, reference)
     levels = {name: fmean(_summarise_run(run)[name] for run in head) for name in SUMMARIES}
+    # The largest slowdown that a pass may leave possible. "screen" is an earlier name for runs of head alone.
     max_bound = math.log1p(header.throughput.screen_bound_pct / 100)
     decision, tests = stored_gate(
         stored_levels(reference), levels, count_primary_tests(header), thresholds(header), max_bound

@@ -159,7 +159,7 @@ def _measure_lateness(run: Run) -> Iterator[tuple[RankLocation, Lateness]]:
     ranks, cut = run.timing.ranks, run.timing.cut
     names = [str(rank) for rank in range(len(ranks))]
     if set(names) != set(ranks):
-        return
+        return  # the times of a rank are missing
     step_s, wait_s = [ranks[name].step_s[cut:] for name in names], [ranks[name].wait_s[cut:] for name in names]
     ranks_by_host: dict[str, list[int]] = {}
     for rank in range(len(names)):

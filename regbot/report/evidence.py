@@ -33,7 +33,8 @@ def collect_evidence(base: Run | None, head: Run | None, timed: TimedRuns) -> li
 
 
 def _collect_backends(base: Run | None, head: Run | None, timed: TimedRuns) -> list[tuple[str, Words]]:
-    """Return the backends of the traces and of the timed runs. The label of a fact says which kind of run it is of.
+    """Return the backends of the traces and of the timed runs. The label of a fact says whether it is about traces or
+    about timed runs.
 
     If the compared ledgers come from timed runs, there are no traces to report.
     """

@@ -117,8 +117,8 @@ def select_mean_only_test(section: Throughput) -> PrimaryTest | None:
 
 
 def describe_decision(section: Throughput, thresholds: Thresholds) -> str:
-    """Return the decision in one line without untrusted text. For an undecided measurement, the line also says why it is
-    undecided."""
+    """Return the decision in one line without untrusted text. For an undecided measurement, the line also says why
+    nothing is decided."""
     return _DECISION_TEXTS[classify_throughput(section)](section, thresholds)
 
 

@@ -154,8 +154,9 @@ def culprit_model(
     spacing = effects[1] / effects[0]
     widths = effects * (spacing - 1) / 2
     if noise is None:
-        noises = np.geomspace(*NOISE_RANGE, 25)
-        noise_prior = np.ones(25)
+        grid_size = 25
+        noises = np.geomspace(*NOISE_RANGE, grid_size)
+        noise_prior = np.ones(grid_size)
     else:
         pairs = pairs or STATED_NOISE_PAIRS
         # log(true sd / estimated sd). The logarithm of an estimated sd has the standard error 1 / sqrt(2 pairs).

@@ -168,7 +168,8 @@ def _points_between(model: CulpritModel, chances: Floats | Bools) -> dict[float,
         is_near = distance <= max(NEAR_SHARE, distance.min()) + 1e-6
         is_usable = is_near & (inner_chances >= LOWEST_CHANCE)
         if is_usable.any():
-            points[share] = 1 + int(np.argmax(is_usable * inner_chances * (1 - distance)))
+            best_inner = int(np.argmax(is_usable * inner_chances * (1 - distance)))
+            points[share] = 1 + best_inner  # the inner points begin at point 1
     return points
 
 
@@ -321,6 +322,7 @@ def imagine_outcomes(
             level, share, var = _stratum_level(beliefs, affected_points, run.stratum)
             slowdown = effect if has_effect and model.affected[hypothesis, run.point] else 0.0
             level_error = level_errors.setdefault(run.stratum, rng.normal(0, math.sqrt(var)))
+            # The level already includes ``share`` of the effect, because some runs in the level are affected.
             value = level - effect * float(share[0]) + level_error + slowdown + rng.normal(0, beliefs.noise)
             outcome.append(Sample(run.point, mean_value + value, run.stratum))
         outcomes.append(outcome)
