@@ -47,7 +47,7 @@ class InterimDecision:
     """Decision and interval by summary ("median" and "mean" step time). Empty if there are too few pairs for an
     interval."""
     class_noise: PairNoise | None = None
-    """Noise of the node class, if look 0 decided; else None."""
+    """Noise of the node class, if this is the decision of look 0; else None."""
     outliers: tuple[PairOutlier, ...] = ()
     """Pairs with a slow launch."""
     withheld: bool = False
@@ -198,7 +198,7 @@ def luck_in_draws(calibrated: CalibrationSummary | None, draws: Sequence[Hashabl
     if calibrated is None or calibrated.arm_luck is None:
         return SharedLuck.assume(draws)
     luck = calibrated.arm_luck
-    return SharedLuck(luck.counted_pct / 100, luck.draws, draws) if luck.counted_pct else None
+    return SharedLuck(sd=luck.counted_pct / 100, df=luck.draws, draws=draws) if luck.counted_pct else None
 
 
 def _decide_joined(

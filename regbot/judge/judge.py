@@ -90,7 +90,7 @@ def _judge_workload(session: Session, name: str, config: Config, rules: Sequence
     dispatcher = dispatcher_change(*traced_arms) if traced_arms is not None else None
 
     throughput, stored_times = None, None
-    plan = next((plan for plan in reversed(header.timed) if plan.entry == name), None)
+    plan = next((plan for plan in reversed(header.timed) if plan.entry == name), None)  # the last plan counts
     if plan is not None:
         timed = judge_timed(session, plan, traced_arms)
         throughput, validity = timed.throughput, _combine_validity(validity, timed.validity)

@@ -164,7 +164,8 @@ def _build_pair(key: PairKey, base: Run, head: Run) -> Pair:
     assert head.timing is not None
     cut = choose_shared_cut(base.timing, head.timing)
     base_summary, head_summary = summarise_timing(base.timing, cut), summarise_timing(head.timing, cut)
-    return Pair(key, base, head, cut, {name: head_summary[name] - base_summary[name] for name in SUMMARIES})
+    log_ratios = {name: head_summary[name] - base_summary[name] for name in SUMMARIES}
+    return Pair(key, base, head, cut, log_ratios)
 
 
 def choose_shared_cut(base: Timing, head: Timing) -> int:

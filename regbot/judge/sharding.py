@@ -22,8 +22,8 @@ SEVERITY: tuple[Status, ...] = ("FAIL", "REVIEW", "PASS")
 HARMLESS_GUESSES: tuple[GuessKind, ...] = ("finite", "assertion")
 """Guesses that decide no size. For example, a trace guesses that the gradient norm is finite. A real step in which this
 guess does not hold is skipped or crashes, so it moves no other amounts of data."""
-MAX_GUESSES = 3
-"""A reason names at most this many guesses, and clips each to ``GUESS_CHARACTERS``."""
+MAX_NAMED = 3
+"""A reason names at most this many guesses or unclassified calls. Each guess is clipped to ``GUESS_CHARACTERS``."""
 GUESS_CHARACTERS = 300
 
 
@@ -152,7 +152,7 @@ def _unclassified_differences(base: Ledger, head: Ledger) -> list[str]:
         return []
     names = sorted(name for name in base_counts.keys() | head_counts.keys() if base_counts[name] != head_counts[name])
     differences = listed(
-        [f"{name} ({base_counts[name]} in base, {head_counts[name]} in head)" for name in names], MAX_GUESSES
+        [f"{name} ({base_counts[name]} in base, {head_counts[name]} in head)" for name in names], MAX_NAMED
     )
     return [f"unclassified communication differs, so the counts do not show what changed: {differences}"]
 
@@ -174,7 +174,7 @@ def _list_size_guesses(ledger: Ledger) -> list[str]:
 
 
 def _list_guesses(guesses: list[str]) -> str:
-    return listed([clip(guess, GUESS_CHARACTERS) for guess in guesses], MAX_GUESSES, "; ") or "nothing"
+    return listed([clip(guess, GUESS_CHARACTERS) for guess in guesses], MAX_NAMED, separator="; ") or "nothing"
 
 
 def _describe_finding(finding: Finding) -> str:

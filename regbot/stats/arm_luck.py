@@ -90,7 +90,7 @@ class SharedLuck:
     @classmethod
     def assume(cls, draws: Sequence[Hashable]) -> "SharedLuck":
         """Return the luck to assume if no calibration has measured it."""
-        return cls(ASSUMED_LUCK, None, draws)
+        return cls(sd=ASSUMED_LUCK, df=None, draws=draws)
 
     def sd_of_mean(self, pairs: int) -> float:
         """Return the standard deviation that luck adds to the mean of the first ``pairs`` log-ratios.

@@ -165,7 +165,7 @@ def _points_between(model: CulpritModel, chances: Floats | Bools) -> dict[float,
     points = {}
     for share in BETWEEN_SHARES:
         distance = np.abs(affected_share - share)
-        is_near = distance <= max(NEAR_SHARE, distance.min()) + 1e-6
+        is_near = distance <= max(NEAR_SHARE, distance.min()) + 1e-6  # with a tolerance for rounding errors
         is_usable = is_near & (inner_chances >= LOWEST_CHANCE)
         if is_usable.any():
             best_inner = int(np.argmax(is_usable * inner_chances * (1 - distance)))

@@ -177,7 +177,7 @@ def plausible_sets(table: RunTable, terms: EvidenceTerms) -> Bools:
 
 def _add_one_outlier(sets: Bools, can_be_outlier: Bools) -> Bools:
     """Return all sets that have one outlier more than one of ``sets``, without duplicates."""
-    rows, runs = np.nonzero(~sets & can_be_outlier)
+    rows, runs = np.nonzero(~sets & can_be_outlier)  # every set, with every run that can be added to it
     larger = sets[rows]
     larger[np.arange(len(rows)), runs] = True
     unique: Bools = np.unique(larger, axis=0) if len(sets) > 1 else larger

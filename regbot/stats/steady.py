@@ -152,7 +152,7 @@ class SteadyState:
 
 
 class ProcessState(NamedTuple):
-    """Steady state of one process, before restarts and warnings are added."""
+    """Steady state of one process, before restarts and warnings are added. The fields are those of ``SteadyState``."""
 
     cut: int
     steady: bool
@@ -189,7 +189,16 @@ def steady_state(step_s: ArrayLike) -> SteadyState:
         suffix = " after that" if start else ""
         warnings.append(f"a short log: {steps - start} steps{suffix}; the end of its warm-up was not searched for")
     reason = f"after the restart at step {start}, {process.reason}" if start else process.reason
-    return SteadyState(cut, process.steady, reason, process.method, process.warmup_steps, steps, start, tuple(warnings))
+    return SteadyState(
+        cut,
+        process.steady,
+        reason,
+        process.method,
+        process.warmup_steps,
+        steps,
+        restart=start,
+        warnings=tuple(warnings),
+    )
 
 
 def unsettled_warnings(base: Sequence[bool], head: Sequence[bool]) -> tuple[str, ...]:
