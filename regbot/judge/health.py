@@ -89,7 +89,7 @@ def health_findings(runs: Sequence[Run]) -> list[str]:
 
 
 def _is_warm(run: Run) -> bool:
-    """Whether the run is a warm launch, which warms up the node and is discarded.
+    """Whether the run is a warm launch, which fills compiler caches and is discarded.
 
     Runs of head alone (order ``screen``) begin with a warm launch in slot 0. In a session with pairs, the warm launches
     are block 0.

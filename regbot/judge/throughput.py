@@ -42,7 +42,6 @@ from regbot.records.calibration_summary import CalibrationSummary
 from regbot.records.run import Run
 from regbot.records.session import Session, SessionHeader, TimedPlan
 from regbot.records.verdict import Cost, Decision, PrimaryTest, SlowLaunch, Status, Throughput, Validity
-from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import LOOKS, Interval, session_mde
 from regbot.stats.slow_launches import PairOutlier
 from regbot.text.clip import clip_message
@@ -248,7 +247,10 @@ def _judge_pairs(
         "pairs": interim.pairs,
         "unused_pairs": interim.unused,
         "alpha": interim.alpha,
-        "tests": [primary_test(name, *interim.tests[name], log_ratios[name][: interim.pairs]) for name in SUMMARIES],
+        "tests": [
+            primary_test(name, decision, interval, log_ratios[name][: interim.pairs])
+            for name, (decision, interval) in interim.tests.items()
+        ],
         "calibrated": calibrated,
         "slow_launches": slow_launches(interim.outliers),
         "pass_withheld": interim.withheld,

@@ -175,7 +175,8 @@ class SessionRunner:
         if slot.position.draw is None:
             return {}
         variables = cache_variables(self._cache_folder(plan) / str(slot.position.draw) / slot.arm)
-        if task.at(arm.overrides).workload.build or not tree.environment:
+        is_working_tree = not tree.environment  # only a worktree that regbot made has private caches
+        if task.at(arm.overrides).workload.build or is_working_tree:
             del variables["XDG_CACHE_HOME"]
         create_cache_folders(variables)
         return variables
