@@ -76,7 +76,8 @@ def is_head_only(run: Run) -> bool:
 def is_warm(run: Run) -> bool:
     """Whether a timed run is a warm launch, which is discarded.
 
-    Runs of head alone begin with a warm launch in slot 0. In a session with pairs, the warm launches are block 0.
+    The first of the runs of head alone (slot 0) is a warm launch. In a session with pairs, the warm launches are block
+    0.
     """
     if run.position is None:
         return False
@@ -122,7 +123,7 @@ def pair_up(runs: Iterable[Run]) -> PairSet:
 def pair_key(run: Run) -> PairKey | None:
     """Return the key of the pair that a run belongs to, None for a warm launch or a run of head alone.
 
-    A block has four slots. Slots 0 and 1 are its first pair, slots 2 and 3 its second pair.
+    A block has four slots, with one run in each. Slots 0 and 1 are its first pair, slots 2 and 3 its second pair.
     """
     if run.position is None or run.position.block == 0:
         return None

@@ -202,5 +202,5 @@ def _describe_source(ledger: Ledger) -> str:
     """Return how a ledger was counted, such as 'dispatch-mode, fake world of 16 ranks, one steady step'."""
     fake = any(entry.via == "fake" for entry in ledger.entries)
     world = f"{'fake ' if fake else ''}world of {ledger.world_size} ranks" if ledger.world_size else ""
-    span = "one steady step" if ledger.scope == "step" else f"{count(ledger.steps, 'step')} together"
-    return clip_label(", ".join(part for part in (ledger.source, world, span) if part))
+    steps_text = "one steady step" if ledger.scope == "step" else f"{count(ledger.steps, 'step')} together"
+    return clip_label(", ".join(part for part in (ledger.source, world, steps_text) if part))

@@ -2,7 +2,7 @@
 
 If a rank is late by about the same amount in both arms, the cause is either its node or its share of the work. Only a
 probe of the nodes, without the workload, can distinguish these two causes. If a rank is late in one arm only, the arm
-is the cause. This is a finding about the arm, and no run becomes void. The step times are those that the ranks report
+is the cause. This is a warning about the arm, and no run becomes void. The step times are those that the ranks report
 themselves.
 """
 

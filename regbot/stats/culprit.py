@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-from regbot.stats.outlier_runs import EvidenceTerms, RunTable, inner_products, outlier_weights, plausible_sets
+from regbot.stats.outlier_runs import EvidenceModel, RunTable, inner_products, outlier_weights, plausible_sets
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -268,8 +268,8 @@ def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPost
         log_group_prior = np.log(np.append(prior, model.no_culprit))
         log_noise_prior = np.log(model.noise_prior)
     smallest, largest = float(model.effects[0]), float(model.effects[-1])
-    terms = EvidenceTerms(hits, log_group_prior, model.noises, log_noise_prior, smallest, largest)
-    outliers = plausible_sets(table, terms)
+    evidence_model = EvidenceModel(hits, log_group_prior, model.noises, log_noise_prior, smallest, largest)
+    outliers = plausible_sets(table, evidence_model)
     fit = inner_products(table, hits, outliers)
     variances = model.noises**2
     # [sets, noises] Logarithm of prior times likelihood if no run is affected, up to a constant.

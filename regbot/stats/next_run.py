@@ -1,4 +1,4 @@
-"""Choice of the next run of a bisection: the run with the most expected information about the culprit per cost.
+"""Choice of the next run of a bisection: the run with the most expected information about the culprit per second.
 
 The next run may repeat the good or the bad end. A search that always runs the commit in the middle of the posterior
 makes no progress, because it never learns the levels of the two ends.
@@ -62,13 +62,13 @@ def choose_next_run(
     *,
     seed: int = 0,
 ) -> int:
-    """Return the point to run next in ``stratum``: the one with the most expected information per cost.
+    """Return the point to run next in ``stratum``: the one with the most expected information per unit of ``costs``.
 
     The first two runs of a stratum are the two ends. If the noise is not known, the ends are repeated until it is.
 
     ``chances``: [points] the chance that a run of the point gives a value; 0 if the point cannot be measured.
-    ``pending``: runs that have not ended; their values are ignored. ``costs``: [points] cost of a run, in any unit;
-    None means equal costs. Raises ValueError if no point can be measured.
+    ``pending``: runs that have not ended; their values are ignored. ``costs``: [points] what a run takes, such as its
+    seconds (``run_costs``); None if all runs take the same. Raises ValueError if no point can be measured.
     """
     points = np.flatnonzero(chances)
     if not points.size:
@@ -177,7 +177,7 @@ def split_worth(part: Floats, total: float) -> Floats:
     """Return how much a split of the probability ``total`` into ``part`` and the rest is worth. A split into halves is
     worth most.
 
-    The worth is proportional to the probability that the culprit and another draw from the same distribution are on
+    The worth is proportional to the probability that two commits, chosen independently from this distribution, are on
     different sides of the split.
     """
     rest = total - part
