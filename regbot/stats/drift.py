@@ -44,8 +44,8 @@ MIN_SLACK = 0.0025
 """Lower bound of k, log scale. Even on a quiet node, a quarter of a percent is not treated as a creep."""
 
 LIMIT = 8.0
-"""The parameter h of a CUSUM: the sum that raises an alarm, in standard errors of a night. At most one in 100 periods of
-200 quiet nights has a false alarm, or one in 50 if the calibrated sd is 30% too small.
+"""The parameter h of a CUSUM: the sum that raises an alarm, in standard errors of a night. At most one in 100 periods
+of 200 quiet nights has a false alarm, or one in 50 if the calibrated sd is 30% too small.
 """
 
 MAX_EXCESS = LIMIT / 2
