@@ -207,8 +207,8 @@ def _decide_joined(
     """Decide on the pairs of several sessions by the always-valid interval.
 
     The first ``first_session_pairs`` pairs belong to the first session. If that session decided by its looks, its
-    decision stays until the always-valid interval decides. A few more pairs can therefore not turn a decision into
-    "undecided". There are two exceptions:
+    decision stays until the always-valid interval decides. Otherwise a few more pairs could make a decided session
+    undecided. There are two exceptions:
 
     - If the pairs now show that head has more slow launches than base, a pass is withheld.
     - A decision of look 0 does not stay. It rests on stored noise, and with more pairs the noise can be estimated from

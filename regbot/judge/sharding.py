@@ -20,8 +20,8 @@ ALWAYS_COUNTED: tuple[Kind, ...] = ("all_to_all", "all_gather", "reduce_scatter"
 SEVERITY: tuple[Status, ...] = ("FAIL", "REVIEW", "PASS")
 """Statuses of findings, the worst first."""
 HARMLESS_GUESSES: tuple[GuessKind, ...] = ("finite", "assertion")
-"""Guesses that decide no size. For example, a trace guesses that the gradient norm is finite. A real step in which this
-guess does not hold is skipped or crashes, so it moves no other amounts of data."""
+"""Guesses that decide no size. For example, a trace guesses that the gradient norm is finite. If this guess is wrong in
+a real step, the step is skipped or crashes, so the guess changes no amount of data."""
 MAX_NAMED = 3
 """A reason names at most this many guesses or unclassified calls. Each guess is clipped to ``GUESS_CHARACTERS``."""
 GUESS_CHARACTERS = 300

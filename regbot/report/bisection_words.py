@@ -209,7 +209,8 @@ def format_effect(change: Change) -> str:
 
 
 def _append_confirmation(change: Change) -> Words:
-    """Return how a change was confirmed; () if confirmation does not apply (exact search) or was not requested."""
+    """Return how a change was confirmed; () for an exact search, which needs no confirmation, and if the options switch
+    the confirmation off."""
     words = describe_confirmation(change)
     return (f", {words}",) if change.confirmed in ("yes", "no", "undecided") else ()
 

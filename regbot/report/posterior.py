@@ -63,7 +63,7 @@ class Region:
     """Probability that one of the points is the culprit."""
     runs: int
     mean: float | None
-    """Mean over the runs of these points, in percent against good; None without such a mean."""
+    """Mean over the runs of these points, in percent against good; None if it is unknown."""
     broken: int
     """Number of points that cannot be measured."""
 

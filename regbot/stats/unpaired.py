@@ -105,8 +105,8 @@ def tipping_sd(estimate: float, half_width: float, alpha: float, thresholds: Thr
     """Return the largest sd of an unknown effect between the arms with which the estimate still decides; 0 if the
     estimate does not decide even without the effect.
 
-    For example, the nodes of the arms have such an effect if the arms ran on different nodes. An effect with the
-    standard deviation sd makes the half width sqrt(``half_width``^2 + (z sd)^2).
+    For example, such an effect exists if the arms ran on different nodes. An effect with the standard deviation sd
+    makes the half width sqrt(``half_width``^2 + (z sd)^2).
     An estimate beyond eps decides as long as the interval excludes eps. A smaller estimate decides as long as the
     interval lies within delta.
     """
