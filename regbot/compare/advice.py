@@ -53,7 +53,7 @@ def pairs_advice(estimates: Mapping[str, float]) -> str:
 
 
 def tipping_point(intervals: Mapping[str, Difference], has_single_launch: bool) -> str:
-    """Return how little two launches, or two sessions, of one commit would have to differ for a decision.
+    """Return how much two launches, or two sessions, of one commit may differ at most if the estimate is to decide.
 
     ``intervals`` has the interval of each summary (median, mean) without the effects of sessions. The files do not show
     these effects.

@@ -109,7 +109,8 @@ def _work_warnings(files: Sequence[StepFile]) -> Iterator[str]:
 
 
 def _peak_warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
-    """Yield a warning if base and head have no value of peak memory in common: then more than their times differs."""
+    """Yield a warning if base and head have no value of peak memory in common. In that case code, routing or
+    environment differ, and not only the step times."""
     base_peaks, head_peaks = ({_peak_bytes(file) for file in arm} - {0} for arm in (base, head))  # 0: unknown
     if base_peaks and head_peaks and not base_peaks & head_peaks:
         yield (

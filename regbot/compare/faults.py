@@ -45,10 +45,10 @@ def _comparison_faults(base: Sequence[StepFile], head: Sequence[StepFile], paire
 
 
 def _find_copies(files: Sequence[StepFile]) -> Iterator[str]:
-    """Yield a fault for each two files with the same times in every step.
+    """Yield a fault for every two files with the same times in every step.
 
-    A simulator may write one constant time. Measured times vary from step to step, so two files that agree in every
-    step are copies.
+    Measured times vary from step to step, so two files that agree in every step are copies. Files with one constant
+    time are excepted, because a simulator may write such files.
     """
     for file, other_file in combinations(files, 2):
         if file.step_s == other_file.step_s and len(set(file.step_s)) > 1:
@@ -80,7 +80,8 @@ def _find_pair_faults(base: Sequence[StepFile], head: Sequence[StepFile]) -> Ite
 
 
 def _find_dispatcher_faults(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
-    """Yield a fault for each base file with each head file, if an arm did not execute the requested dispatcher."""
+    """Yield a fault for each combination of a base file and a head file in which an arm did not execute the requested
+    dispatcher."""
     for base_file, head_file in product(base, head):
         if base_file.run is None or head_file.run is None:
             continue
@@ -109,7 +110,7 @@ def _find_mismatch(first: Run, second: Run) -> str:
     assert first.timing is not None
     assert second.timing is not None
     first_class, second_class = (run.node.node_class if run.node else None for run in (first, second))
-    for term, first_value, second_value in (
+    for property_name, first_value, second_value in (
         ("workload", first.workload, second.workload),
         ("shape", first.shape, second.shape),
         ("variant", first.variant, second.variant),
@@ -118,7 +119,7 @@ def _find_mismatch(first: Run, second: Run) -> str:
         ("class of the node", first_class, second_class),
     ):
         if first_value != second_value:
-            return f"the {term} differs ({second_value or 'unknown'}, not {first_value or 'unknown'})"
+            return f"the {property_name} differs ({second_value or 'unknown'}, not {first_value or 'unknown'})"
     return ""
 
 

@@ -11,10 +11,10 @@ from regbot.compare.sections import (
     MAX_NOISE_RATIO,
     SETTINGS,
     THRESHOLDS,
+    correct_known_noise,
     decision_sentences,
     estimate_sentences,
     given_noise_note,
-    raise_known_noise,
     section_with_intervals,
     section_without_intervals,
     unsteady_section,
@@ -48,7 +48,7 @@ def paired_section(
     warnings: list[str] = []
     known_sd = given_sd
     if given_sd is not None and len(base) < LOOKS[0]:
-        known_sd, warnings = raise_known_noise(given_sd, base, head)
+        known_sd, warnings = correct_known_noise(given_sd, base, head)
     test = sequential_test(ratios, len(SUMMARIES), THRESHOLDS, known_sd)
     if test is not None and given_sd is not None:
         observed_sd = _observed_sd(ratios, test.pairs)

@@ -152,7 +152,7 @@ def _detect_log_format(log: StepLogFile) -> LogFormat | None:
 
 
 def _file_from_log(path: Path, log: StepLog, skip: int | None) -> StepFile:
-    # An entry of ``timed`` always has seconds. NaN is only for the type checker.
+    # Every step of ``timed`` has seconds. NaN is only for the type checker.
     step_faults = [(step, _step_fault(step.seconds or math.nan)) for step in log.timed]
     faults = [
         f"{log.origin}: step {step.number} took {step.seconds:g} s: {fault}" for step, fault in step_faults if fault

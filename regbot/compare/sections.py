@@ -86,7 +86,7 @@ def pair_noise_from_steps(base: Sequence[StepFile], head: Sequence[StepFile]) ->
     return math.sqrt(base_variance + head_variance)
 
 
-def raise_known_noise(known_sd: float, base: Sequence[StepFile], head: Sequence[StepFile]) -> tuple[float, list[str]]:
+def correct_known_noise(known_sd: float, base: Sequence[StepFile], head: Sequence[StepFile]) -> tuple[float, list[str]]:
     """Return the standard deviation of a pair's log-ratio to judge with, and warnings.
 
     It is ``known_sd``, or a larger value if the noise of the steps contradicts ``known_sd``. This check is for few

@@ -33,11 +33,11 @@ from regbot.compare.sections import (
     NOT_CONTROLLED,
     SETTINGS,
     THRESHOLDS,
+    correct_known_noise,
     decision_sentences,
     estimate_sentences,
     given_noise_note,
     pair_noise_from_steps,
-    raise_known_noise,
     section_with_intervals,
     section_without_intervals,
     unsteady_section,
@@ -122,7 +122,7 @@ def _common_session_section(
             warnings = [warning]
             known_sd = None
         elif not has_enough_runs:
-            known_sd, warnings = raise_known_noise(given_sd, base, head)
+            known_sd, warnings = correct_known_noise(given_sd, base, head)
     if known_sd is None and not has_enough_runs:
         runs = f"{count(len(base), 'base run')} and {count(len(head), 'head run')}"
         reasons = [

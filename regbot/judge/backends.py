@@ -60,7 +60,8 @@ def uncertain_dispatcher(runs: Sequence[Run], requested: str) -> Iterator[str]:
     """
     name = runs[0].arm.name
     # A run whose profile failed has no ledger, so it may not show its dispatcher. Its step times are good all the same.
-    # It may therefore count without showing a dispatcher, if another run of the arm shows one.
+    # It may therefore count without showing a dispatcher, if another run of the arm shows one. Otherwise every run must
+    # show one.
     runs_to_check = [run for run in runs if run.profile is None or run.ledger is not None]
     if not any(DISPATCHER in run.backends for run in runs_to_check):
         runs_to_check = list(runs)

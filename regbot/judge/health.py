@@ -1,9 +1,9 @@
 """Judge the health of the node during timed runs: decide which runs are void, and describe what affected the arms.
 
 Only a cause outside the code under test makes a run void: a hardware fault, another process on the run's GPUs, or a
-slowdown by the hardware in both arms. If a GPU is throttled in the runs of one arm only, this is a finding about that
+slowdown by the hardware in both arms. If a GPU is throttled in the runs of one arm only, this is a warning about that
 arm, because the heat and power of its code are part of the cost. A run on a CPU is never void because of the node: if
-the machine is shared and noisy, the interval over pairs includes the noise, and the findings explain it.
+the machine is shared and noisy, the interval over pairs includes the noise, and warnings explain it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ THROTTLE_REASONS: dict[str, tuple[ClockReason, ...]] = {
     "a power brake": ("hw_power_brake",),
     "a hardware slowdown": ("hw_slowdown",),
 }
-"""NVML clock reasons by cause of throttling. The keys are the words for the cause in a finding."""
+"""NVML clock reasons by cause of throttling. The keys are the words for the cause in a warning."""
 THROTTLED_SHARE = 0.1
 """A run counts as throttled if one of its GPUs is throttled in at least this share of the samples."""
 LIMITED_ARM_SHARE, OTHER_ARM_SHARE = 0.75, 0.25
@@ -76,9 +76,9 @@ def find_slowed_blocks(runs: Sequence[Run]) -> dict[tuple[int, int], str]:
     }
 
 
-def health_findings(runs: Sequence[Run]) -> list[str]:
-    """Return sentences on how the node affected the runs of one entry. Warm launches are left out. These findings make
-    no run void."""
+def describe_node_effects(runs: Sequence[Run]) -> list[str]:
+    """Return warnings that say how the node affected the runs of one entry. Warm launches are left out. These warnings
+    make no run void."""
     counted = [run for run in runs if run.health is not None and not _is_warm(run)]
     return [
         *_driver_errors(counted),
@@ -89,10 +89,10 @@ def health_findings(runs: Sequence[Run]) -> list[str]:
 
 
 def _is_warm(run: Run) -> bool:
-    """Whether the run is a warm launch, which warms up the node and is discarded.
+    """Whether the run is a warm launch, which fills compiler caches and is discarded.
 
-    Runs of head alone (order ``screen``) begin with a warm launch in slot 0. In a session with pairs, the warm launches
-    are block 0.
+    The first of the runs of head alone (order ``screen``, slot 0) is a warm launch. In a session with pairs, the warm
+    launches are block 0.
     """
     if run.position is None:
         return False
@@ -127,7 +127,8 @@ def _driver_errors(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _throttling_of_an_arm(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield a finding for each cause that throttles the GPUs of one arm and not those of the other."""
+    """Yield a warning for each cause that throttles most runs of one arm and few of the other (``LIMITED_ARM_SHARE``),
+    if this difference is significant (``ALPHA``)."""
     runs_by_arm = {arm: [run for run in runs if run.arm.name == arm and _gpus(run)] for arm in ("base", "head")}
     if not all(runs_by_arm.values()):
         return

@@ -47,11 +47,11 @@ class InterimDecision:
     """Decision and interval by summary ("median" and "mean" step time). Empty if there are too few pairs for an
     interval."""
     class_noise: PairNoise | None = None
-    """Noise of the node class, if look 0 decided; else None."""
+    """Noise of the node class, if this is the decision of look 0; else None."""
     outliers: tuple[PairOutlier, ...] = ()
     """Pairs with a slow launch."""
     withheld: bool = False
-    """Whether head does not pass because it has more slow launches than base."""
+    """Whether the intervals would pass head, and the pass is withheld because head has more slow launches than base."""
     assumed_luck: float = 0.0
     """Luck of an arm that the intervals assume because no calibration has measured it, as a standard deviation on the
     log scale. 0 if they assume none."""
@@ -198,7 +198,7 @@ def luck_in_draws(calibrated: CalibrationSummary | None, draws: Sequence[Hashabl
     if calibrated is None or calibrated.arm_luck is None:
         return SharedLuck.assume(draws)
     luck = calibrated.arm_luck
-    return SharedLuck(luck.counted_pct / 100, luck.draws, draws) if luck.counted_pct else None
+    return SharedLuck(sd=luck.counted_pct / 100, df=luck.draws, draws=draws) if luck.counted_pct else None
 
 
 def _decide_joined(
@@ -207,8 +207,8 @@ def _decide_joined(
     """Decide on the pairs of several sessions by the always-valid interval.
 
     The first ``first_session_pairs`` pairs belong to the first session. If that session decided by its looks, its
-    decision stays until the always-valid interval decides. A few more pairs can therefore not turn a decision into
-    "undecided". There are two exceptions:
+    decision stays until the always-valid interval decides. Otherwise a few more pairs could make a decided session
+    undecided. There are two exceptions:
 
     - If the pairs now show that head has more slow launches than base, a pass is withheld.
     - A decision of look 0 does not stay. It rests on stored noise, and with more pairs the noise can be estimated from

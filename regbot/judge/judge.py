@@ -38,7 +38,7 @@ class _WorkloadResult(NamedTuple):
 
     verdict: WorkloadVerdict
     findings: list[Finding]
-    """Findings of the traces and of the profiles. The verdict may show only those of one of them."""
+    """Findings of the traces, followed by those of the profiles. The verdict may show only one of these two groups."""
     warnings: list[str]
 
 
@@ -90,7 +90,7 @@ def _judge_workload(session: Session, name: str, config: Config, rules: Sequence
     dispatcher = dispatcher_change(*traced_arms) if traced_arms is not None else None
 
     throughput, stored_times = None, None
-    plan = next((plan for plan in reversed(header.timed) if plan.entry == name), None)
+    plan = next((plan for plan in reversed(header.timed) if plan.entry == name), None)  # the last plan counts
     if plan is not None:
         timed = judge_timed(session, plan, traced_arms)
         throughput, validity = timed.throughput, _combine_validity(validity, timed.validity)
@@ -184,7 +184,8 @@ def _combine_sharding(traced: Sharding | None, profiled: Sharding) -> Sharding:
 
 def _combine_validity(first: Validity, second: Validity | None) -> Validity:
     """Return the validity of two kinds of runs together, such as traced and timed runs. It has the worse status, and
-    the reasons of that status come first. The reasons of a PASS are left out beside another status."""
+    the reasons of that status come first. If both have the same status, the reasons of ``second`` come first. The
+    reasons of a PASS are left out beside another status."""
     if second is None:
         return first
     worse, other = sorted((second, first), key=lambda section: GRAVITY.index(section.status))

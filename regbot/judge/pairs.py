@@ -76,7 +76,8 @@ def is_head_only(run: Run) -> bool:
 def is_warm(run: Run) -> bool:
     """Whether a timed run is a warm launch, which is discarded.
 
-    Runs of head alone begin with a warm launch in slot 0. In a session with pairs, the warm launches are block 0.
+    The first of the runs of head alone (slot 0) is a warm launch. In a session with pairs, the warm launches are block
+    0.
     """
     if run.position is None:
         return False
@@ -122,7 +123,7 @@ def pair_up(runs: Iterable[Run]) -> PairSet:
 def pair_key(run: Run) -> PairKey | None:
     """Return the key of the pair that a run belongs to, None for a warm launch or a run of head alone.
 
-    A block has four slots. Slots 0 and 1 are its first pair, slots 2 and 3 its second pair.
+    A block has four slots, with one run in each. Slots 0 and 1 are its first pair, slots 2 and 3 its second pair.
     """
     if run.position is None or run.position.block == 0:
         return None
@@ -139,7 +140,8 @@ def describe_fault(run: Run) -> str:
 
 
 def _void_reason(runs: Sequence[Run], is_repeated: bool) -> str:
-    """Return why one pair is void, from the point of view of a sound run in it; '' if it is not void.
+    """Return why one pair is void, '' if it is not void. The reason is worded for the sound run of the pair, so "the
+    other run" is the failed one.
 
     ``runs`` are the runs of the pair that exist. A pair whose second run was not started is not void.
     ``is_repeated``: the pair's block was repeated later.
@@ -163,7 +165,8 @@ def _build_pair(key: PairKey, base: Run, head: Run) -> Pair:
     assert head.timing is not None
     cut = choose_shared_cut(base.timing, head.timing)
     base_summary, head_summary = summarise_timing(base.timing, cut), summarise_timing(head.timing, cut)
-    return Pair(key, base, head, cut, {name: head_summary[name] - base_summary[name] for name in SUMMARIES})
+    log_ratios = {name: head_summary[name] - base_summary[name] for name in SUMMARIES}
+    return Pair(key, base, head, cut, log_ratios)
 
 
 def choose_shared_cut(base: Timing, head: Timing) -> int:
@@ -176,8 +179,8 @@ def choose_shared_cut(base: Timing, head: Timing) -> int:
 
 
 def summarise_timing(timing: Timing, cut: int) -> dict[str, float]:
-    """Return the median and the mean step time after ``cut``, on the log scale. Each is that of the rank for which it
-    is largest."""
+    """Return the median and the mean step time after ``cut``, on the log scale. Each is computed for every rank, and
+    the largest value of any rank is returned."""
     return launch_summaries((steps.step_s for steps in timing.ranks.values()), cut)
 
 

@@ -55,6 +55,7 @@ def examine_profiles(session: Session, workload: str, traced: TracedRuns) -> Tra
             *list_conflicts(base, head, "invalid"),
         ]
     if problems or base is None or head is None:
+        # Without profiles, also say why the traces did not count the step.
         reasons = [*problems, *(traced.validity.reasons if not is_profiled else [])]
         return TracedRuns(Validity(status="INVALID", reasons=[clip_message(reason) for reason in reasons]))
     proof = "the collectives were counted in timed runs of both arms; the profiles show every planted collective"

@@ -55,13 +55,13 @@ def explain_decision(
     if interim.withheld:
         yield explain_withheld(interim.outliers)
     if interim.continued:
-        return
+        return  # the advice below is about the looks of one session, and a continued session has none
     if not interim.final:
         spent_min = sum(run.wall_s for run in runs) / 60
         reason = "the budget did not allow more" if header.budget_min is not None else "the session ended early"
         yield f"{interim.pairs} of at most {LOOKS[-1]} pairs were run in {spent_min:.1f} minutes: {reason}"
     if interim.withheld or interim.decision_without_luck:
-        return
+        return  # noise is not the cause, so the advice on noise does not apply
     assert interim.alpha is not None
     max_pairs = LOOKS[-1]
     sd = max(interval.sd for interval in interim.intervals)

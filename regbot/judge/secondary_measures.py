@@ -20,7 +20,8 @@ def run_secondary_tests(pairs: Sequence[Pair]) -> list[SecondaryTest]:
     base_metrics = [_run_metrics(pair.base, pair.cut) for pair in pairs]
     head_metrics = [_run_metrics(pair.head, pair.cut) for pair in pairs]
     all_metrics = [*base_metrics, *head_metrics]
-    names = [name for name in (all_metrics[0] if all_metrics else {}) if all(name in run for run in all_metrics)]
+    first_metrics = all_metrics[0] if all_metrics else {}
+    names = [name for name in first_metrics if all(name in metrics for metrics in all_metrics)]
     log_ratios = {
         name: [math.log(head[name] / base[name]) for base, head in zip(base_metrics, head_metrics, strict=True)]
         for name in names

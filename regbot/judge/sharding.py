@@ -20,10 +20,10 @@ ALWAYS_COUNTED: tuple[Kind, ...] = ("all_to_all", "all_gather", "reduce_scatter"
 SEVERITY: tuple[Status, ...] = ("FAIL", "REVIEW", "PASS")
 """Statuses of findings, the worst first."""
 HARMLESS_GUESSES: tuple[GuessKind, ...] = ("finite", "assertion")
-"""Guesses that decide no size. For example, a trace guesses that the gradient norm is finite. A real step in which this
-guess does not hold is skipped or crashes, so it moves no other amounts of data."""
-MAX_GUESSES = 3
-"""A reason names at most this many guesses, and clips each to ``GUESS_CHARACTERS``."""
+"""Guesses that decide no size. For example, a trace guesses that the gradient norm is finite. If this guess is wrong in
+a real step, the step is skipped or crashes, so the guess changes no amount of data."""
+MAX_NAMED = 3
+"""A reason names at most this many guesses or unclassified calls. Each guess is clipped to ``GUESS_CHARACTERS``."""
 GUESS_CHARACTERS = 300
 
 
@@ -54,8 +54,8 @@ def judge_sharding(
     Findings of ``workload`` that ``expectations`` cover are accepted. ``configurations_only`` means that both arms have
     the same commit with different overrides. A difference is then the wanted result and not a regression.
 
-    The status is that of the worst finding, PASS without findings. Unclassified communication that differs makes it
-    INVALID beside findings, and REVIEW without any. Guesses that differ turn PASS into REVIEW.
+    The status is that of the worst finding, PASS without findings. If unclassified communication differs between the
+    arms, the status is INVALID if there are findings, else REVIEW. Guesses that differ turn PASS into REVIEW.
     """
     findings = accept(compare_ledgers(base, head, config.sharding, config.wire, dispatcher), expectations, workload)
     if configurations_only:
@@ -66,24 +66,24 @@ def judge_sharding(
         ]
     is_identical = not findings and base.program is not None and base.program == head.program
     finding_statuses = {finding.status for finding in findings}
-    worst_finding: Status = next((severity for severity in SEVERITY if severity in finding_statuses), "PASS")
+    worst_status: Status = next((severity for severity in SEVERITY if severity in finding_statuses), "PASS")
     guess_reasons, guesses_need_review = _describe_guesses(base, head)
     unclassified = _unclassified_differences(base, head)
-    status = worst_finding
+    status = worst_status
     if not configurations_only:
         if unclassified and findings:
             status = "INVALID"
-        elif worst_finding == "PASS" and (guesses_need_review or unclassified):
+        elif worst_status == "PASS" and (guesses_need_review or unclassified):
             status = "REVIEW"
     changes = changed_config(base, head)
     compares_configurations = ["comparison of two configurations: differences are shown, not judged"]
     reasons = [
         *unclassified,
-        *(guess_reasons if status != worst_finding else []),  # first, because they may be why the status is REVIEW
+        *(guess_reasons if status != worst_status else []),  # first, because they may be why the status is REVIEW
         *([_describe_no_findings(base, head, is_identical)] if not findings else []),
         *(compares_configurations if configurations_only and findings else []),
-        *(_describe_finding(finding) for finding in findings if finding.status == worst_finding),
-        *(guess_reasons if status == worst_finding else []),
+        *(_describe_finding(finding) for finding in findings if finding.status == worst_status),
+        *(guess_reasons if status == worst_status else []),
         *_incomparable_measures(base, head),
         *(
             f"configuration differs: {key} is {base_value!r} in base, {head_value!r} in head"
@@ -118,7 +118,8 @@ def _describe_guesses(base: Ledger, head: Ledger) -> tuple[list[str], bool]:
 
     If both device programs are identical, guesses do not matter. If the programs differ, a guess may have decided a
     size. If the guesses differ too, equal counts may be a coincidence, so a reviewer has to look at them. Differences
-    in ``HARMLESS_GUESSES`` alone need no reviewer, because these guesses decide no size.
+    in ``HARMLESS_GUESSES`` alone need no reviewer, because these guesses decide no size. If the ledgers cover a whole
+    run instead of one step (``scope``), a reviewer has to look at any guess.
     """
     base_guesses, head_guesses = sorted(base.guesses), sorted(head.guesses)
     same_program = base.program is not None and base.program == head.program
@@ -151,7 +152,7 @@ def _unclassified_differences(base: Ledger, head: Ledger) -> list[str]:
         return []
     names = sorted(name for name in base_counts.keys() | head_counts.keys() if base_counts[name] != head_counts[name])
     differences = listed(
-        [f"{name} ({base_counts[name]} in base, {head_counts[name]} in head)" for name in names], MAX_GUESSES
+        [f"{name} ({base_counts[name]} in base, {head_counts[name]} in head)" for name in names], MAX_NAMED
     )
     return [f"unclassified communication differs, so the counts do not show what changed: {differences}"]
 
@@ -173,7 +174,7 @@ def _list_size_guesses(ledger: Ledger) -> list[str]:
 
 
 def _list_guesses(guesses: list[str]) -> str:
-    return listed([clip(guess, GUESS_CHARACTERS) for guess in guesses], MAX_GUESSES, "; ") or "nothing"
+    return listed([clip(guess, GUESS_CHARACTERS) for guess in guesses], MAX_NAMED, separator="; ") or "nothing"
 
 
 def _describe_finding(finding: Finding) -> str:
@@ -201,5 +202,5 @@ def _describe_source(ledger: Ledger) -> str:
     """Return how a ledger was counted, such as 'dispatch-mode, fake world of 16 ranks, one steady step'."""
     fake = any(entry.via == "fake" for entry in ledger.entries)
     world = f"{'fake ' if fake else ''}world of {ledger.world_size} ranks" if ledger.world_size else ""
-    span = "one steady step" if ledger.scope == "step" else f"{count(ledger.steps, 'step')} together"
-    return clip_label(", ".join(part for part in (ledger.source, world, span) if part))
+    steps_text = "one steady step" if ledger.scope == "step" else f"{count(ledger.steps, 'step')} together"
+    return clip_label(", ".join(part for part in (ledger.source, world, steps_text) if part))

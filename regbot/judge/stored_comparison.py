@@ -65,7 +65,9 @@ def compare_times(
         tests=[*_stored_tests("base", base), *_stored_tests("head", head)],
         base_drifted=is_drifted,
     )
-    return times, (_describe_drift(header, reference, outside),) if is_drifted and outside is not None else ()
+    if not is_drifted or outside is None:
+        return times, ()
+    return times, (_describe_drift(header, reference, outside),)
 
 
 def _explain_incomparable(reference: Reference, pairs: Sequence[Pair]) -> str:

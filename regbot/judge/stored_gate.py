@@ -30,7 +30,7 @@ from regbot.stats.prediction import MIN_SESSIONS, SESSION_RUNS, PredictionInterv
 from regbot.text.percentages import round_up_percent
 from regbot.text.words import count
 
-SLOTS = 1 + SESSION_RUNS
+HEAD_RUNS = 1 + SESSION_RUNS
 """Number of runs of head: the warm launch and the runs that count."""
 MAX_ATTEMPTS = 2
 """If a run of head fails, all runs are repeated once."""
@@ -41,9 +41,9 @@ class StoredVerdict:
     """Result of the comparison of head with stored sessions."""
 
     decision: Decision | None
-    """None if stored sessions cannot decide."""
+    """None if head may not be compared with stored sessions. A comparison that shows nothing is "undecided"."""
     reason: str
-    """Why stored sessions cannot decide; '' if they can."""
+    """Why head may not be compared with stored sessions; '' if it may."""
     reference: Reference | None = None
     """The stored sessions that head is compared with; None if there are none."""
     tests: dict[str, tuple[Decision, PredictionInterval]] | None = None
@@ -64,8 +64,8 @@ def select_whole_comparison(runs: Sequence[Run]) -> list[Run]:
     attempt is complete."""
     for attempt in range(MAX_ATTEMPTS, 0, -1):
         attempt_runs = [run for run in runs if is_head_only(run) and run.attempt == attempt]
-        if len(attempt_runs) >= SLOTS and all(is_sound(run) for run in attempt_runs[:SLOTS]):
-            return attempt_runs[:SLOTS]
+        if len(attempt_runs) >= HEAD_RUNS and all(is_sound(run) for run in attempt_runs[:HEAD_RUNS]):
+            return attempt_runs[:HEAD_RUNS]
     return []
 
 
@@ -83,29 +83,30 @@ def judge_by_stored(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run])
     attempt_runs = [run for run in runs if run.attempt == attempt]
     failed = [run for run in attempt_runs if not is_sound(run)]
     if failed and (attempt >= MAX_ATTEMPTS or failed[0].outcome == "refused"):
-        return StoredVerdict(None, "the runs of head did not end well")
+        return StoredVerdict(decision=None, reason="the runs of head did not end well")
     if failed or not attempt_runs:
         return None
     reference = select_reference(plan, attempt_runs[0])
     if isinstance(reference, str):
-        return StoredVerdict(None, reference)
+        return StoredVerdict(decision=None, reason=reference)  # a string says why there is no reference
     if len(reference.sessions) < MIN_SESSIONS:
         too_few = f"{len(reference.sessions)} comparable sessions are stored, and {MIN_SESSIONS} are needed"
-        return StoredVerdict(None, too_few, reference)
-    if len(attempt_runs) < SLOTS:
+        return StoredVerdict(decision=None, reason=too_few, reference=reference)
+    if len(attempt_runs) < HEAD_RUNS:
         return None
-    head = attempt_runs[1:SLOTS]  # without the warm launch
+    head = attempt_runs[1:HEAD_RUNS]  # without the warm launch
     doubt = explain_unknown_node(reference, head[-1])
     doubt = doubt or _explain_difference(reference, head) or _explain_unsteady_head(head)
     if doubt:
-        return StoredVerdict(None, doubt, reference)
+        return StoredVerdict(decision=None, reason=doubt, reference=reference)
     levels = {name: fmean(_summarise_run(run)[name] for run in head) for name in SUMMARIES}
+    # The largest slowdown that a pass may leave possible. "screen" is an earlier name for runs of head alone.
     max_bound = math.log1p(header.throughput.screen_bound_pct / 100)
     decision, tests = stored_gate(
         stored_levels(reference), levels, count_primary_tests(header), thresholds(header), max_bound
     )
     bound = max(prediction.high for _, prediction in tests.values())
-    return StoredVerdict(decision, "", reference, tests, bound)
+    return StoredVerdict(decision, reason="", reference=reference, tests=tests, bound=bound)
 
 
 def explain_stored(result: StoredVerdict) -> list[str]:

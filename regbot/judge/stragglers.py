@@ -2,7 +2,7 @@
 
 If a rank is late by about the same amount in both arms, the cause is either its node or its share of the work. Only a
 probe of the nodes, without the workload, can distinguish these two causes. If a rank is late in one arm only, the arm
-is the cause. This is a finding about the arm, and no run becomes void. The step times are those that the ranks report
+is the cause. This is a warning about the arm, and no run becomes void. The step times are those that the ranks report
 themselves.
 """
 
@@ -159,7 +159,7 @@ def _measure_lateness(run: Run) -> Iterator[tuple[RankLocation, Lateness]]:
     ranks, cut = run.timing.ranks, run.timing.cut
     names = [str(rank) for rank in range(len(ranks))]
     if set(names) != set(ranks):
-        return
+        return  # the times of a rank are missing
     step_s, wait_s = [ranks[name].step_s[cut:] for name in names], [ranks[name].wait_s[cut:] for name in names]
     ranks_by_host: dict[str, list[int]] = {}
     for rank in range(len(names)):

@@ -15,7 +15,7 @@ from typing import Any
 from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems, unmet_dispatcher_request
 from regbot.judge.estimates import LogEstimate, percent
 from regbot.judge.expert_share import find_expert_share
-from regbot.judge.health import health_findings
+from regbot.judge.health import describe_node_effects
 from regbot.judge.identity import first_difference
 from regbot.judge.interim import InterimDecision, decide_so_far, thresholds
 from regbot.judge.pairs import PairSet, is_head_only, is_sound
@@ -42,7 +42,6 @@ from regbot.records.calibration_summary import CalibrationSummary
 from regbot.records.run import Run
 from regbot.records.session import Session, SessionHeader, TimedPlan
 from regbot.records.verdict import Cost, Decision, PrimaryTest, SlowLaunch, Status, Throughput, Validity
-from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import LOOKS, Interval, session_mde
 from regbot.stats.slow_launches import PairOutlier
 from regbot.text.clip import clip_message
@@ -62,7 +61,7 @@ class TimedResult:
     """Result of the timed runs of one workload."""
 
     throughput: Throughput | None
-    """None if there are no timed runs, and the traces cannot show that none are needed."""
+    """None if the workload has neither timed runs nor a good trace of each arm."""
     validity: Validity | None = None
     """Validity of the timed runs, if they make the workload INVALID, FAIL or REVIEW; else None."""
     base: Run | None = None
@@ -82,13 +81,13 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
     header, all_runs = session.header, session.timed_runs(plan.entry)
     if not all_runs:
         return TimedResult(_judge_untimed(header, plan, traced) if traced is not None else None)
-    run_findings = [
+    run_warnings = [
         *list_failures(all_runs),
-        *health_findings(all_runs),
+        *describe_node_effects(all_runs),
         *warn_of_stragglers(all_runs),
         *collect_run_warnings(all_runs),
     ]
-    warnings = tuple(dict.fromkeys(run_findings))
+    warnings = tuple(dict.fromkeys(run_warnings))
     paired_runs = [run for run in all_runs if not is_head_only(run)]
     if not paired_runs:
         return _judge_head_only(header, plan, all_runs, warnings)
@@ -248,7 +247,10 @@ def _judge_pairs(
         "pairs": interim.pairs,
         "unused_pairs": interim.unused,
         "alpha": interim.alpha,
-        "tests": [primary_test(name, *interim.tests[name], log_ratios[name][: interim.pairs]) for name in SUMMARIES],
+        "tests": [
+            primary_test(name, decision, interval, log_ratios[name][: interim.pairs])
+            for name, (decision, interval) in interim.tests.items()
+        ],
         "calibrated": calibrated,
         "slow_launches": slow_launches(interim.outliers),
         "pass_withheld": interim.withheld,

@@ -55,7 +55,7 @@ class TracedRuns(NamedTuple):
     head: Run | None = None
     warnings: tuple[str, ...] = ()
     needs_profile: bool = False
-    """Whether no trace can count the step, because its code is compiled. A timed run can profile the step instead."""
+    """Whether the code of the step is compiled, so that no trace can count it. A timed run can profile the step."""
 
 
 def examine_traced_runs(session: Session, workload: str) -> TracedRuns:

@@ -280,8 +280,8 @@ class BaselineListing(Record):
 
 
 class BaselineAddition(Record):
-    """Output of ``baseline add``: the paths of the session's files relative to the store. They are new, or were already
-    present."""
+    """Output of ``baseline add``: the paths of the session's files, relative to the store. A file is new, or was there
+    before."""
 
     schema_id: Literal["regbot/baseline-added@1"] = Field(default="regbot/baseline-added@1", alias="schema")
     files: list[Text]

@@ -41,8 +41,8 @@ class Collective(Record):
 
     @property
     def asynchronous(self) -> bool:
-        """Whether a device executes the collective. The call then returns before the collective ends, so the host does
-        not see the end."""
+        """Whether a device executes the collective, and not the host as with gloo and mpi. The call then returns before
+        the collective ends, so the host does not see the end."""
         return self.backend not in ("gloo", "mpi")
 
 

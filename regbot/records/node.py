@@ -126,8 +126,8 @@ class NodeProbe(Record):
 
 
 class NodeThresholds(Record):
-    """Thresholds above which a node is slow. A time must exceed its reference by ``pct``, ``sds`` and ``scatters``, by
-    all three together.
+    """Thresholds above which a node is slow. A time is too slow only if it exceeds its reference by each of the three
+    limits ``pct``, ``sds`` and ``scatters``, not by their sum.
 
     The reference is computed from earlier probes of the node, or from its peers.
     """

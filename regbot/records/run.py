@@ -272,7 +272,8 @@ class Timing(Record):
 
 
 class Position(Record):
-    """Place of a timed run in its session. Slots 0 and 1 of a block are one pair, 2 and 3 the other."""
+    """Place of a timed run in its session: a block, and a slot, which is a place in the block. Slots 0 and 1 of a block
+    are one pair, slots 2 and 3 are the other."""
 
     block: Annotated[int, Field(ge=0)] = Field(
         description="number of the block, from 1; 0 for the discarded warm-up launches and for runs of head alone"

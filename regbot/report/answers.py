@@ -120,8 +120,8 @@ def _describe_throughput(section: Throughput) -> str:
 
 
 def _answer_trust(check: Check) -> QuestionAnswer:
-    """Return the answer from the validity sections. It is "no" only if no workload has a valid measurement. The status
-    is None if no workload was run."""
+    """Return the answer from the validity sections. It is "no" only if all of these sections are INVALID. The status is
+    None if no workload was run."""
     question = "Can the answer be trusted?"
     sections = [entry.verdict.validity for entry in check.entries]
     if check.state is State.UNCONCERNED and check.verdict.verdict == "PASS":

@@ -26,8 +26,8 @@ def describe_stored(comparison: StoredComparison) -> Words:
 def describe_stored_times(times: StoredTimes) -> Words:
     """Return each arm with its prediction interval, or why no stored session can be compared.
 
-    The interval is that of the median step time. That of the mean is added only if the mean is outside of its interval
-    and the median is not.
+    The interval is that of the median step time. The interval of the mean step time is added only if the mean, and not
+    the median, is outside of the range that the stored sessions predict.
     """
     if times.reason:
         return ("no comparison with stored times: ", UntrustedText(clip(times.reason, REASON_CHARACTERS)))

@@ -84,8 +84,9 @@ def _describe_single_change(change: Change, result: Bisection) -> Words:
 
 def _describe_several_changes(result: Bisection) -> Words:
     """Return the number of changes, and for each of the first ``MAX_NAMED`` its commit and its effect in short."""
-    is_of_one_kind = result.on == "ledger" or not any(change.findings for change in result.changes)
-    subject = f" of {SUBJECTS[result.on]}" if is_of_one_kind else ""
+    # A search by time or cost may also name changes of the ledger. These changes have findings.
+    all_are_of_searched_metric = result.on == "ledger" or not any(change.findings for change in result.changes)
+    subject = f" of {SUBJECTS[result.on]}" if all_are_of_searched_metric else ""
     parts: list[str] = [f"{count(len(result.changes), 'change')}{subject}: "]
     for number, change in enumerate(result.changes[:MAX_NAMED]):
         first = change.candidates[0].point
@@ -208,7 +209,8 @@ def format_effect(change: Change) -> str:
 
 
 def _append_confirmation(change: Change) -> Words:
-    """Return how a change was confirmed; () if confirmation does not apply (exact search) or was not requested."""
+    """Return how a change was confirmed; () for an exact search, which needs no confirmation, and if the options switch
+    the confirmation off."""
     words = describe_confirmation(change)
     return (f", {words}",) if change.confirmed in ("yes", "no", "undecided") else ()
 

@@ -83,7 +83,8 @@ def _list_collectives(check: Check) -> list[str]:
 
 
 def _format_collective_rows(entry: WorkloadSection, changed: bool) -> list[str]:
-    """Return the rows of a workload whose collectives have changed, or the other rows if ``changed`` is False."""
+    """Return the rows of a workload's changed collectives. If ``changed`` is False, return the rows of its unchanged
+    collectives."""
     lines = []
     for row in entry.rows:
         if row.changed is not changed:

@@ -33,7 +33,8 @@ def collect_evidence(base: Run | None, head: Run | None, timed: TimedRuns) -> li
 
 
 def _collect_backends(base: Run | None, head: Run | None, timed: TimedRuns) -> list[tuple[str, Words]]:
-    """Return the backends of the traces and of the timed runs. The label of a fact says which kind of run it is of.
+    """Return the backends of the traces and of the timed runs. The label of a fact says whether it is about traces or
+    about timed runs.
 
     If the compared ledgers come from timed runs, there are no traces to report.
     """
@@ -58,7 +59,8 @@ def _compare_facts(
 
 
 def _merge_timed_facts(timed: TimedRuns, facts_by_run: Sequence[Sequence[Words]]) -> list[tuple[str, Words]]:
-    """Return the facts about the timed runs, without duplicates. ``facts_by_run`` has a list of facts for each run."""
+    """Return the facts about the timed runs, without duplicates, and at most ``MAX_FACTS`` times two, for two arms.
+    ``facts_by_run`` has a list of facts for each run."""
     arms_by_fact: dict[Words, set[str]] = {}
     for run, facts in zip(timed.runs, facts_by_run, strict=True):
         for fact in facts:

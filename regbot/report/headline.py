@@ -215,13 +215,13 @@ def _not_judged_headline(check: Check) -> Words:
 def _accepted_headline(check: Check) -> Words:
     declared = [entry for entry in check.entries if any(finding.accepted for finding in entry.findings)]
     scope = f" in {_count_workloads(declared, check)}, declared as intended"
-    return (*_describe_worst_change(declared, None), scope, *_append_throughput(check))
+    return (*_describe_worst_change(declared, status=None), scope, *_append_throughput(check))
 
 
 def _improved_headline(check: Check) -> Words:
     changed = [entry for entry in check.entries if entry.findings]
     scope = f" in {_count_workloads(changed, check)}; this is no regression"
-    return (*_describe_worst_change(changed, None), scope, *_append_throughput(check))
+    return (*_describe_worst_change(changed, status=None), scope, *_append_throughput(check))
 
 
 def _faster_headline(check: Check) -> Words:

@@ -58,7 +58,7 @@ def visible(value: str, limit: int) -> str:
 
     Right-to-left text is isolated, so that it cannot reorder the text around it.
     """
-    beginning = value[: 4 * limit]  # enough, unless most of it is white space
+    beginning = value[: 4 * limit]  # enough, except for a text that is mostly white space
     line = _make_visible(" ".join(beginning.split()), limit)
     is_marked_as_cut = line.endswith("…")
     return line if beginning == value or is_marked_as_cut else line + "…"

@@ -132,4 +132,4 @@ def _list_names(names: Sequence[str]) -> Words:
     for name in names[:MAX_NAMES]:
         words += [", ", Name(name)]
     more = (f" and {len(names) - MAX_NAMES} more",) if len(names) > MAX_NAMES else ()
-    return (*words[1:], *more)
+    return (*words[1:], *more)  # words[0] is the separator before the first name

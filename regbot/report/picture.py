@@ -259,6 +259,7 @@ def _join_columns(names: Iterable[str], xs: dict[str, float], cell: float) -> tu
     column_numbers = {name: number for number, name in enumerate(xs)}
     groups: list[list[str]] = []
     for name in sorted(names, key=column_numbers.__getitem__):
+        # The last name of the last group is the differing column before this one.
         is_adjacent = bool(groups) and column_numbers[name] == column_numbers[groups[-1][-1]] + 1
         if is_adjacent and name != OUTSIDE_LAYERS:
             groups[-1].append(name)

@@ -63,7 +63,7 @@ class Region:
     """Probability that one of the points is the culprit."""
     runs: int
     mean: float | None
-    """Mean over the runs of these points, in percent against good; None without such a mean."""
+    """Mean over the runs of these points, in percent against good; None if it is unknown."""
     broken: int
     """Number of points that cannot be measured."""
 
@@ -135,7 +135,7 @@ def _merge_similar(neighbours: Sequence[Region], negligible: float, prominent: f
     the last point, and regions with a probability per point of at least ``prominent``, are not merged."""
     merged: list[Region] = []
     for number, region in enumerate(neighbours):
-        if number in (0, 1, len(neighbours) - 1):  # 1 would be merged with the first point
+        if number in (0, 1, len(neighbours) - 1):  # region 1 is kept, because it could only be merged with the first
             merged.append(region)
             continue
         previous = merged[-1]

@@ -177,8 +177,8 @@ def _find_state(verdict: Verdict, entries: Sequence[WorkloadSection]) -> State:
 
 
 def _find_failed_state(entries: Sequence[WorkloadSection]) -> State:
-    """Return the state of a FAIL. A regression of the sharding decides before a head that fails to run, and this before
-    a slowdown."""
+    """Return the state of a FAIL. Of several failures, a regression of the sharding comes first, then a head that fails
+    to run, then a slowdown."""
     slower = any(entry.throughput and entry.throughput.status == "FAIL" for entry in entries)
     if any(_get_sharding_status(entry) == "FAIL" for entry in entries):
         return State.BOTH_FAIL if slower else State.SHARDING_FAIL

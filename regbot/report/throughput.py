@@ -118,8 +118,8 @@ def select_mean_only_test(section: Throughput) -> PrimaryTest | None:
 
 
 def describe_decision(section: Throughput, thresholds: Thresholds) -> str:
-    """Return the decision in one line without untrusted text. For an undecided measurement, return its power
-    instead."""
+    """Return the decision in one line without untrusted text. For an undecided measurement, the line also says why
+    nothing is decided."""
     return _DECISION_TEXTS[classify_throughput(section)](section, thresholds)
 
 
@@ -173,8 +173,8 @@ def describe_reference(section: Throughput) -> str:
 
 
 def _describe_undecided(section: Throughput, thresholds: Thresholds) -> str:
-    """Return why nothing is decided. If the noise is the only reason, the line below the numbers has the power of the
-    pairs, and this cell says what the interval does not show."""
+    """Return why nothing is decided. If noise is the only reason, return what the interval does not show. The power of
+    the pairs is then in the line below the numbers, so it is left out here."""
     if not (cause := describe_undecided(section)):
         return "undecided"
     if not is_undecided_by_noise(section):

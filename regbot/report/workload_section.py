@@ -1,7 +1,7 @@
 """The verdict on one workload, with the runs of both arms and the collectives by kind and mesh axis.
 
-The ledgers come from the static runs, unless the judge compared profiles of timed runs. Timed runs are kept separately
-in ``timed``, because they use another variant of the shape.
+The ledgers come from the static runs. If the judge compared profiles of timed runs, the ledgers come from these timed
+runs. Timed runs are kept separately in ``timed``, because they use another variant of the shape.
 
 The collectives are folded to one line per kind and mesh axis. A line shows the count per layer, because "5 in each of
 48 layers" says more than 240. Whether a change matters is decided by the verdict, not here.
@@ -48,7 +48,8 @@ class CollectiveLine:
     base: CollectiveCounts
     head: CollectiveCounts
     reach: int
-    """Number of layers that issue such a collective in either arm. If no layer of base does, number of all layers."""
+    """Number of layers that issue such a collective in either arm. If base issues it in no layer, it is the number of
+    all layers."""
     changed: bool
     """Whether the arms differ in count or bytes of any phase, role, dtype and module."""
 

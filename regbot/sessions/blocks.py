@@ -50,7 +50,8 @@ def draw_order(seed: int, name: str, block: int) -> Order:
 
 
 def pair_slots(order: Order) -> list[tuple[int, int]]:
-    """Return the slots of both pairs of a block. In each tuple, the slot of A comes first."""
+    """Return the slots of both pairs of a block. A slot is the place of a run in its block, from 0. In each tuple, the
+    slot of A comes first."""
     return [(0, 1), (3, 2)] if order == "ABBA" else [(1, 0), (2, 3)]
 
 

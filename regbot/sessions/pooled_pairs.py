@@ -35,8 +35,8 @@ def pool_file(
     node_kind: Sequence[str],
     sparse: Sequence[str] = (),
 ) -> Path:
-    """Return the pool file for the code of both arms. Its name is a digest of everything that must be equal, so that
-    runs of two sessions can be judged together.
+    """Return the pool file for the code of both arms. Its name is a digest of everything that two sessions must have in
+    common before their runs may be judged together.
 
     ``traced`` are the static runs of the workload, from which the environment is known; a command has no static runs.
     ``node_kind`` has values that identify the kind of the nodes, such as the node class. ``sparse`` are the folders of

@@ -67,10 +67,10 @@ ArmName = Literal["base", "head"]
 
 @dataclass(frozen=True)
 class Slot:
-    """One run to launch."""
+    """One run to launch, with its slot. In a session, a slot is the place of a run in its block."""
 
     position: Position
-    """Block of the run, and its place in the block."""
+    """Block of the run, and its slot in the block."""
     attempt: int
     """Attempt at the block, from 1."""
     arm: ArmName
@@ -185,12 +185,13 @@ def max_runs(runs: Sequence[Run], plan: TimedPlan) -> int:
 
 
 def is_block_start(slot: Slot) -> bool:
-    """Return whether ``slot`` is the first slot of a block. A session can end before this slot without losing runs."""
+    """Return whether the run ``slot`` is the first of its block. A session can end before this run without losing
+    runs."""
     return slot.position.slot == 0
 
 
 def is_block_end(slot: Slot) -> bool:
-    """Return whether ``slot`` is the last slot of a block. A look is possible after this slot."""
+    """Return whether the run ``slot`` is the last of its block. A look is possible after this run."""
     return slot.position.slot == BLOCK_SLOTS - 1
 
 
@@ -263,7 +264,8 @@ def block_order(header: SessionHeader, plan: TimedPlan, block: int) -> Order:
 
 
 def _make_slot(header: SessionHeader, plan: TimedPlan, block: int, slot: int, attempt: int, draw: int | None) -> Slot:
-    """Return the run in this slot. The order of the block, such as ABBA, gives its arm."""
+    """Return the run at place ``slot`` of ``block``. The order of the block, such as ABBA, gives the arm of the
+    run."""
     order = block_order(header, plan, block)
     arm: ArmName = "base" if order[slot] == "A" else "head"
     steps = plan.steps if block else min(WARM_STEPS, plan.steps)

@@ -84,7 +84,7 @@ class SessionRunner:
                     problem = str(error)
                 if problem:
                     self._say(runs, plan, problem)
-            else:
+            else:  # the loop ended without a break, so the last seat was lost too
                 problem = problem or f"the nodes were lost {MAX_SEATS} times; the runs have the reasons"
         except NoSeatError as error:
             problem = f"{error}; {problem}" if problem else str(error)
@@ -175,7 +175,8 @@ class SessionRunner:
         if slot.position.draw is None:
             return {}
         variables = cache_variables(self._cache_folder(plan) / str(slot.position.draw) / slot.arm)
-        if task.at(arm.overrides).workload.build or not tree.environment:
+        is_working_tree = not tree.environment  # only a worktree that regbot made has private caches
+        if task.at(arm.overrides).workload.build or is_working_tree:
             del variables["XDG_CACHE_HOME"]
         create_cache_folders(variables)
         return variables

@@ -128,7 +128,7 @@ def with_absent_files(run: Run, tree: Worktree) -> Run:
 
 
 def list_missing(modules: Sequence[str], absent: Sequence[str]) -> list[str]:
-    """Return those files that hold one of ``modules``.
+    """Return the files of ``absent`` that hold one of ``modules``.
 
     ``absent`` has the files that the commit has and the sparse worktree lacks. A module is a path without an ending,
     such as ``libs/fast`` for ``libs/fast.py`` or ``libs/fast/__init__.py``.

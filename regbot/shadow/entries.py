@@ -1,6 +1,7 @@
 """Read and write the folder of shadow checks. Each check and each outcome has a file, which is never changed.
 
-An outcome is the later decision of a person: was the check's verdict on the commit right? The file of a check is called
+The result of one check is a ``ShadowEntry``, called an entry here; it is not the entry of a workload in a verdict. An
+outcome is the later decision of a person: was the check's verdict on the commit right? The file of a check is called
 ``<head>-<time>-<hash>.json``, the file of an outcome ``<check>.outcome-<hash>.json``. ``<hash>`` is the hash of the
 file's content, and ``<check>`` is the name of the check's file without ``.json``. Writers therefore need no lock, two
 branches never conflict, and an edited file is detected.

@@ -38,7 +38,8 @@ With 0.0035 they do not hold (``benchmarks/arm_luck.py``).
 
 CHANCE = 0.03
 """Significance level of the F test for luck. If chance explains the scatter between draws at this level, the estimate
-does not widen intervals. A smaller luck is covered by the factors that widen the intervals of all looks."""
+does not widen intervals. Luck that is too small for this test is covered by the factors that widen the intervals of all
+looks."""
 
 SHARED_NOISE = 0.25
 """If neighbouring placebo pairs are correlated by more than this, an estimate widens intervals even if chance may
@@ -83,13 +84,13 @@ class SharedLuck:
 
     @property
     def is_assumed(self) -> bool:
-        """Whether no calibration has measured the luck, so that ``sd`` is ``ASSUMED_LUCK``."""
+        """Whether ``sd`` is ``ASSUMED_LUCK``, because no calibration has measured the luck."""
         return self.df is None
 
     @classmethod
     def assume(cls, draws: Sequence[Hashable]) -> "SharedLuck":
         """Return the luck to assume if no calibration has measured it."""
-        return cls(ASSUMED_LUCK, None, draws)
+        return cls(sd=ASSUMED_LUCK, df=None, draws=draws)
 
     def sd_of_mean(self, pairs: int) -> float:
         """Return the standard deviation that luck adds to the mean of the first ``pairs`` log-ratios.
@@ -131,6 +132,7 @@ def estimate_luck(draws: Sequence[Sequence[float]], neighbour_correlation: float
         return math.sqrt(max(0.0, excess) * df_between / pairs / 2)
 
     low, high = (luck_at(float(fdtri(df_between, df_within, p))) for p in (0.975, 0.025))
+    # Without luck, both mean squares have the same expectation. So the estimate is the luck at the ratio 1.
     estimate = LuckEstimate(luck_at(1.0), low, high, counted=0.0, draws=df_between)
     is_chance = mean_square_between <= mean_square_within * float(fdtri(df_between, df_within, 1 - CHANCE))
     if neighbour_correlation > SHARED_NOISE:

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-from regbot.stats.outlier_runs import EvidenceTerms, RunTable, inner_products, outlier_weights, plausible_sets
+from regbot.stats.outlier_runs import EvidenceModel, RunTable, inner_products, outlier_weights, plausible_sets
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -154,8 +154,9 @@ def culprit_model(
     spacing = effects[1] / effects[0]
     widths = effects * (spacing - 1) / 2
     if noise is None:
-        noises = np.geomspace(*NOISE_RANGE, 25)
-        noise_prior = np.ones(25)
+        grid_size = 25
+        noises = np.geomspace(*NOISE_RANGE, grid_size)
+        noise_prior = np.ones(grid_size)
     else:
         pairs = pairs or STATED_NOISE_PAIRS
         # log(true sd / estimated sd). The logarithm of an estimated sd has the standard error 1 / sqrt(2 pairs).
@@ -176,7 +177,8 @@ def culprit_model(
 
 
 def posterior(model: CulpritModel, samples: Sequence[Sample]) -> Posterior:
-    """Return the posterior after ``samples``. If a culprit has the probability 0, the effect is that of the prior."""
+    """Return the posterior after ``samples``. If the probability that there is a culprit is 0, the effect is that of
+    the prior."""
     beliefs = group_posterior(model, samples)
     group_mass = beliefs.posterior.sum(axis=(1, 2))
     if (culprit_mass := float(group_mass.sum())) > 0:
@@ -249,7 +251,7 @@ class Strata(NamedTuple):
     counts: Floats
     """[strata, measured points] Sums of weights."""
     sums: Floats
-    """[strata, measured points] Sums of weighted values, minus the common mean of all runs."""
+    """[strata, measured points] Sums of weighted values. The mean of all runs is subtracted from each value first."""
 
 
 def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPosterior:
@@ -266,8 +268,8 @@ def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPost
         log_group_prior = np.log(np.append(prior, model.no_culprit))
         log_noise_prior = np.log(model.noise_prior)
     smallest, largest = float(model.effects[0]), float(model.effects[-1])
-    terms = EvidenceTerms(hits, log_group_prior, model.noises, log_noise_prior, smallest, largest)
-    outliers = plausible_sets(table, terms)
+    evidence_model = EvidenceModel(hits, log_group_prior, model.noises, log_noise_prior, smallest, largest)
+    outliers = plausible_sets(table, evidence_model)
     fit = inner_products(table, hits, outliers)
     variances = model.noises**2
     # [sets, noises] Logarithm of prior times likelihood if no run is affected, up to a constant.

@@ -7,11 +7,11 @@ falls to 0. It raises an alarm when it reaches a limit.
 
 The CUSUM assumes that head is not slower than the anchor before the creep begins. The number of each night is divided
 by its own standard error, so that the same constants serve every node. From a calibration of 20 pairs, the sd of a pair
-is known only to -24% and +46%. With an sd that is 30% too small, more than a quarter of all spans of 200 quiet nights
+is known only to -24% and +46%. With an sd that is 30% too small, more than a quarter of all periods of 200 quiet nights
 would have a false alarm. So the calibrated sd is only a first guess, and the nights correct it.
 
 Nights may be correlated, for example if they run on one node that changes slowly. With a correlation of 0.3, a CUSUM of
-independent nights raises a false alarm in more than a third of all such spans. So the correlation r of neighbouring
+independent nights raises a false alarm in more than a third of these periods. So the correlation r of neighbouring
 nights is estimated, and the standard error of a night is multiplied by sqrt((1 + r) / (1 - r)). For an autoregressive
 process of order 1 this is the factor by which the sd of a long mean grows. Correlation beyond five nights is not seen.
 
@@ -44,8 +44,8 @@ MIN_SLACK = 0.0025
 """Lower bound of k, log scale. Even on a quiet node, a quarter of a percent is not treated as a creep."""
 
 LIMIT = 8.0
-"""The parameter h of a CUSUM: the sum that raises an alarm, in standard errors of a night. At most one in 100 spans of
-200 quiet nights has a false alarm, or one in 50 if the calibrated sd is 30% too small.
+"""The parameter h of a CUSUM: the sum that raises an alarm, in standard errors of a night. At most one in 100 periods
+of 200 quiet nights has a false alarm, or one in 50 if the calibrated sd is 30% too small.
 """
 
 MAX_EXCESS = LIMIT / 2

@@ -54,7 +54,8 @@ _MIN_SCATTER = 1e-6
 
 
 def change_points(levels: ArrayLike) -> list[int]:
-    """Return the positions at which a new level begins. ``levels`` are oldest first, log scale.
+    """Return the positions in ``levels`` at which the step time changes. ``levels`` has the mean log step time of each
+    session, oldest first.
 
     Returns [] for fewer than ``MIN_SESSIONS``. Raises ValueError if a level is not finite, or for more than
     ``MAX_LEVELS``.

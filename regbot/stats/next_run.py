@@ -1,4 +1,4 @@
-"""Choice of the next run of a bisection: the run with the most expected information about the culprit per cost.
+"""Choice of the next run of a bisection: the run with the most expected information about the culprit per second.
 
 The next run may repeat the good or the bad end. A search that always runs the commit in the middle of the posterior
 makes no progress, because it never learns the levels of the two ends.
@@ -62,13 +62,13 @@ def choose_next_run(
     *,
     seed: int = 0,
 ) -> int:
-    """Return the point to run next in ``stratum``: the one with the most expected information per cost.
+    """Return the point to run next in ``stratum``: the one with the most expected information per unit of ``costs``.
 
     The first two runs of a stratum are the two ends. If the noise is not known, the ends are repeated until it is.
 
     ``chances``: [points] the chance that a run of the point gives a value; 0 if the point cannot be measured.
-    ``pending``: runs that have not ended; their values are ignored. ``costs``: [points] cost of a run, in any unit;
-    None means equal costs. Raises ValueError if no point can be measured.
+    ``pending``: runs that have not ended; their values are ignored. ``costs``: [points] what a run takes, such as its
+    seconds (``run_costs``); None if all runs take the same. Raises ValueError if no point can be measured.
     """
     points = np.flatnonzero(chances)
     if not points.size:
@@ -165,10 +165,11 @@ def _points_between(model: CulpritModel, chances: Floats | Bools) -> dict[float,
     points = {}
     for share in BETWEEN_SHARES:
         distance = np.abs(affected_share - share)
-        is_near = distance <= max(NEAR_SHARE, distance.min()) + 1e-6
+        is_near = distance <= max(NEAR_SHARE, distance.min()) + 1e-6  # with a tolerance for rounding errors
         is_usable = is_near & (inner_chances >= LOWEST_CHANCE)
         if is_usable.any():
-            points[share] = 1 + int(np.argmax(is_usable * inner_chances * (1 - distance)))
+            best_inner = int(np.argmax(is_usable * inner_chances * (1 - distance)))
+            points[share] = 1 + best_inner  # the inner points begin at point 1
     return points
 
 
@@ -176,7 +177,7 @@ def split_worth(part: Floats, total: float) -> Floats:
     """Return how much a split of the probability ``total`` into ``part`` and the rest is worth. A split into halves is
     worth most.
 
-    The worth is proportional to the probability that the culprit and another draw from the same distribution are on
+    The worth is proportional to the probability that two commits, chosen independently from this distribution, are on
     different sides of the split.
     """
     rest = total - part
@@ -321,6 +322,7 @@ def imagine_outcomes(
             level, share, var = _stratum_level(beliefs, affected_points, run.stratum)
             slowdown = effect if has_effect and model.affected[hypothesis, run.point] else 0.0
             level_error = level_errors.setdefault(run.stratum, rng.normal(0, math.sqrt(var)))
+            # The level already includes ``share`` of the effect, because some runs in the level are affected.
             value = level - effect * float(share[0]) + level_error + slowdown + rng.normal(0, beliefs.noise)
             outcome.append(Sample(run.point, mean_value + value, run.stratum))
         outcomes.append(outcome)

@@ -50,8 +50,8 @@ class RunTable:
 
     @cached_property
     def can_be_outlier(self) -> Bools:
-        """[runs] False for the only run of a stratum. It is compared with no other run, so it shows nothing, whether it
-        is an outlier or not."""
+        """[runs] False for the only run of a stratum. This run is compared with no other run, so it makes no difference
+        whether it is an outlier."""
         runs_of_stratum = np.bincount(self.stratum_rows, minlength=len(self.strata))
         has_other_runs: Bools = runs_of_stratum[self.stratum_rows] > 1
         return has_other_runs
@@ -135,8 +135,8 @@ def inner_products(table: RunTable, hits: Floats, outliers: Bools) -> InnerProdu
     return InnerProducts(affected=np.maximum(a_a, 0.0), slope=a_y, residual=np.maximum(y_y, 0.0), log_prior=log_prior)
 
 
-class EvidenceTerms(NamedTuple):
-    """The terms of a model that the approximate evidence of a set needs."""
+class EvidenceModel(NamedTuple):
+    """What ``approximate_evidence`` needs of a model."""
 
     hits: Floats
     """[groups, measured points] 1 where the group affects the point."""
@@ -150,20 +150,20 @@ class EvidenceTerms(NamedTuple):
     """Limits of the effect, as log-ratios."""
 
 
-def plausible_sets(table: RunTable, terms: EvidenceTerms) -> Bools:
+def plausible_sets(table: RunTable, model: EvidenceModel) -> Bools:
     """Return [sets, runs] the sets of outliers with a share of the evidence of at least ``MIN_SET_SHARE``, and the
     empty set.
 
     The search starts from the empty set. Each step extends the best sets of the step before by one more outlier.
     """
     tried = np.zeros((1, len(table.values)), dtype=bool)  # the empty set
-    evidence = approximate_evidence(table, terms, tried)
+    evidence = approximate_evidence(table, model, tried)
     sets_to_extend = tried
     for _ in range(MOST_OUTLIERS):
         larger = _add_one_outlier(sets_to_extend, table.can_be_outlier)
         if not len(larger):
             break
-        larger_evidence = approximate_evidence(table, terms, larger)
+        larger_evidence = approximate_evidence(table, model, larger)
         tried, evidence = np.concatenate([tried, larger]), np.concatenate([evidence, larger_evidence])
         min_evidence = _log_sum(evidence) + math.log(MIN_SET_SHARE)
         best_first = np.argsort(-larger_evidence, kind="stable")
@@ -177,37 +177,37 @@ def plausible_sets(table: RunTable, terms: EvidenceTerms) -> Bools:
 
 def _add_one_outlier(sets: Bools, can_be_outlier: Bools) -> Bools:
     """Return all sets that have one outlier more than one of ``sets``, without duplicates."""
-    rows, runs = np.nonzero(~sets & can_be_outlier)
+    rows, runs = np.nonzero(~sets & can_be_outlier)  # every set, with every run that can be added to it
     larger = sets[rows]
     larger[np.arange(len(rows)), runs] = True
     unique: Bools = np.unique(larger, axis=0) if len(sets) > 1 else larger
     return unique
 
 
-def approximate_evidence(table: RunTable, terms: EvidenceTerms, outliers: Bools) -> Floats:
+def approximate_evidence(table: RunTable, model: EvidenceModel, outliers: Bools) -> Floats:
     """Return [sets] the logarithm of the approximate evidence of each set, up to a constant.
 
     The effect is integrated by Laplace's method, under a prior that is flat on the log scale: the likelihood at the
     best effect is multiplied by the width of the likelihood's peak, as a share of the prior's width.
     """
-    fit = inner_products(table, terms.hits, outliers)
-    variances = terms.noises**2
+    fit = inner_products(table, model.hits, outliers)
+    variances = model.noises**2
     log_unaffected = (
-        terms.log_noise_prior
-        - table.freedom * np.log(terms.noises)
+        model.log_noise_prior
+        - table.freedom * np.log(model.noises)
         - fit.residual[:, None] / (2 * variances)
         + fit.log_prior[:, None]
     )  # [sets, noises]
     affected, slope = fit.affected[:, :, None], fit.slope[:, :, None]
     with np.errstate(divide="ignore", invalid="ignore"):
-        unclipped = np.where(affected > 0, slope / affected, terms.smallest)
-        best_effect = np.clip(unclipped, terms.smallest, terms.largest)
+        unclipped = np.where(affected > 0, slope / affected, model.smallest)
+        best_effect = np.clip(unclipped, model.smallest, model.largest)
         log_peak_width = np.log(2 * math.pi * variances / affected) / 2
-        log_width_share = log_peak_width - np.log(best_effect * math.log(terms.largest / terms.smallest))
+        log_width_share = log_peak_width - np.log(best_effect * math.log(model.largest / model.smallest))
     log_likelihood_ratio = (slope * best_effect - affected * best_effect**2 / 2) / variances
     gain = log_likelihood_ratio + np.minimum(log_width_share, 0.0)  # [sets, groups, noises]
-    by_group = log_unaffected[:, None, :] + terms.log_group_prior[:-1, None] + gain
-    no_culprit = log_unaffected + terms.log_group_prior[-1]
+    by_group = log_unaffected[:, None, :] + model.log_group_prior[:-1, None] + gain
+    no_culprit = log_unaffected + model.log_group_prior[-1]
     with_no_culprit = np.concatenate([by_group, no_culprit[:, None, :]], axis=1)
     return _log_sum_rows(with_no_culprit.reshape(len(outliers), -1))
 

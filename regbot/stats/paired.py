@@ -289,7 +289,9 @@ def sequential_test(
         )
         if withheld:
             decision = "undecided"
-        result = SequentialTest(decision, pairs, look, alpha, tests, available - pairs, outliers, withheld)
+        result = SequentialTest(
+            decision, pairs, look, alpha, tests, unused=available - pairs, outliers=outliers, withheld=withheld
+        )
         if result.final:
             break
     return result

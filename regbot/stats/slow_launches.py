@@ -107,11 +107,12 @@ def trimmed_mean(log_ratios: Sequence[float], trimmed: int) -> TrimmedMean:
     of the Winsorised values: each value that is left out is replaced by the nearest value that is kept. Raises
     ValueError if fewer than two values are kept.
     """
-    n, left = len(log_ratios), len(log_ratios) - 2 * trimmed
-    if left < 2:
-        raise ValueError(f"{n} log-ratios without {trimmed} at each end leave {left}; an interval needs 2")
+    n, kept_count = len(log_ratios), len(log_ratios) - 2 * trimmed
+    if kept_count < 2:
+        raise ValueError(f"{n} log-ratios without {trimmed} at each end leave {kept_count}; an interval needs 2")
     kept = sorted(log_ratios)[trimmed : n - trimmed]
     winsorised = [kept[0]] * trimmed + kept + [kept[-1]] * trimmed
     centre = math.fsum(winsorised) / n
     squares = 0.0 if kept[0] == kept[-1] else math.fsum((value - centre) ** 2 for value in winsorised)
-    return TrimmedMean(math.fsum(kept) / left, math.sqrt(squares / (left * (left - 1))), left - 1)
+    standard_error = math.sqrt(squares / (kept_count * (kept_count - 1)))
+    return TrimmedMean(math.fsum(kept) / kept_count, standard_error, degrees_of_freedom=kept_count - 1)

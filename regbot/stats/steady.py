@@ -152,7 +152,7 @@ class SteadyState:
 
 
 class ProcessState(NamedTuple):
-    """Steady state of one process, before restarts and warnings are added."""
+    """Steady state of one process, before restarts and warnings are added. The fields are those of ``SteadyState``."""
 
     cut: int
     steady: bool
@@ -189,7 +189,16 @@ def steady_state(step_s: ArrayLike) -> SteadyState:
         suffix = " after that" if start else ""
         warnings.append(f"a short log: {steps - start} steps{suffix}; the end of its warm-up was not searched for")
     reason = f"after the restart at step {start}, {process.reason}" if start else process.reason
-    return SteadyState(cut, process.steady, reason, process.method, process.warmup_steps, steps, start, tuple(warnings))
+    return SteadyState(
+        cut,
+        process.steady,
+        reason,
+        process.method,
+        process.warmup_steps,
+        steps,
+        restart=start,
+        warnings=tuple(warnings),
+    )
 
 
 def unsettled_warnings(base: Sequence[bool], head: Sequence[bool]) -> tuple[str, ...]:
@@ -291,16 +300,17 @@ def _judge_long_log(logs: Array, min_cut: int) -> ProcessState:
     """
     steps = len(logs)
     # The first step compiles. Leave it out, so that the search does not report the end of compilation as a change.
-    block = math.ceil((steps - 1) / MAX_POINTS)  # steps of a point
-    first = 1 + (steps - 1) % block  # step at which the first point begins; the points then end with the log
-    points = without_outliers(logs[first:].reshape(-1, block).mean(axis=1))
+    point_steps = math.ceil((steps - 1) / MAX_POINTS)  # number of steps in a point
+    first = 1 + (steps - 1) % point_steps  # step at which the first point begins; the points then end with the log
+    points = without_outliers(logs[first:].reshape(-1, point_steps).mean(axis=1))
     # The following positions are counted in points.
-    min_start = max(math.ceil((min_cut - first) / block), 0)
-    middle = (steps // 2 - first) // block
-    min_tail = math.ceil(max(MIN_TAIL_STEPS, MIN_TAIL_SHARE * steps) / block)
+    min_start = max(math.ceil((min_cut - first) / point_steps), 0)
+    middle = (steps // 2 - first) // point_steps
+    min_tail = math.ceil(max(MIN_TAIL_STEPS, MIN_TAIL_SHARE * steps) / point_steps)
     search = _search_steady_start(points, min_start, middle, min_tail)
     # Back to steps.
-    cut, last_change = max(first + block * search.start, min_cut), first + block * search.last_change
+    cut = max(first + point_steps * search.start, min_cut)
+    last_change = first + point_steps * search.last_change
     if search.drift is not None:
         return _not_steady(cut, f"{_describe_rise(search.drift)} from step {cut} to the end", "changes-and-tail")
     if search.last_change > middle:
@@ -316,8 +326,8 @@ def _not_steady(cut: int, reason: str, method: Method) -> ProcessState:
 
 
 class SteadySearch(NamedTuple):
-    """Result of the search over points. The run is not steady if ``drift`` is set or ``last_change`` is past the
-    middle.
+    """Result of the search over points, which are means of neighbouring steps (``MAX_POINTS``). The run is not steady
+    if ``drift`` is set or ``last_change`` is past the middle.
     """
 
     start: int
@@ -333,8 +343,8 @@ class SteadySearch(NamedTuple):
 def _search_steady_start(points: Array, min_start: int, middle: int, min_tail: int) -> SteadySearch:
     """Search for the first point of the steady state, by change points, by the tail and by a fitted line.
 
-    ``min_start`` is the first point that may be kept, ``middle`` the middle of the log, and ``min_tail`` the minimum
-    length of the tail, all in points.
+    A point is the mean of neighbouring steps (``MAX_POINTS``). ``min_start`` is the first point that may be kept,
+    ``middle`` the middle of the log, and ``min_tail`` the minimum length of the tail, all in points.
     """
     # Estimate the noise after the middle first, where a warm-up cannot be mistaken for noise.
     noise = _long_run_sd(points[middle:])

@@ -102,11 +102,11 @@ def detectable_excess(launch_sd: float, sessions: int, alpha: float) -> float:
 
 
 def tipping_sd(estimate: float, half_width: float, alpha: float, thresholds: Thresholds) -> float:
-    """Return how large an unknown effect between the arms may be until the estimate no longer decides. The arms may
-    have run on different nodes, for example.
+    """Return the largest sd of an unknown effect between the arms with which the estimate still decides; 0 if the
+    estimate does not decide even without the effect.
 
-    The result is the largest sd of this effect with which the estimate still decides; 0 if it does not decide even
-    without the effect. An effect with the standard deviation sd makes the half width sqrt(``half_width``^2 + (z sd)^2).
+    For example, such an effect exists if the arms ran on different nodes. An effect with the standard deviation sd
+    makes the half width sqrt(``half_width``^2 + (z sd)^2).
     An estimate beyond eps decides as long as the interval excludes eps. A smaller estimate decides as long as the
     interval lies within delta.
     """

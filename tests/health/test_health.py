@@ -26,7 +26,7 @@ from regbot.health.cpu import CpuWatch, Ticks, load_shares, parse_ticks
 from regbot.health.machine import this_node
 from regbot.health.monitor import GpuWatch, StepMarks
 from regbot.health.nvml import REASONS, NoNvmlError, Nvml, NvmlSession, find_nvml, is_descendant, select_visible
-from regbot.judge.health import describe_outside_cause, find_slowed_blocks, health_findings
+from regbot.judge.health import describe_node_effects, describe_outside_cause, find_slowed_blocks
 from regbot.records.files import read_record
 from regbot.records.health import GpuProcess, Health
 from regbot.records.run import Run
@@ -602,15 +602,15 @@ def test_a_hardware_slowdown_voids_a_block_only_if_it_affects_both_arms() -> Non
 
 
 def test_a_limit_that_holds_back_one_arm_only_is_a_finding_about_that_arm() -> None:
-    (finding,) = health_findings(runs_of([WELL] * 4, [CAPPED] * 4))
+    (finding,) = describe_node_effects(runs_of([WELL] * 4, [CAPPED] * 4))
     assert finding == (
         "head is throttled by its power limit on its GPUs in 4 of 4 runs, base in 0 of 4 runs (GPU 1: 90% of the time, "
         "at 1380 MHz): head causes this, so it is part of its cost"
     )
-    (finding,) = health_findings(runs_of([CAPPED] * 4, [health([gpu(), gpu(1)])] * 4))
+    (finding,) = describe_node_effects(runs_of([CAPPED] * 4, [health([gpu(), gpu(1)])] * 4))
     assert finding.startswith("base is throttled by its power limit")
     assert "at 1380 MHz against 1725 of head" in finding
-    heat, hardware = health_findings(runs_of([WELL] * 4, [HOT] * 4))
+    heat, hardware = describe_node_effects(runs_of([WELL] * 4, [HOT] * 4))
     assert "head is throttled by heat" in heat
     assert "head is throttled by a hardware slowdown" in hardware
 
@@ -628,7 +628,9 @@ def test_a_limit_that_holds_back_one_arm_only_is_a_finding_about_that_arm() -> N
     ],
 )
 def test_a_limit_that_does_not_follow_an_arm_is_no_finding(base: int, head: int, runs: int) -> None:
-    assert health_findings(runs_of(*([CAPPED] * capped + [WELL] * (runs - capped) for capped in (base, head)))) == []
+    assert (
+        describe_node_effects(runs_of(*([CAPPED] * capped + [WELL] * (runs - capped) for capped in (base, head)))) == []
+    )
 
 
 def test_other_work_stolen_time_and_slow_cores_get_one_sentence_each_and_void_nothing() -> None:
@@ -636,19 +638,19 @@ def test_other_work_stolen_time_and_slow_cores_get_one_sentence_each_and_void_no
         health(processors=usage) for usage in (cpu(other=0.35), cpu(steal=0.06), cpu(other=0.12, mhz=2100))
     )
     runs = runs_of([busy, busy, busy, slow], [health(), stolen, busy, busy])
-    assert health_findings(runs) == [
+    assert describe_node_effects(runs) == [
         "other work used up to 35% of the cores during 6 of 8 runs",
         "the hypervisor gave up to 6% of the cores' time to other machines during 1 of 8 runs",
         "the cores ran at only 2100 MHz in 1 of 8 runs, and at up to 3000 MHz in the others",
     ]
     assert [describe_outside_cause(run) for run in runs] == [""] * 8
     unknown = health(processors=cpu(None, None, None))
-    assert health_findings(runs_of([unknown] * 2, [unknown] * 2)) == []
+    assert describe_node_effects(runs_of([unknown] * 2, [unknown] * 2)) == []
 
 
 def test_settings_of_the_node_and_errors_of_the_code_are_reported_and_void_nothing() -> None:
     locked, faulty = health([gpu(mhz=1200)]), health([gpu(mhz=1200, xids=[31])])
-    findings = health_findings(runs_of([locked] * 2, [locked, faulty]))
+    findings = describe_node_effects(runs_of([locked] * 2, [locked, faulty]))
     assert findings[0].startswith("head: GPU 0: the driver reported XID 31 during the run")
     assert findings[0].endswith("(1 of 2 runs)")
     assert findings[1].startswith("GPU 0: never ran above 1200 of 1980 MHz")
@@ -660,6 +662,6 @@ def test_warm_launches_and_runs_of_unknown_health_give_no_finding() -> None:
     warm = [timed_run(slot(0, place, arm), 0.1, health=busy) for place, arm in enumerate(("base", "head"))]
     screen = warm[1].position.model_copy(update={"order": "screen", "slot": 0})  # type: ignore[union-attr]
     runs = [*warm, warm[1].model_copy(update={"position": screen}), timed_run(slot(1, 0, "base"), 0.1)]
-    assert health_findings(runs) == []
+    assert describe_node_effects(runs) == []
     counted = warm[1].model_copy(update={"position": screen.model_copy(update={"slot": 1})})
-    assert health_findings([*runs, counted]) == ["other work used up to 50% of the cores during 1 of 1 run"]
+    assert describe_node_effects([*runs, counted]) == ["other work used up to 50% of the cores during 1 of 1 run"]
