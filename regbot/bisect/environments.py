@@ -287,9 +287,9 @@ def _find_fault(report: _InterpreterReport, folder: Path, package: str, version:
 
 
 def _shadowing_place(report: _InterpreterReport, folder: Path) -> str:
-    """Return a place outside ``folder`` that a module of the package would be imported from; '' if there is none.
+    """Return the place of the first module of the package that would not come from ``folder``; '' if all come from it.
 
-    A module that is a namespace package can have several places. One of them must lie in ``folder``.
+    A namespace package can have several places. It comes from ``folder`` if at least one of them lies in ``folder``.
     """
     for name, places in report.names.items():
         if not any(Path(place).is_relative_to(folder) for place in places):

@@ -245,8 +245,8 @@ def _create_measurer(
     limits = Limits(
         max_output_bytes=int(local.max_output_mb * 2**20), max_record_bytes=int(local.max_record_mb * 2**20)
     )
-    # Noisy values are measured on reserved nodes. If the engine cannot reserve enough of them, a command runs without,
-    # and step times are refused below.
+    # Noisy values are measured on reserved nodes. If the engine cannot reserve enough nodes, a command runs without a
+    # reservation, and a search on step times is refused below.
     seats: Seats | None = None
     if not header.exact and options.slots <= engine.slots:
         watch(Progress(done=0, total=0, text="waiting for other timed runs on these nodes"))

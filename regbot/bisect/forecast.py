@@ -97,18 +97,18 @@ def forecast(header: BisectionHeader, span: NoisySpan, reused_runs: ReusedRuns) 
     For an exact search, the cost is the maximum number of measurements. For a noisy search, it is the mean over
     simulated searches. If the noise is not known, the plan has no cost.
     """
-    different = len(span.points) - 1
+    candidate_count = len(span.points) - 1  # the commits that run the same code as the one before them are left out
     plan = BisectionPlan(
         on=header.on,
         exact=header.exact,
         commits=len(header.points) - 1,
-        different=different,
+        different=candidate_count,
         most_runs=header.most_runs,
         possible=True,
     )
     if header.exact:
         workload_count = max(1, len(header.entries))
-        most_measurements = float(max_measurements(different) * workload_count)
+        most_measurements = float(max_measurements(candidate_count) * workload_count)
         reasons = [
             "the plan assumes one change in the range; each further change takes at most as many measurements again"
         ]
@@ -200,7 +200,8 @@ def _run_trials(
         # The first simulations have no culprit. Their share is header.none_prior.
         has_no_culprit = (trial + 0.5) / trial_count < header.none_prior
         culprit = None if has_no_culprit else int(rng.choice(candidate_count, p=model.prior / model.prior.sum()))
-        # The runs of the check, with simulated values. They are runs of good (place 0) and of bad.
+        # The runs of the check, with simulated values. They are runs of good (place 0) and of bad, which contains
+        # every candidate.
         known = []
         for observation in reused_runs.observations:
             place = span.places.get(observation.point)

@@ -228,9 +228,9 @@ def _list_range(ends: _Ends, full: bool, paths: Sequence[str], suspected: Mappin
     commits = _read_commits(ends.repo, order_option, "--reverse", ends.revision_range)
     _check_depth(ends, commits)
     warnings = []
-    fork = next(iter(commits[0]["parents"]), "")  # first parent of the oldest commit; '' for a root commit
-    if not full and fork != ends.good_commit:
-        origin = f"starts at {short_commit(fork)}" if fork else "has a root commit of its own"
+    commit_before = next(iter(commits[0]["parents"]), "")  # first parent of the oldest commit; '' for a root commit
+    if not full and commit_before != ends.good_commit:
+        origin = f"starts at {short_commit(commit_before)}" if commit_before else "has a root commit of its own"
         warnings.append(
             f"the good commit {short_commit(ends.good_commit)} entered {clip_label(printable(ends.bad_revision))} by a "
             f"merge: the search follows first parents, and that line {origin}. The commits before that "
