@@ -237,7 +237,7 @@ def _explain_mismatch(store: Store, query: ReferenceQuery) -> ReferenceRefusal:
 def _make_refusal(query: ReferenceQuery, differences: tuple[FieldDifference, ...], subject: str) -> ReferenceRefusal:
     """Return a refusal that says that ``subject`` cannot be compared because of ``differences``.
 
-    Without differences, sessions of this environment are stored, but belong to another reference.
+    If there are no differences, sessions of this environment are stored, but they belong to another reference.
     """
     if not differences:
         return ReferenceRefusal(

@@ -222,7 +222,7 @@ class Store:
                 self._write_file(ledger_path(digest), text)
             if ledgers:  # ledgers must be on the disk before the sessions that name them
                 _sync_folder(self.root / LEDGERS)
-            # Also sync folders that get no new session: an earlier call may have been interrupted before it did.
+            # Also sync folders that get no new session: an interrupted earlier call may not have synced them.
             folders_in_order = dict.fromkeys(path.parent for path in paths)
             for folder in folders_in_order:
                 added_sessions = list(new_sessions.get(folder, {}).values())
@@ -266,8 +266,8 @@ class Store:
     def _stored_path(self, baseline: Baseline) -> PurePosixPath | None:
         """Return the path of the file that already has the session of ``baseline``; None if there is none.
 
-        Another user may have stored the session. The file then has another name, because it names that user. Raises
-        BaselineError if its content differs otherwise.
+        Another user may have stored the session. The file then has another name, because its content names that user
+        and so has another hash. Raises BaselineError if the content also differs in the session itself.
         """
         group = session_path(baseline, digest="").parent
         for path in self.index.find_by_session(group, baseline.session):

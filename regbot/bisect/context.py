@@ -79,6 +79,7 @@ class BisectionSetup:
         span = build_span(
             merged.points, containment, noisy.MERGE_ITSELF_PRIOR, self.noisy_span.smallest, span_name, merge.key
         )
+        # The first place of the span is the fork. Without a second place, the branch runs the same code as the fork.
         changes_code = len(span.points) > 1
         return span if changes_code else None
 

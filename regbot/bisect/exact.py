@@ -264,9 +264,9 @@ def _find_middle(gap: _Gap, chances: Floats, largest_side: float) -> int:
     The suspicion of this place counts for the side before it: if the place made the change, its value already differs.
     ``chances`` has, for each point, the chance that it can be measured.
 
-    Each side has a limit for the number of candidates: ``largest_side``, or a power of two if that is larger. This power
-    is half of the number of candidates after rounding that number up to a power of two. For example, 5 candidates are
-    rounded up to 8. Half of 8 is 4, so they may be divided into 4 and 1.
+    Each side has a limit for the number of candidates: ``largest_side``, or a power of two if that is larger. To get
+    this power of two, the number of candidates is rounded up to a power of two and halved. For example, 5 candidates
+    are rounded up to 8. Half of 8 is 4, so they may be divided into 4 and 1.
     """
     places = np.array([place for place, _ in gap.inside])
     suspicion_before = np.cumsum([suspicion for _, suspicion in gap.inside])

@@ -535,7 +535,9 @@ def _stratum_session(stratum: str) -> str:
 
 
 def _nearest_measurable_before(state: SearchState) -> int:
-    """Return the place of the culprit's parent, or of the nearest ancestor that can be measured if the parent cannot."""
+    """Return the place of the culprit's parent. If the parent cannot be measured, return the nearest earlier place that
+    can be measured.
+    """
     assert state.analysis is not None
     parent = state.span.before(min(state.analysis.likeliest))
     while parent > 0 and not state.analysis.available[parent]:

@@ -155,7 +155,7 @@ class _LocalSeat:
             marks = StepMarks(launch.record_dir / first_name, launch.record_dir / last_name)
         monitor = Monitor(
             visible_devices(launch.env),
-            first=launch.ranks or None,  # with ranks, only as many GPUs are monitored
+            first=launch.ranks or None,  # with ranks, only the first GPUs are monitored, one for each rank
             expected=bool(self.node.gpus),
             steps=marks,
         )

@@ -188,8 +188,8 @@ def _parse_bisect(rest: str) -> BisectCommand | InvalidCommand:
             return InvalidCommand("bisect", "WORKLOAD is no valid name of a workload")
         return InvalidCommand(
             "bisect",
-            "GOOD..BAD must be two commits of 40 lower-case hexadecimal digits with two dots between them. Branch names "
-            "and short hashes are not accepted, because the commit that they name can change",
+            "GOOD..BAD must be two commits of 40 lower-case hexadecimal digits with two dots between them. Branch "
+            "names and short hashes are not accepted, because the commit that they name can change",
         )
     good, bad, workload = match.groups()
     if good == bad:

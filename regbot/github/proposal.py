@@ -170,8 +170,8 @@ class _NightCheck:
     def _timed_faults(self, session: Baseline, night: WorkloadRefresh) -> Iterator[str]:
         """Yield the faults of a timed session of main. ``night`` is the reported decision on the session's workload.
 
-        A session joins the rolling reference if and only if its night is PASS. An accepted slowdown is PASS, too. If the
-        workload has no anchor yet, the session was run beside the measured commit itself.
+        A session joins the rolling reference if and only if its night is PASS. An accepted slowdown is PASS, too. If
+        the workload has no anchor yet, the session was run beside the measured commit itself.
         """
         if session.commit != self.main:
             yield f"is of {short_commit(session.commit)}, but {short_commit(self.main)} was measured"
