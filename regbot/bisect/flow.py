@@ -106,6 +106,7 @@ def bisect(
             measurer = _create_measurer(setup, trees, active_engine, stack, watch, is_new=is_new)
 
         def announce(request: noisy.MeasurementRequest) -> None:
+            """Show the answer so far, and which measurement comes next."""
             bisection = answer.compute_answer(setup, observations)
             picture(bisection)
             run_count = bisection.search_runs + bisection.confirm_runs + bisection.remainder_runs

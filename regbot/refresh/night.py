@@ -287,6 +287,7 @@ def _percent_estimate(estimate: float | None, low: float | None, high: float | N
 
 
 def _to_drift(creep: Creep) -> Drift:
+    """Return the record of the creep monitor's state, in percent."""
     return Drift(
         value_pct=100 * creep.value,
         limit_pct=100 * creep.limit,
