@@ -76,9 +76,10 @@ def next_on_line(
 
     ``weights`` has the suspicion of each point. The two ends are measured first. Pending places are never returned.
 
-    A suspect that the user named has a weight above 1. Without suspects and broken places, a search for one change
-    takes at most ``max_measurements``. For this, the number of candidates on each side of a chosen place is limited.
-    With suspects or broken places there is no limit, because the search may then need more measurements.
+    A suspect has a weight above 1: the user named it, or another workload changed there. Without suspects and broken
+    places, a search for one change takes at most ``max_measurements``. For this, the number of candidates on each side
+    of a chosen place is limited. With suspects or broken places there is no limit, because the search may then need
+    more measurements.
     """
     first, last = place_of_point[0], place_of_point[-1]
     open_ends = [end for end in dict.fromkeys((first, last)) if end not in states and end not in broken]

@@ -123,7 +123,7 @@ def list_merged_commits(
     if suspected:
         branch_commits = _read_parents(ends)
         suspected = {name: commit for name, commit in suspected.items() if commit in branch_commits}
-    commit_range = _list_range(ends, False, paths, suspected)
+    commit_range = _list_range(ends, full=False, paths=paths, suspected=suspected)
     if len(merge.parents) == 2:
         return commit_range
     warning = (

@@ -260,7 +260,8 @@ def _compute_state(
         has_failed_often = (
             settings.confirm and _count_unconfirmed(span, analysis, observations, settings) > MAX_UNCONFIRMED_CULPRITS
         )
-        if has_failed_often and not (has_confirmation and is_likely):
+        continues_confirmation = has_confirmation and is_likely
+        if has_failed_often and not continues_confirmation:
             state.status = "undecided"
             return state
         if not is_likely:
@@ -561,9 +562,10 @@ def _follow_up_spans(state: SearchState, expand_merge: ExpandNoisyMerge) -> list
         return follow_ups
     smallest = max(span.smallest, REMAINDER_EFFECT_SHARE * state.analysis.posterior.effect)
     before, last = _nearest_measurable_before(state), len(span.points) - 1
-    if before > 0:
+    good = 0
+    if before > good:
         name = f"before {point.key}"
-        follow_ups.append(("before", span.part(name, 0, before, REMAINDER_NONE_PRIOR, smallest)))
+        follow_ups.append(("before", span.part(name, good, before, REMAINDER_NONE_PRIOR, smallest)))
     if place < last:
         follow_ups.append(("after", span.part(f"after {point.key}", place, last, REMAINDER_NONE_PRIOR, smallest)))
     return follow_ups
