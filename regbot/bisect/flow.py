@@ -276,10 +276,10 @@ def _create_measurer(
 def _run_log(out: Path) -> RunLog[BisectionLog]:
     """Return the log of the bisection in the folder ``out``, with its error messages."""
     return RunLog(
-        out / LOG,
-        "bisection",
-        read_bisection,
-        dict.fromkeys(MAY_DIFFER_ON_RESUME, True),
+        path=out / LOG,
+        activity="bisection",
+        read=read_bisection,
+        may_differ=dict.fromkeys(MAY_DIFFER_ON_RESUME, True),  # in pydantic, True excludes a whole field
         results=(RESULT, PAGE),
         unwritable=(
             "{log.parent}: cannot be written to: {error}",
