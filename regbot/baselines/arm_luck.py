@@ -27,7 +27,7 @@ def estimate_stored_luck(
         log_ratios = placebo.log_ratios.get("median", [])
         if placebo.draws is not None and len(placebo.draws) == len(log_ratios):
             numbered_ratios = zip(placebo.draws, log_ratios, strict=True)
-            for _, pairs_of_draw in groupby(numbered_ratios, key=lambda pair: pair[0]):
+            for _, pairs_of_draw in groupby(numbered_ratios, key=lambda numbered_ratio: numbered_ratio[0]):
                 ratios_by_draw.append([log_ratio for _, log_ratio in pairs_of_draw])
     correlation = lag.value if lag is not None else 0.0
     return estimate_luck(ratios_by_draw, correlation)

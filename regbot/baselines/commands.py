@@ -98,7 +98,8 @@ def add(
 def list_groups(store: Store) -> BaselineListing:
     """List all groups of stored sessions. Reads one complete session of each group. Raises BaselineError.
 
-    All sessions of a group have the same workload, variant, node class and environment, so any of them shows these.
+    All sessions of a group have the same workload, variant, node class and environment, so one session shows these
+    four values.
     """
     groups = []
     for folder in store.groups():

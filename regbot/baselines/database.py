@@ -2,9 +2,9 @@
 
 The database is in a hidden folder that git ignores. It lies in a subfolder whose name contains the digest of the format
 and the ctime (time of the last change of the inode) of the ``.gitignore`` in the hidden folder. No user can set a
-ctime. A copied database therefore has a subfolder with another name, and is never opened. The same holds for a database
-that git checked out, which an attacker may have prepared. Creating a new database removes all other databases in the
-folder.
+ctime. In a copy of the hidden folder, the ``.gitignore`` has a new ctime, so the copied subfolder does not have the
+expected name and its database is never opened. The same holds for a database that git checked out, which an attacker
+may have prepared. Creating a new database removes all other databases in the folder.
 
 A broken database is discarded and replaced by a new one. If the folder is not writable, another process keeps the
 database busy, or the disk is nearly full, this process uses a temporary database.

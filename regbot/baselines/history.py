@@ -47,7 +47,7 @@ Terms = tuple[Any, ...]
 """Values of the fields ``TERMS``, in that order."""
 
 _FIRST_TERM = SessionLevel._fields.index(TERMS[0])
-_TERMS = slice(_FIRST_TERM, _FIRST_TERM + len(TERMS))
+_TERMS_SLICE = slice(_FIRST_TERM, _FIRST_TERM + len(TERMS))
 """Where the terms are in a ``SessionLevel``."""
 
 
@@ -220,7 +220,7 @@ def _collect_buckets(
     collected_sessions, previous_session = 0, ""
     for session in store.index.levels_newest_first(group):
         # If two users stored the same session, it has two entries, one after the other. Count it once.
-        if tuple(session)[_TERMS] != terms or session.session == previous_session:
+        if tuple(session)[_TERMS_SLICE] != terms or session.session == previous_session:
             continue
         if collected_sessions == limit and session.series != ANCHOR_SERIES:
             break

@@ -164,7 +164,8 @@ class Index:
             stamp, _ = _folder_stamp(self._root / group)
             if folder_row is None or not folder_row.is_settled or folder_row.stamp != stamp:
                 names = [name for name in self._list_names(group) if name.startswith(prefix)]
-                return [group / name for name in names[: None if limit == NO_LIMIT else limit]]
+                end = None if limit == NO_LIMIT else limit
+                return [group / name for name in names[:end]]
             sql = "SELECT name FROM sessions WHERE folder = ? AND name >= ? AND name < ? ORDER BY name LIMIT ?"
             values = (folder_row.folder_id, prefix, prefix + _MAX_TEXT, limit)
             return [group / name for (name,) in db.execute(sql, values)]

@@ -369,6 +369,7 @@ def _summarise_runs(paired_runs: Sequence[tuple[Run, RunVerdict]]) -> list[RunSu
 
 
 def _summarise_run(run: Run, verdict: RunVerdict, *, with_loss: bool) -> RunSummary:
+    """Return what is stored of one run. ``slot`` is the index of the run in its block."""
     assert run.position is not None
     assert run.timing is not None
     assert verdict.cut is not None

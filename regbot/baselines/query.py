@@ -130,8 +130,15 @@ def stored_ledger(
         candidates = _newest_with_ledger(store, workload, variant, tier, commit=None)
     if not candidates:
         return None
-    # The path decides between two sessions of the same second, so that every call returns the same one.
-    path, _ = max(candidates, key=lambda candidate: (candidate[1].scalars["measured"], str(candidate[0])))
+
+    def sort_key(candidate: tuple[PurePosixPath, IndexRow]) -> tuple[str, str]:
+        """Return the time of the session and its path. The path decides between two sessions of the same second, so
+        that every call returns the same session.
+        """
+        path, row = candidate
+        return row.scalars["measured"], str(path)
+
+    path, _ = max(candidates, key=sort_key)
     baseline = store.session(path)
     if baseline.ledger is None:
         raise BaselineError(path, "differs from its index entry", f"delete {FOLDER}; regbot rebuilds it")
@@ -172,7 +179,13 @@ def newest_session(store: Store, workload: str, variant: str, tier: Tier, commit
     ]
     if not sessions:
         return None
-    path, _ = max(sessions, key=lambda session: (session[1]["commit"] == commit, session[1]["measured"]))
+
+    def sort_key(session: tuple[PurePosixPath, dict[str, Any]]) -> tuple[bool, str]:
+        """Return whether the session is of ``commit``, and its time."""
+        _, scalars = session
+        return scalars["commit"] == commit, scalars["measured"]
+
+    path, _ = max(sessions, key=sort_key)
     return store.session(path)
 
 
@@ -237,7 +250,7 @@ def _explain_mismatch(store: Store, query: ReferenceQuery) -> ReferenceRefusal:
 def _make_refusal(query: ReferenceQuery, differences: tuple[FieldDifference, ...], subject: str) -> ReferenceRefusal:
     """Return a refusal that says that ``subject`` cannot be compared because of ``differences``.
 
-    Without differences, sessions of this environment are stored, but belong to another reference.
+    If there are no differences, sessions of this environment are stored, but they belong to another reference.
     """
     if not differences:
         return ReferenceRefusal(

@@ -53,7 +53,7 @@ bytes.
 
 LOCK_TIMEOUT_S, LOCK_POLL_S = 120.0, 0.01
 SCALAR_BYTES = 4096
-"""Number of bytes to read from the start of a stored session. They contain all scalars unless a text is very long."""
+"""Number of bytes to read from the start of a stored session. They contain all scalars if no text is very long."""
 
 RESTORE = "restore it from the commit that added it (git log --diff-filter=A), or delete it and add the session again"
 HASH_NAME = re.compile(r"[0-9a-f]{64}\.json")
@@ -102,7 +102,7 @@ class Store:
 
     def folders(self, parent: PurePosixPath) -> list[PurePosixPath]:
         """Return the folders in ``parent``, sorted; [] if ``parent`` does not exist. Links are not followed."""
-        return sorted(parent / entry.name for entry in self._entries(parent) if entry.is_dir(follow_symlinks=False))
+        return sorted(parent / item.name for item in self._list_items(parent) if item.is_dir(follow_symlinks=False))
 
     def sessions(self, group: PurePosixPath) -> list[PurePosixPath]:
         """Return the paths of the stored sessions in one folder, sorted by name. The files are not read."""
@@ -111,8 +111,8 @@ class Store:
     def read_scalars(self, path: PurePosixPath) -> dict[str, Any]:
         """Return the scalars at the beginning of a stored session: the fields with simple values, one per line.
 
-        The scalars are not checked. They only serve to decide whether to read the whole session. Raises BaselineError
-        if the beginning does not have all of them and the file is not a valid session.
+        The scalars are not checked. They only serve to decide whether to read the whole session. If the beginning lacks
+        some of them, the whole session is read. In that case, BaselineError is raised if the session is invalid.
         """
         with (self.root / path).open("rb") as file:
             lines = file.read(SCALAR_BYTES).decode("utf-8", "replace").split("\n")
@@ -222,7 +222,7 @@ class Store:
                 self._write_file(ledger_path(digest), text)
             if ledgers:  # ledgers must be on the disk before the sessions that name them
                 _sync_folder(self.root / LEDGERS)
-            # Also sync folders that get no new session: an earlier call may have been interrupted before it did.
+            # Also sync folders that get no new session: an interrupted earlier call may not have synced them.
             folders_in_order = dict.fromkeys(path.parent for path in paths)
             for folder in folders_in_order:
                 added_sessions = list(new_sessions.get(folder, {}).values())
@@ -266,8 +266,8 @@ class Store:
     def _stored_path(self, baseline: Baseline) -> PurePosixPath | None:
         """Return the path of the file that already has the session of ``baseline``; None if there is none.
 
-        Another user may have stored the session. The file then has another name, because it names that user. Raises
-        BaselineError if its content differs otherwise.
+        Another user may have stored the session. The file then has another name, because its content names that user
+        and so has another hash. Raises BaselineError if the content also differs in the session itself.
         """
         group = session_path(baseline, digest="").parent
         for path in self.index.find_by_session(group, baseline.session):
@@ -301,9 +301,9 @@ class Store:
         self.root.parent.mkdir(parents=True, exist_ok=True)
         _make_folder(incoming, self.root)
         with FileLock(incoming / "lock", timeout=LOCK_TIMEOUT_S, poll_interval=LOCK_POLL_S):
-            for entry in os.scandir(incoming):
-                if entry.name not in ("lock", ".gitignore"):
-                    Path(entry).unlink()
+            for file in os.scandir(incoming):
+                if file.name not in ("lock", ".gitignore"):
+                    Path(file).unlink()
             for path, text in (
                 (PurePosixPath(INCOMING, ".gitignore"), "*\n"),
                 (PurePosixPath(ATTRIBUTES), ATTRIBUTES_TEXT),
@@ -338,13 +338,13 @@ class Store:
 
     def _session_names(self, group: PurePosixPath) -> list[str]:
         """Return the file names of the stored sessions in one folder, sorted."""
-        return sorted(entry.name for entry in self._entries(group) if HASH_NAME.fullmatch(entry.name))
+        return sorted(item.name for item in self._list_items(group) if HASH_NAME.fullmatch(item.name))
 
-    def _entries(self, folder: PurePosixPath) -> list[os.DirEntry[str]]:
+    def _list_items(self, folder: PurePosixPath) -> list[os.DirEntry[str]]:
         """Return what is in a folder, without hidden files; [] if the folder does not exist."""
         try:
-            with os.scandir(self.root / folder) as entries:
-                return [entry for entry in entries if not entry.name.startswith(".")]
+            with os.scandir(self.root / folder) as items:
+                return [item for item in items if not item.name.startswith(".")]
         except FileNotFoundError:
             return []
 

@@ -27,7 +27,7 @@ def next_exact(
 ) -> list[MeasurementRequest]:
     """Return the next measurement of good's code with the first version, as a list of at most one request.
 
-    A workload is measured there once, after both ends of the axis are measured for it.
+    A workload needs this measurement once, after both ends of the dependency axis are measured for the workload.
     """
     if header.corner is None or pending:
         return []
@@ -72,12 +72,15 @@ def compare_code(
     """
     if header.corner is None:
         return None
-    # The comparison clears the code by ruling out the smallest slowdown to look for. It proves an effect of the code by
-    # a slowdown above ``eps``, which is a share of that slowdown, as in the confirmation of a culprit.
+    # ``smallest`` is the smallest slowdown to look for. If the runs rule it out (``delta``), the code has no effect. If
+    # they show a slowdown above ``eps``, the code has an effect. The confirmation of a culprit computes ``eps`` by the
+    # same formula, with the estimated effect in place of ``smallest``.
     smallest = root.span.smallest
     thresholds = Thresholds(delta=smallest, eps=min(settings.indifference, noisy.SLOWER_SHARE * smallest))
     sides = noisy.ContrastSides(CONTRAST_NAME, parent=header.corner, culprit=root.span.points[0])
-    return noisy.evaluate_contrast(sides, observations, (), settings.seed, thresholds, stratum)
+    return noisy.evaluate_contrast(
+        sides, observations, pending=(), seed=settings.seed, thresholds=thresholds, stratum=stratum
+    )
 
 
 def exact_blame(header: BisectionHeader, observations: Sequence[Observation], outcome: BisectionOutcome) -> str:
@@ -86,11 +89,11 @@ def exact_blame(header: BisectionHeader, observations: Sequence[Observation], ou
         return ""
     has_any_difference = False
     for entry in compared_entries(header):
-        good_code = _find_value(observations, header.corner.key, entry)
-        bad_code = _find_value(observations, header.points[0].key, entry)
-        if good_code is None or bad_code is None:
+        good_code_value = _find_value(observations, header.corner.key, entry)
+        bad_code_value = _find_value(observations, header.points[0].key, entry)
+        if good_code_value is None or bad_code_value is None:
             return _blame_sentence(header, outcome, code_has_effect=None)
-        has_any_difference |= good_code != bad_code
+        has_any_difference |= good_code_value != bad_code_value
     return _blame_sentence(header, outcome, code_has_effect=has_any_difference)
 
 

@@ -2,8 +2,8 @@
 
 The runs of the check and the runs of the search then belong to one stratum, so their step times can be compared. The
 search knows the slowdown and its noise from the start. A pair of culprit and parent is as informative as two search
-runs. So the confirmation begins at a lower probability (``HANDOVER_POSTERIOR``), and the posterior of all runs may
-confirm the culprit after any whole block.
+runs. So the confirmation begins at a lower probability than in other searches (``HANDOVER_POSTERIOR``). After any whole
+block, the posterior of all runs may confirm the culprit.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,9 @@ HANDOVER_POSTERIOR = 0.85
 """Probability of a commit at which its confirmation begins."""
 
 CONFIRMED_POSTERIOR = 0.99
-"""Probability at which a commit is confirmed after a whole block. The interval of its slowdown has the same level."""
+"""Probability at which a commit is confirmed after a whole block. It is also the confidence of the interval of the
+commit's slowdown.
+"""
 
 
 @dataclass(frozen=True)

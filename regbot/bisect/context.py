@@ -79,6 +79,7 @@ class BisectionSetup:
         span = build_span(
             merged.points, containment, noisy.MERGE_ITSELF_PRIOR, self.noisy_span.smallest, span_name, merge.key
         )
+        # The first place of the span is the fork. Without a second place, the branch runs the same code as the fork.
         changes_code = len(span.points) > 1
         return span if changes_code else None
 
@@ -97,7 +98,8 @@ class BisectionSetup:
         if {observation.point for observation in end_runs} != end_keys:
             return self.exact_span
         runs = [load_run(self.options.out, observation) for observation in end_runs]
-        loaded_files = {name for run in runs if run is not None and run.code is not None for name in run.code.files}
+        code_of_runs = [run.code for run in runs if run is not None and run.code is not None]
+        loaded_files = {name for code in code_of_runs for name in code.files}
         trees = [(before.tree, after.tree) for before, after in pairwise(points)]
         self.weighted_span = exact_search.ExactSpan(
             weigh_by_loaded_files(points, list_differing_files(self.options.repo, trees), loaded_files)

@@ -67,7 +67,7 @@ class CommandMeasurer:
         stratum = self.stratum(slot)
         with self._checkouts.reserve_copy(request.point) as copy:
             for is_retry in (False, True):
-                prepared = self._checkouts.prepare(request.point, None, copy)
+                prepared = self._checkouts.prepare(request.point, task=None, copy=copy)
                 if isinstance(prepared, str):
                     return unusable_observation(request, prepared, stratum)
                 try:

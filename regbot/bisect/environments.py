@@ -96,7 +96,7 @@ class _InterpreterReport(Record):
     scripts: list[str] = Field(description="folders of its commands, such as torchrun")
     path: list[str] = Field(description="sys.path")
     installed: str = Field(description="version of the package; '' if it is not installed")
-    names: dict[str, list[str]] = Field(description="module -> places from which it would be imported, in import order")
+    names: dict[str, list[str]] = Field(description="module -> locations that it would be imported from, in order")
     libraries_only: bool = Field(description="whether the package has shared libraries and no Python code")
 
 
@@ -164,8 +164,8 @@ def find_shadowing(environment: VersionEnvironment, package: str, folders: Seque
     """
     environment_folder = Path(environment.python).parents[1]
     report = _run_probe(environment.python, package, [str(folder) for folder in folders])
-    if place := _shadowing_place(report, environment_folder):
-        return place
+    if location := _shadowing_location(report, environment_folder):
+        return location
     return "" if report.installed == environment.installed else f"version {report.installed}"
 
 
@@ -281,19 +281,20 @@ def _find_fault(report: _InterpreterReport, folder: Path, package: str, version:
         is_same = False
     if not is_same:
         return f"{package} {version} was installed, but {clean_output(report.installed)} is imported from elsewhere"
-    if place := _shadowing_place(report, folder):
-        return f"{package} {version} is hidden: {clean_output(place)} would be imported instead"
+    if location := _shadowing_location(report, folder):
+        return f"{package} {version} is hidden: {clean_output(location)} would be imported instead"
     return ""
 
 
-def _shadowing_place(report: _InterpreterReport, folder: Path) -> str:
-    """Return a place outside ``folder`` that a module of the package would be imported from; '' if there is none.
+def _shadowing_location(report: _InterpreterReport, folder: Path) -> str:
+    """Return where the first module comes from that does not come from ``folder``; '' if all modules come from it.
 
-    A module that is a namespace package can have several places. One of them must lie in ``folder``.
+    A namespace package can have several locations. It comes from ``folder`` if at least one of them lies in ``folder``.
+    If the module does not exist at all, the result says so.
     """
-    for name, places in report.names.items():
-        if not any(Path(place).is_relative_to(folder) for place in places):
-            return places[0] if places else f"nothing (no module {name})"
+    for name, locations in report.names.items():
+        if not any(Path(location).is_relative_to(folder) for location in locations):
+            return locations[0] if locations else f"nothing (no module {name})"
     return ""
 
 

@@ -31,7 +31,7 @@ from regbot.stats.culprit import Bools, Floats
 from regbot.stats.next_run import split_worth
 
 
-class _OpenSpan(NamedTuple):
+class _Gap(NamedTuple):
     """The places that can still be measured between two measured neighbours with different values."""
 
     inside: list[tuple[int, float]]
@@ -76,9 +76,10 @@ def next_on_line(
 
     ``weights`` has the suspicion of each point. The two ends are measured first. Pending places are never returned.
 
-    A suspect that the user named has a weight above 1. Without suspects and broken places, a search for one change
-    takes at most ``max_measurements``. For this, the number of candidates on each side of a chosen place is limited.
-    With suspects or broken places there is no limit, because the search may then need more measurements.
+    A suspect has a weight above 1: the user named it, or another workload changed there. Without suspects and broken
+    places, a search for one change takes at most ``max_measurements``. For this, the number of candidates on each side
+    of a chosen place is limited. With suspects or broken places there is no limit, because the search may then need
+    more measurements.
     """
     first, last = place_of_point[0], place_of_point[-1]
     open_ends = [end for end in dict.fromkeys((first, last)) if end not in states and end not in broken]
@@ -92,14 +93,14 @@ def next_on_line(
     has_suspect = max(weights) > 1
     # If n measurements are left after this one, each side may have at most 2**n candidates.
     largest_side = math.inf if broken or has_suspect else 2.0 ** (measurements_left - 1)
-    spans = _open_spans(place_of_point, weights, states, broken, pending)
-    while spans and len(chosen) < slots:
-        spans.sort(key=_sum_suspicion, reverse=True)
-        span = spans.pop(0)
-        middle = _find_middle(span, chances, largest_side)
-        place, _ = span.inside[middle]
+    gaps = _open_gaps(place_of_point, weights, states, broken, pending)
+    while gaps and len(chosen) < slots:
+        gaps.sort(key=_sum_suspicion, reverse=True)
+        gap = gaps.pop(0)
+        middle = _find_middle(gap, chances, largest_side)
+        place, _ = gap.inside[middle]
         chosen.append(place)
-        spans += _split_span(span, [middle])
+        gaps += _split_gap(gap, [middle])
     return chosen
 
 
@@ -158,6 +159,7 @@ def next_in_history(
     while parts and len(chosen) < slots:
         parts.sort(key=lambda part: -float(prior[part].sum()))
         part = parts[0]
+        # For each point: the suspicion of those commits of the part that the point contains.
         contained_suspicion = prior[part] @ affected[part]
         total = float(prior[part].sum())
         separates = affected[part].any(axis=0) & ~affected[part].all(axis=0)
@@ -208,18 +210,18 @@ def _measured_neighbours(place_of_point: Sequence[int], states: Mapping[int, str
     return list(pairwise(measured))
 
 
-def _open_spans(
+def _open_gaps(
     place_of_point: Sequence[int],
     weights: Sequence[float],
     states: Mapping[int, str],
     broken: Collection[int],
     pending: Collection[int],
-) -> list[_OpenSpan]:
+) -> list[_Gap]:
     """Return the places that can still be measured between neighbours that differ, with the suspicion of each place.
 
     The suspicion of a broken place is added to the next place, because a change in the broken place shows there first.
     """
-    spans = []
+    gaps = []
     suspicion_of_place = dict.fromkeys(place_of_point, 0.0)
     for place, weight in zip(place_of_point, weights, strict=True):
         suspicion_of_place[place] += weight
@@ -234,41 +236,42 @@ def _open_spans(
                 carried = 0.0
         carried += suspicion_of_place[after]
         pending_indices = [index for index, (place, _) in enumerate(inside) if place in pending]
-        spans += _split_span(_OpenSpan(inside, carried), pending_indices)
-    return spans
+        gaps += _split_gap(_Gap(inside, carried), pending_indices)
+    return gaps
 
 
-def _split_span(span: _OpenSpan, indices: Sequence[int]) -> list[_OpenSpan]:
-    """Divide a span at ``indices`` of ``span.inside``. Return the parts that still have places to measure.
+def _split_gap(gap: _Gap, indices: Sequence[int]) -> list[_Gap]:
+    """Divide a gap at ``indices`` of ``gap.inside``. Return the parts that still have places to measure.
 
     The place at such an index is measured or pending, so it ends the part before it.
     """
     parts = []
     start = 0
     for index in indices:
-        _, suspicion = span.inside[index]
-        parts.append(_OpenSpan(span.inside[start:index], suspicion))
+        _, suspicion = gap.inside[index]
+        parts.append(_Gap(gap.inside[start:index], suspicion))
         start = index + 1
-    parts.append(_OpenSpan(span.inside[start:], span.end))
+    parts.append(_Gap(gap.inside[start:], gap.end))
     return [part for part in parts if part.inside]
 
 
-def _sum_suspicion(span: _OpenSpan) -> float:
-    return sum(weight for _, weight in span.inside) + span.end
+def _sum_suspicion(gap: _Gap) -> float:
+    return sum(weight for _, weight in gap.inside) + gap.end
 
 
-def _find_middle(span: _OpenSpan, chances: Floats, largest_side: float) -> int:
-    """Return the index in ``span.inside`` of the place at which both sides carry about the same suspicion.
+def _find_middle(gap: _Gap, chances: Floats, largest_side: float) -> int:
+    """Return the index in ``gap.inside`` of the place at which both sides carry about the same suspicion.
 
     The suspicion of this place counts for the side before it: if the place made the change, its value already differs.
     ``chances`` has, for each point, the chance that it can be measured.
 
-    Each side has a limit for the number of candidates. The limit is ``largest_side``, but at least half of the
-    candidates when their number is rounded up to a power of two. For example, 5 candidates may be divided into 4 and 1.
+    Each side has a limit for the number of candidates: ``largest_side``, or a power of two if that is larger. To get
+    this power of two, the number of candidates is rounded up to a power of two and halved. For example, 5 candidates
+    are rounded up to 8. Half of 8 is 4, so they may be divided into 4 and 1.
     """
-    places = np.array([place for place, _ in span.inside])
-    suspicion_before = np.cumsum([suspicion for _, suspicion in span.inside])
-    worth = chances[places] * split_worth(suspicion_before, _sum_suspicion(span))
+    places = np.array([place for place, _ in gap.inside])
+    suspicion_before = np.cumsum([suspicion for _, suspicion in gap.inside])
+    worth = chances[places] * split_worth(suspicion_before, _sum_suspicion(gap))
     candidate_count = len(places) + 1
     counts_before = np.arange(1, candidate_count)
     half_of_power_of_two = 2.0 ** ((candidate_count - 1).bit_length() - 1)

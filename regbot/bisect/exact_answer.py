@@ -97,7 +97,7 @@ def _explain_open_search(
     )
     limit = "" if may_continue else f" (limit: {most_runs} measurements)"
     reasons = [f"the search stopped before its end{limit}; continue it with --resume"]
-    if span.affected is not None:
+    if span.affected is not None:  # in a history with branches, a change has no neighbour before and after it
         return reasons
     for entry in entries:
         states, broken = exact_search.place_values(span, entry, observations)
@@ -166,7 +166,10 @@ def _group_changes(
 
 
 def _severity_rank(change: Change) -> int:
-    """Return the position of the most severe finding in ``GRAVITY``: 0 is the most severe. No finding comes last."""
+    """Return the position of the change's most severe finding in ``GRAVITY``; 0 is the most severe.
+
+    A change without findings gets the position after the last one.
+    """
     return min((GRAVITY.index(finding.status) for finding in change.findings), default=len(GRAVITY))
 
 

@@ -106,6 +106,7 @@ def bisect(
             measurer = _create_measurer(setup, trees, active_engine, stack, watch, is_new=is_new)
 
         def announce(request: noisy.MeasurementRequest) -> None:
+            """Show the answer so far, and which measurement comes next."""
             bisection = answer.compute_answer(setup, observations)
             picture(bisection)
             run_count = bisection.search_runs + bisection.confirm_runs + bisection.remainder_runs
@@ -245,8 +246,8 @@ def _create_measurer(
     limits = Limits(
         max_output_bytes=int(local.max_output_mb * 2**20), max_record_bytes=int(local.max_record_mb * 2**20)
     )
-    # Noisy values are measured on reserved nodes. If the engine cannot reserve enough of them, a command runs without,
-    # and step times are refused below.
+    # Noisy values are measured on reserved nodes. If the engine cannot reserve enough nodes, a command runs without a
+    # reservation, and a search on step times is refused below.
     seats: Seats | None = None
     if not header.exact and options.slots <= engine.slots:
         watch(Progress(done=0, total=0, text="waiting for other timed runs on these nodes"))
@@ -275,10 +276,10 @@ def _create_measurer(
 def _run_log(out: Path) -> RunLog[BisectionLog]:
     """Return the log of the bisection in the folder ``out``, with its error messages."""
     return RunLog(
-        out / LOG,
-        "bisection",
-        read_bisection,
-        dict.fromkeys(MAY_DIFFER_ON_RESUME, True),
+        path=out / LOG,
+        activity="bisection",
+        read=read_bisection,
+        may_differ=dict.fromkeys(MAY_DIFFER_ON_RESUME, True),  # in pydantic, True excludes a whole field
         results=(RESULT, PAGE),
         unwritable=(
             "{log.parent}: cannot be written to: {error}",

@@ -35,6 +35,9 @@ UNKNOWN_NOISE = (
 )
 
 
+ROUGH_RUNS_FACTOR = 40
+"""Factor of a rough number of runs, which only a message names."""
+
 NO_ANSWER = -1
 """``Trial.culprit`` of a search that used up its runs without an answer."""
 
@@ -73,15 +76,15 @@ def simulate(
     for run_count in range(most_runs + 1):
         current = posterior(model, samples)
         best = int(np.argmax(current.culprit))
-        runs_left = runs_before_none(model, samples, stratum, available)  # runs that the answer "none" still needs
-        if current.no_culprit >= target and not runs_left:
+        points_left = runs_before_none(model, samples, stratum, available)  # points to run before the answer "none"
+        if current.no_culprit >= target and not points_left:
             return Trial(None, run_count, len(built))
         if current.culprit[best] >= target:
             return Trial(best, run_count, len(built))
         if run_count == most_runs:
             break
         if current.no_culprit >= target:
-            point = runs_left[0]
+            point = points_left[0]
         else:
             point = choose_next_run(model, samples, stratum, available)
         contains_culprit = culprit is not None and model.affected[culprit, point]
@@ -97,18 +100,18 @@ def forecast(header: BisectionHeader, span: NoisySpan, reused_runs: ReusedRuns) 
     For an exact search, the cost is the maximum number of measurements. For a noisy search, it is the mean over
     simulated searches. If the noise is not known, the plan has no cost.
     """
-    different = len(span.points) - 1
+    candidate_count = len(span.points) - 1  # the commits that run the same code as the one before them are left out
     plan = BisectionPlan(
         on=header.on,
         exact=header.exact,
         commits=len(header.points) - 1,
-        different=different,
+        different=candidate_count,
         most_runs=header.most_runs,
         possible=True,
     )
     if header.exact:
         workload_count = max(1, len(header.entries))
-        most_measurements = float(max_measurements(different) * workload_count)
+        most_measurements = float(max_measurements(candidate_count) * workload_count)
         reasons = [
             "the plan assumes one change in the range; each further change takes at most as many measurements again"
         ]
@@ -174,7 +177,7 @@ def find_obstacle(header: BisectionHeader, span: NoisySpan, reused_runs: ReusedR
         return ""
     # A rough number for the message, because the search is not simulated: the runs grow with the square of noise over
     # effect, and with the logarithm of the number of candidates.
-    runs = (noise / effect_size) ** 2 * 40 * math.log2(len(span.points) + 1)
+    runs = (noise / effect_size) ** 2 * ROUGH_RUNS_FACTOR * math.log2(len(span.points) + 1)
     return (
         f"a slowdown of {100 * math.expm1(effect_size):.3g}% among runs that differ by {100 * math.expm1(noise):.3g}% "
         f"takes too many runs (about {runs:.0f}); use a quieter node, or make each run longer"
@@ -200,7 +203,8 @@ def _run_trials(
         # The first simulations have no culprit. Their share is header.none_prior.
         has_no_culprit = (trial + 0.5) / trial_count < header.none_prior
         culprit = None if has_no_culprit else int(rng.choice(candidate_count, p=model.prior / model.prior.sum()))
-        # The runs of the check, with simulated values. They are runs of good (place 0) and of bad.
+        # The runs of the check, with simulated values. They are runs of good (place 0) and of bad, which contains
+        # every candidate.
         known = []
         for observation in reused_runs.observations:
             place = span.places.get(observation.point)

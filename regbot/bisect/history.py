@@ -123,7 +123,7 @@ def list_merged_commits(
     if suspected:
         branch_commits = _read_parents(ends)
         suspected = {name: commit for name, commit in suspected.items() if commit in branch_commits}
-    commit_range = _list_range(ends, False, paths, suspected)
+    commit_range = _list_range(ends, full=False, paths=paths, suspected=suspected)
     if len(merge.parents) == 2:
         return commit_range
     warning = (
@@ -228,9 +228,9 @@ def _list_range(ends: _Ends, full: bool, paths: Sequence[str], suspected: Mappin
     commits = _read_commits(ends.repo, order_option, "--reverse", ends.revision_range)
     _check_depth(ends, commits)
     warnings = []
-    fork = next(iter(commits[0]["parents"]), "")  # first parent of the oldest commit; '' for a root commit
-    if not full and fork != ends.good_commit:
-        origin = f"starts at {short_commit(fork)}" if fork else "has a root commit of its own"
+    commit_before = next(iter(commits[0]["parents"]), "")  # first parent of the oldest commit; '' for a root commit
+    if not full and commit_before != ends.good_commit:
+        origin = f"starts at {short_commit(commit_before)}" if commit_before else "has a root commit of its own"
         warnings.append(
             f"the good commit {short_commit(ends.good_commit)} entered {clip_label(printable(ends.bad_revision))} by a "
             f"merge: the search follows first parents, and that line {origin}. The commits before that "

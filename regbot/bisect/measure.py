@@ -162,8 +162,8 @@ def build_observation(
 ) -> Observation:
     """Build an observation from the request, the cost of preparing the point, and the other ``fields``.
 
-    ``prepared`` is None if the point could not be prepared. The field ``slot`` of an observation is the place of its
-    run in the block.
+    ``prepared`` is None if the point could not be prepared. The field ``slot`` of an observation does not name a slot
+    for simultaneous measurements. It is the position of the run in its block, from 0.
     """
     return Observation(
         point=request.point.key,

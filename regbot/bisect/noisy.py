@@ -260,7 +260,8 @@ def _compute_state(
         has_failed_often = (
             settings.confirm and _count_unconfirmed(span, analysis, observations, settings) > MAX_UNCONFIRMED_CULPRITS
         )
-        if has_failed_often and not (has_confirmation and is_likely):
+        continues_confirmation = has_confirmation and is_likely
+        if has_failed_often and not continues_confirmation:
             state.status = "undecided"
             return state
         if not is_likely:
@@ -307,7 +308,7 @@ def _request_run(
         return state
     if any(request.purpose == "confirm" for request, _ in pending):
         return state
-    # The running measurements have no value yet, so 0 stands for it.
+    # The values of the running measurements are not known yet, so 0 stands for them.
     running = [
         Sample(span.places[request.point.key], value=0.0, stratum=request_stratum)
         for request, request_stratum in pending
@@ -488,13 +489,13 @@ def evaluate_contrast(
             last_failure = [run for run in block_runs if not run.usable][-1]
             nodes_unfit = state.status == "lost"
             return Contrast(gate, finished=True, requests=[], failure=last_failure.reason, nodes_unfit=nodes_unfit)
-        if state.status == "open":
+        if state.status == "open":  # ``state.slot`` is the position of the next run in the block
             point = sides.parent if order[state.slot] == "A" else sides.culprit
             request = MeasurementRequest(point, "confirm", sides.name, block, state.slot)
             return Contrast(gate, finished=False, requests=[] if pending else [request], blocks=block - 1)
         runs = _last_attempt(block_runs)
-        for base_slot, head_slot in pair_slots(order):
-            base, head = runs[base_slot], runs[head_slot]
+        for base_index, head_index in pair_slots(order):
+            base, head = runs[base_index], runs[head_index]
             for summary in base.values.keys() & head.values.keys():  # the values are logarithms
                 log_ratios.setdefault(summary, []).append(head.values[summary] - base.values[summary])
         gate = sequential_test(log_ratios, primary_tests=len(log_ratios), thresholds=thresholds)
@@ -535,7 +536,9 @@ def _stratum_session(stratum: str) -> str:
 
 
 def _nearest_measurable_before(state: SearchState) -> int:
-    """Return the place of the culprit's parent. If it cannot be measured, return the nearest ancestor that can."""
+    """Return the place of the culprit's parent. If the parent cannot be measured, return the nearest earlier place that
+    can be measured.
+    """
     assert state.analysis is not None
     parent = state.span.before(min(state.analysis.likeliest))
     while parent > 0 and not state.analysis.available[parent]:
@@ -559,9 +562,10 @@ def _follow_up_spans(state: SearchState, expand_merge: ExpandNoisyMerge) -> list
         return follow_ups
     smallest = max(span.smallest, REMAINDER_EFFECT_SHARE * state.analysis.posterior.effect)
     before, last = _nearest_measurable_before(state), len(span.points) - 1
-    if before > 0:
+    good = 0
+    if before > good:
         name = f"before {point.key}"
-        follow_ups.append(("before", span.part(name, 0, before, REMAINDER_NONE_PRIOR, smallest)))
+        follow_ups.append(("before", span.part(name, good, before, REMAINDER_NONE_PRIOR, smallest)))
     if place < last:
         follow_ups.append(("after", span.part(f"after {point.key}", place, last, REMAINDER_NONE_PRIOR, smallest)))
     return follow_ups

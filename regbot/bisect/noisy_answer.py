@@ -36,7 +36,13 @@ def noisy_answer(setup: BisectionSetup, observations: Sequence[Observation], mea
     header = setup.header
     settings = setup.search_settings
     root = noisy.compute_search(
-        setup.noisy_span, observations, (), "", settings, mean_costs, expand_merge=setup.expand_merge_noisy
+        setup.noisy_span,
+        observations,
+        pending=(),
+        stratum="",  # no further run is requested here
+        settings=settings,
+        mean_costs=mean_costs,
+        expand_merge=setup.expand_merge_noisy,
     )
     analysis = root.analysis
     assert analysis is not None
@@ -169,7 +175,7 @@ def _undone_reason(root: noisy.SearchState) -> list[str]:
 
 
 def _end_values(root: noisy.SearchState) -> tuple[list[float], list[float]]:
-    """Return the logarithms of the runs of good, and those of the runs of bad."""
+    """Return the values of the runs of good and those of the runs of bad, both as logarithms."""
     assert root.analysis is not None
     last_place = len(root.span.points) - 1
     good = [sample.value for sample in root.analysis.samples if sample.point == 0]

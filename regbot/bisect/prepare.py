@@ -111,7 +111,7 @@ def _load_known_noise(
     if reused_runs.noise_pct is not None or header.plan is None:
         return reused_runs
     workload_variants = [(header.plan.entry, header.plan.variant)]
-    with store_at(options.repo, good, config.baselines.folder, None, workload_variants) as store:
+    with store_at(options.repo, good, config.baselines.folder, override=None, workloads=workload_variants) as store:
         stored, notes = with_references(header.plan, store, config.throughput, node.node_class)
     all_calibrations = [reference.calibrated for reference in stored.references]
     calibrations = [calibration for calibration in all_calibrations if calibration is not None and calibration.sd_pct]

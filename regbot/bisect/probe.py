@@ -52,10 +52,10 @@ def import_names(package: str, files: list[PurePosixPath]) -> list[str]:
     return same_name or sorted(names)
 
 
-def import_places(name: str) -> list[str]:
-    """Return the places that ``import name`` would use, without importing anything; [] if there is no such module.
+def import_locations(name: str) -> list[str]:
+    """Return the locations that ``import name`` would use, without importing anything; [] if there is no such module.
 
-    The place is a file. A namespace package has no file, but one or more folders.
+    The location is a file. A namespace package has no file, but one or more folders.
     """
     try:
         spec = importlib.util.find_spec(name)
@@ -101,7 +101,7 @@ def build_report(package: str) -> dict[str, object]:
     return {
         **report,
         "installed": distribution.version or "",
-        "names": {name: import_places(name) for name in import_names(package, files)},
+        "names": {name: import_locations(name) for name in import_names(package, files)},
         "libraries_only": has_only_libraries(files),
     }
 

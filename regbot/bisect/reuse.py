@@ -50,7 +50,7 @@ class ReusedRuns:
 
 
 class ReuseOptions(Protocol):
-    """The options that select the check: its place, and whether to use it at all."""
+    """The options that select the check: its folder or file, and whether its runs are reused at all."""
 
     @property
     def check(self) -> Path | None: ...

@@ -157,9 +157,9 @@ def analyse_span(
     group_by_hypothesis = hypothesis_sets(model, available)
     probabilities = np.bincount(group_by_hypothesis, weights=span_posterior.culprit)
     likeliest_group = int(np.argmax(probabilities))
-    likeliest = tuple(
-        int(place) + 1 for place in np.flatnonzero((group_by_hypothesis == likeliest_group) & (model.prior > 0))
-    )
+    is_likeliest = (group_by_hypothesis == likeliest_group) & (model.prior > 0)
+    # Hypothesis k is that the place k + 1 is the culprit, because the first place is good.
+    likeliest = tuple(int(hypothesis) + 1 for hypothesis in np.flatnonzero(is_likeliest))
     return SpanAnalysis(tuple(samples), available, span_posterior, likeliest, float(probabilities[likeliest_group]))
 
 

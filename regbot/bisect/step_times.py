@@ -61,7 +61,8 @@ class StepTimeMeasurer:
             return unusable_observation(request, prepared, stratum)
         name = f"{self._session}.{next(self._numbers)}.{folder_name(request.point.name)}"
         scratch = self._out / "runs" / name
-        # A run of a search belongs to no block. Its record still needs a position, so it gets the first one.
+        # ``slot`` is the index of the run in its block. A run of a search belongs to no block. Its record still needs a
+        # position, so it gets the first position of block 1.
         position = Position(block=request.block or 1, slot=request.index_in_block, order="ABBA")
         spec = RunSpec(position, attempt=1, steps=self._plan.steps, cut=self._plan.cut)
         python = prepared.python or self._task.workload.python

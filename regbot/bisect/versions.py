@@ -96,6 +96,7 @@ def versions_between(axis: VersionAxis, python: str, index_options: Sequence[str
         if end is None:
             if skipped is None:
                 skipped = _list_skipped(axis.package, python, options)
+            # If pip skipped this version, use the spelling of the index.
             end = next((version for version in skipped if version == Version(text)), Version(text))
             skip_reason = skipped.get(end, "")
             if not skip_reason.startswith("yanked"):
@@ -207,9 +208,10 @@ def _match_offered(axis: VersionAxis, end: Version, offered: Sequence[Version]) 
 
 
 def _list_skipped(package: str, python: str, options: Sequence[str]) -> dict[Version, str]:
-    """Return the versions that pip left out, with pip's reasons. If one file of a version is yanked, that reason wins.
+    """Return the versions that pip left out, each with pip's reason.
 
-    This is a separate query, made only when needed, because its output is long.
+    If any file of a version is yanked, the reason is that one, because a yanked version can still be installed. This is
+    a separate query, made only when needed, because its output is long.
     """
     result = run_pip(python, "index", "versions", "--pre", "-vv", *options, package, timeout_s=INDEX_TIMEOUT_S)
     reasons: dict[Version, str] = {}

@@ -339,6 +339,7 @@ def _make_run_log(options: CalibrationOptions, number: int) -> RunLog[Session]:
         path=options.out / f"session-{number:02}.jsonl",
         activity="calibration",
         read=read_session,
+        # In pydantic, True excludes a whole field from the comparison.
         may_differ=dict.fromkeys(("regbot", "created", "seed", "throughput"), True),
     )
 

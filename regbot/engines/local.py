@@ -63,18 +63,18 @@ class LocalEngine:
     name = "local"
     slots = 1
     sandbox: Sandbox | None = None
-    _stamps = True
+    _sets_file_times = True
 
-    def __init__(self, lock: Path | None = None, sandbox: Sandbox | None = None, stamps: bool = True) -> None:
+    def __init__(self, lock: Path | None = None, sandbox: Sandbox | None = None, sets_file_times: bool = True) -> None:
         """Create the engine.
 
-        lock     Lock file that all sessions on this machine share, so that only one of them is timed at once. None if
-                 sessions need no lock.
-        sandbox  Confines every launch; None for trusted code.
-        stamps   Whether this node sets the modification times of the record's files. If several nodes share the record
-                 folder, only one of them sets the times.
+        lock             Lock file that all sessions on this machine share, so that only one of them is timed at once.
+                         None if sessions need no lock.
+        sandbox          Confines every launch; None for trusted code.
+        sets_file_times  Whether this node sets the modification times of the record's files. If several nodes share
+                         the record folder, only one of them sets the times.
         """
-        self._lock, self.sandbox, self._stamps = lock, sandbox, stamps
+        self._lock, self.sandbox, self._sets_file_times = lock, sandbox, sets_file_times
 
     def run(self, launch: Launch) -> LaunchResult:
         """Run ``launch`` until it ends. Raises EngineError if it cannot be started or its supervisor is killed.
@@ -87,7 +87,7 @@ class LocalEngine:
         nonce = secrets.token_hex(16)
         for folder in (launch.record_dir, launch.log.parent):
             folder.mkdir(parents=True, exist_ok=True)
-        request = supervisor_request(launch, nonce) | {"stamp": self._stamps}
+        request = supervisor_request(launch, nonce) | {"stamp": self._sets_file_times}
         if self.sandbox is not None:
             request = confine(request, launch, self.sandbox)
         is_supervisor_lost = True
@@ -155,7 +155,7 @@ class _LocalSeat:
             marks = StepMarks(launch.record_dir / first_name, launch.record_dir / last_name)
         monitor = Monitor(
             visible_devices(launch.env),
-            first=launch.ranks or None,  # with ranks, only as many GPUs are monitored
+            first=launch.ranks or None,  # with ranks, only the first GPUs are monitored, one for each rank
             expected=bool(self.node.gpus),
             steps=marks,
         )

@@ -40,8 +40,8 @@ class SandboxProof:
 def prove(sandbox: Sandbox | None) -> SandboxProof:
     """Run the escape program in ``sandbox``, or without a sandbox if it is None. The program does no harm.
 
-    The result is mostly the program's own report. Whether the program wrote outside the sandbox, this function checks
-    itself. An attempt that is missing in the report counts as succeeded.
+    The result is mostly the program's own report. Only one attempt is checked by this function itself: the attempt to
+    write outside the sandbox. An attempt that is missing in the report counts as succeeded.
     """
     engine = LocalEngine(sandbox=None if sandbox is None else replace(sandbox, pids=PIDS))
     secret = secrets.token_hex(16)

@@ -75,16 +75,16 @@ class Log:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         self.file = os.fdopen(os.open(path, flags, 0o644), "wb", buffering=0)
         self.tail_limit = min(TAIL_BYTES, limit // 2)
-        self.head_bytes_left = limit - self.tail_limit
+        self.beginning_bytes_left = limit - self.tail_limit
         self.tail = bytearray()
         self.dropped = 0
         self.fault: OSError | None = None
 
     def write(self, data: bytes) -> None:
         """Write output. An error, such as a full disk, is stored until ``close``, so that the guest is killed first."""
-        head, rest = data[: self.head_bytes_left], data[self.head_bytes_left :]
-        self.head_bytes_left -= len(head)
-        self._write_to_file(head)
+        beginning, rest = data[: self.beginning_bytes_left], data[self.beginning_bytes_left :]
+        self.beginning_bytes_left -= len(beginning)
+        self._write_to_file(beginning)
         self.tail += rest
         excess = len(self.tail) - self.tail_limit
         if excess > 0:
@@ -114,7 +114,7 @@ class Confinement:
         """Set the sandbox up. Raises NotStartedError if this node cannot do it."""
         self.settings: dict[str, Any] | None = launch.get("confine")
         self.record, self.command, self.limit = launch["record_dir"], launch["command"], launch["max_dir_bytes"]
-        self.stamps = launch.get("stamp", True)  # whether to set the times of the record's files
+        self.sets_file_times = launch.get("stamp", True)  # whether to set the times of the record's files
         self.exit_code: int | None = None
         self.overflow = False  # whether the last check has found that a limit was exceeded
         self.file_systems = self.groups = self.growth = None
@@ -166,7 +166,7 @@ class Confinement:
         if self.file_systems is not None:
             is_complete = self.file_systems.copy_record()
             self.overflow = not is_complete
-        elif self.stamps:
+        elif self.sets_file_times:
             set_file_times(self.record)
         return self.overflow
 

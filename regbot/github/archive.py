@@ -24,8 +24,8 @@ def read_single_file(
 ) -> bytes:
     """Return the content of the file ``name``, which must be the only file in the zip ``archive``. Raises RecordError.
 
-    The unpacked file may have ``max_bytes``. The archive itself may have ``max_packed_bytes``; None for ``max_bytes``.
-    Error messages call the archive ``origin``.
+    The unpacked file may have at most ``max_bytes``. The archive itself may have at most ``max_packed_bytes``; None
+    means that its limit is ``max_bytes`` too. Error messages call the archive ``origin``.
     """
     if max_packed_bytes is None:
         max_packed_bytes = max_bytes

@@ -125,8 +125,8 @@ def _explain_unrequested(forge: Forge, request: BisectionRequest, bot: str) -> s
     comment = _find_comment(forge, request, comments)
     if comment is None:
         return "none of its comments has this nonce"
-    is_unedited_of_person = not comment.bot and comment.created == comment.updated
-    command = parse_command(comment.body) if is_unedited_of_person else None
+    can_be_command = not comment.bot and comment.created == comment.updated
+    command = parse_command(comment.body) if can_be_command else None
     if not isinstance(command, BisectCommand) or (command.good, command.bad) != (request.good, request.bad):
         return f"comment {comment.id} does not ask for this range, or the comment was edited"
     role = forge.role(comment.author)

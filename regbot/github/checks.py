@@ -96,7 +96,8 @@ class HeadChecks:
         newest_runs = {number: other.runs[-1] for number, other in self.other_pulls.items() if other.runs}
         if not newest_runs or not self.runs:
             return False
-        number, newest_run = max(newest_runs.items(), key=lambda item: item[1].id)
+        number = max(newest_runs, key=lambda other: newest_runs[other].id)
+        newest_run = newest_runs[number]
         is_newer = newest_run.id > self.runs[-1].id
         is_peer = any(peer.pr == number for peer in peers)
         is_other_result = newest_run.status == "completed" and newest_run.conclusion != conclusion

@@ -184,11 +184,11 @@ def _parse_bisect(rest: str) -> BisectCommand | InvalidCommand:
     match = _BISECT.fullmatch(rest)
     if match is None:
         has_range = re.match(rf"{_SHA}\.\.{_SHA} ", rest)
+        if has_range:
+            return InvalidCommand("bisect", "WORKLOAD is no valid name of a workload")
         return InvalidCommand(
             "bisect",
-            "WORKLOAD is no valid name of a workload"
-            if has_range
-            else "GOOD..BAD must be two commits of 40 lower-case hexadecimal digits with two dots between them. Branch "
+            "GOOD..BAD must be two commits of 40 lower-case hexadecimal digits with two dots between them. Branch "
             "names and short hashes are not accepted, because the commit that they name can change",
         )
     good, bad, workload = match.groups()

@@ -72,7 +72,8 @@ class CommentThread:
     def role(self, login: str) -> Role | None:
         """Return the present role of an author. The role of each author is requested only once.
 
-        Return None for an author whose role was not requested, because those of ``MAX_AUTHORS`` others were.
+        Return None for an author whose role was not requested, because the roles of ``MAX_AUTHORS`` other authors were
+        requested before.
         """
         if login not in self._roles:
             if len(self._roles) >= MAX_AUTHORS:

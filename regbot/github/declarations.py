@@ -36,10 +36,10 @@ class Declarations:
     """Valid declarations: unedited comments by people with the required role."""
 
     rules: Sequence[Expectation] = ()
-    """Expected sharding changes. The reason of each rule begins with the author and the time of the comment. A rule
-    also applies to later pushes, so readers have to see these even if a report cuts off a long reason."""
+    """Expected sharding changes. A rule also applies to later pushes, so readers have to see who declared it, and when.
+    The reason of each rule therefore begins with author and time, because a report may cut off the end of a reason."""
     acceptance: ReviewAcceptance | None = None
-    """Acceptance of the judged commit; None if nobody accepted it."""
+    """The latest acceptance of the judged commit; None if nobody accepted it."""
     warnings: Sequence[str] = ()
     """Which comments or authors were left out."""
 

@@ -89,7 +89,8 @@ class Remote:
         ``expected`` is None if the branch must not exist yet. Raises ForgeError.
         """
         ref = BRANCH_PREFIX + branch
-        # With this option, GitHub moves the branch only if it is at ``expected``, or does not exist if that is empty.
+        # With this option, GitHub moves the branch only if it is at ``expected``. An empty value means that the branch
+        # must not exist yet.
         lease = f"--force-with-lease={ref}:{expected or ''}"
         for delay_s in _DELAYS_AFTER_ATTEMPT_S:
             answer = self._run_git("push", "--porcelain", "--no-verify", lease, self.url, f"{commit}:{ref}")

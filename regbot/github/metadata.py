@@ -261,7 +261,8 @@ def _identify_measured(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> 
 def _build_subject(run: WorkflowRun, tier: Tier, pull: Pull, sha: str, nonce: str) -> Subject:
     """Return the subject for the commit ``sha`` of a pull request.
 
-    The base branch may have moved since the run, so the recorded commit of the branch and its present commit count.
+    The base branch may have moved since the run. ``base_tips`` therefore has two items: the commit that GitHub recorded
+    for the pull request, and the branch itself, which stands for its present commit.
     """
     return Subject(
         run=run,

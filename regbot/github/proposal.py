@@ -170,7 +170,8 @@ class _NightCheck:
     def _timed_faults(self, session: Baseline, night: WorkloadRefresh) -> Iterator[str]:
         """Yield the faults of a timed session of main. ``night`` is the reported decision on the session's workload.
 
-        A session joins the rolling reference if and only if its night is PASS. An accepted slowdown is PASS, too.
+        A session joins the rolling reference if and only if its night is PASS. An accepted slowdown is PASS, too. If
+        the workload has no anchor yet, the session was run beside the measured commit itself.
         """
         if session.commit != self.main:
             yield f"is of {short_commit(session.commit)}, but {short_commit(self.main)} was measured"
@@ -221,8 +222,10 @@ class _NightCheck:
             yield f"would join the reference, and {reason}"
 
     def _static_faults(self, session: Baseline) -> Iterator[str]:
-        """Yield the faults of a traced session. A night must join the rolling reference with a timed session. The trace
-        must be of the measured commit or of that night's anchor.
+        """Yield the faults of a traced session.
+
+        Traces are stored only if a timed session of at least one night joins the rolling reference. The trace must be
+        of the measured commit or of the anchor of such a night.
         """
         main_keys = {_get_key(main_session) for main_session in _select_main_sessions(self.proposal)}
         joined_nights = [night for key, night in self.nights.items() if night.series == "rolling" and key in main_keys]

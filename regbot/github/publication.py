@@ -196,8 +196,9 @@ def _select_check_texts(head_checks: HeadChecks, result: Result) -> list[Stamped
 
     A verdict is dropped, and is None in the list, if it was judged against another base branch than ``result``, or
     against a base commit that is not in ``result.bases``. If a dropped verdict has the banner of an INVALID
-    measurement, that measurement takes its place. Stamps of older versions of regbot do not name the base branch.
-    Without a base branch, a PASS is dropped and any other status is kept.
+    measurement, that measurement takes its place. Stamps of older versions of regbot do not name the base branch. A
+    PASS without a base branch is dropped, so that a PASS against another branch never counts. Any other status without
+    a base branch is kept.
     """
     bases, target = result.bases, result.stamped_text.stamp.target
 

@@ -131,7 +131,7 @@ class StampedText:
         ``current_head`` is the present head of the pull request. If it is not the stamp's commit, a banner says that
         the text is stale. ``new_target`` is the present base branch of the pull request; '' if it has not changed since
         the verdict. If it is given, a banner says that the text is stale. ``note`` is an additional line above the
-        text, which such a banner replaces.
+        text. It is left out if there is a banner about a stale text.
         """
         banner = f"{NOTE}\n> {note}\n\n" if note else ""
         if current_head is not None and current_head != self.stamp.head:

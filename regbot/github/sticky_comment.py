@@ -93,7 +93,8 @@ def mark_stale(forge: Forge, number: int, bot: str, current_head: str, new_targe
     post a verdict at the same time, and the mark could overwrite this verdict. In that case the verdict is copied from
     the check run to the comment again. Raises ForgeError.
     """
-    # With a new base branch, the check run still has the old verdict. Only another text is a new verdict.
+    # With a new base branch, the check run still has the old verdict at first. A text that differs from it is a new
+    # verdict.
     known_text = _find_check_text(forge, number, bot, current_head) if new_target else None
     thread = CommentThread(forge, number)
     sticky = find(thread, bot, current_head)
@@ -104,8 +105,9 @@ def mark_stale(forge: Forge, number: int, bot: str, current_head: str, new_targe
     for _ in range(MAX_LOOKUPS):
         check_text, sticky = _find_check_text(forge, number, bot, current_head), find(thread, bot, current_head)
         has_new_verdict = check_text is not None and check_text != known_text
-        is_overwritten = sticky is not None and sticky.strongest.stamp == written_stamp
-        if check_text is None or sticky is None or not has_new_verdict or not is_overwritten:
+        # If the comment still shows the text that this job wrote, it lacks the new verdict.
+        shows_written_text = sticky is not None and sticky.strongest.stamp == written_stamp
+        if check_text is None or sticky is None or not has_new_verdict or not shows_written_text:
             break
         write(thread, bot, current_head, check_text, sticky)
         known_text, written_stamp = check_text, check_text.stamp

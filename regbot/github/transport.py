@@ -159,7 +159,7 @@ class Transport:
 
         ``read`` converts the JSON of the created object. After a lost reply, ``find_created`` looks for the object that
         the request may have created, and returns None if it does not exist. The request is sent again after
-        ``max_lookups`` lookups.
+        ``max_lookups`` lookups without success.
         """
         attempts = 0
         while True:
@@ -225,7 +225,7 @@ class Transport:
         accept = {"Accept": "application/vnd.github+json"}
         try:
             status, headers, text = self._requester.requestJson(verb, path, query, accept, body)
-        except (OSError, GithubException) as error:  # errors of the library requests are OSErrors
+        except (OSError, GithubException) as error:  # the errors of the library ``requests`` are OSErrors
             return FailedAttempt(f"the connection failed ({type(error).__name__})")
         except RuntimeError as error:
             raise ForgeError(f"{verb} {path}: {self._clean(str(error))}") from None

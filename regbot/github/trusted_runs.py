@@ -140,7 +140,7 @@ def _check_timed_plans(
 
 def _plan_timed(config: Config, tasks: Sequence[Task], gpus: int) -> dict[str, TimedPlan]:
     """Return the plan of each timed workload on a node with ``gpus`` GPUs, by entry. The plans are stripped
-    (``_strip_plan``). Nothing can be planned if a configured variant needs more GPUs."""
+    (``_strip_plan``). The result is empty if a configured variant needs more than ``gpus`` GPUs."""
     try:
         return {task.entry: _strip_plan(plan_of(task, config.session)) for task in timed_tasks(config, tasks, gpus)}
     except ConfigError:

@@ -111,7 +111,7 @@ def _write_notes(status: Status, subject: Subject, github: GitHub, *, has_result
         yield Markdown(f"This {status} {effect} the check `regbot` is required.")
     if subject.tier == "static":
         origin = "this pull request" if subject.number else "this merge group"
-        # A measured result may have the mildest conclusion.
+        # For a measured result, the mildest allowed conclusion is "success".
         would_block_if_measured = conclude_without_shadow(status, github, mildest="success") in BLOCKING_CONCLUSIONS
         would_measurement_unblock = is_blocking and not would_block_if_measured and not github.shadow
         verb = "traced" if has_result else "should have traced"

@@ -60,8 +60,8 @@ class Fitness:
     def check_after(self, seat: Seat, needs: Needs, runs: Sequence[Run], python: str = "") -> str:
         """Return why the times measured in ``seat`` do not count; '' if they do. ``runs`` are the runs in this seat.
 
-        The nodes are probed only if a rank was late in both arms, and neither a difference between the arms nor extra
-        tokens of its experts explain this.
+        The nodes are probed only if a rank was late in both arms and its node may be the reason. There are two other
+        reasons for a late rank: a difference between the arms, and extra tokens for the experts of this rank.
         """
         if not _can_probe(seat, needs):
             return ""

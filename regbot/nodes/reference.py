@@ -145,8 +145,8 @@ def _read_records(
 def _find_fault(rank_probe: RawNodeProbe, rank: int, nonce: str, wall_s: float) -> str:
     """Return why a well-formed record cannot be the result of this probe; '' if it can.
 
-    ``wall_s`` is the duration of the whole probe. Half of the repetitions of a measurement take at least the median, so
-    their sum must be shorter.
+    ``wall_s`` is the duration of the whole probe. Half of the repetitions of a measurement take at least the median
+    time each. Together these repetitions cannot take longer than the whole probe.
     """
     if rank_probe.request != nonce or rank_probe.rank != rank:
         return "its record answers another request"
@@ -187,7 +187,7 @@ def _combine_by_host(
             or (exchange is not None) != needs_exchange
         ):
             raise ProbeError(f"{host}: its ranks did not measure what was requested", "the node was not judged")
-        # The seat's node describes its first host, so it has the driver of hosts with the same devices only.
+        # The seat's node describes the first host. Its driver is used only for hosts with the same kind of device.
         has_same_device = first.device_name == rank_probes[0].device_name
         document = {
             "host": host,
@@ -208,7 +208,7 @@ def _combine_by_host(
             "local_all_to_all": local_exchange,
             "all_to_all": exchange,
             "copy": copy,
-            "gemm_tflops": 2 * sizes.gemm**3 / gemm.median_s / 1e12,
+            "gemm_tflops": 2 * sizes.gemm**3 / gemm.median_s / 1e12,  # n**3 multiplications and as many additions
             "local_all_to_all_gbs": _bandwidth_gbs(sizes, local_exchange, ranks_per_host),
             "all_to_all_gbs": _bandwidth_gbs(sizes, exchange, len(rank_probes)),
             "copy_gbs": 2 * sizes.copy_bytes / copy.median_s / 1e9,  # each byte is read and written

@@ -107,7 +107,7 @@ def open_refresh_engine(options: RefreshOptions, config: Config, watch: Watcher)
         options.engine,
         config,
         options.cache,
-        lambda text: watch(Progress(0, 0, text)),
+        lambda text: watch(Progress(done=0, total=0, text=text)),
         untrusted=True,
         no_sandbox=options.no_sandbox,
         excluded_hosts=excluded_hosts,

@@ -286,8 +286,9 @@ def _previous_environment(
 ) -> tuple[list[Baseline], list[str]]:
     """Return the sessions of the anchor's commit in the previous environment, and how the two environments differ.
 
-    The previous environment is that of the newest stored session of the anchor's commit whose environment is not
-    ``environment``. If there is no such session, both lists are empty. ``stored`` is sorted, oldest first.
+    To find the previous environment, take the sessions of the anchor's commit that ran in another environment than
+    ``environment``. The newest of them ran in the previous environment. If there is no such session, both lists are
+    empty. ``stored`` is sorted, oldest first.
     """
     of_anchor = [baseline for baseline in stored if baseline.commit == anchor_commit]
     previous = [baseline for baseline in of_anchor if baseline.environment != environment]

@@ -211,7 +211,9 @@ def _night_means(nights: Sequence[AnchorComparison], summary: str) -> list[tuple
 def _find_objections(
     verdict: WorkloadVerdict, creeps: dict[str, Creep], recent: Interval | None, limits: NightLimits
 ) -> list[_Objection]:
-    """Return every reason to hold the session back. FAIL comes before INCONCLUSIVE.
+    """Return the reasons to hold the session back: all that have the status FAIL or, if none has it, one INCONCLUSIVE.
+
+    The list is empty if there is no reason.
 
     ``creeps`` has the state of the creep monitor for each summary of the step time. ``recent`` is the interval of the
     slowdown over the last nights; None if there are too few nights.
@@ -285,6 +287,7 @@ def _percent_estimate(estimate: float | None, low: float | None, high: float | N
 
 
 def _to_drift(creep: Creep) -> Drift:
+    """Return the record of the creep monitor's state, in percent."""
     return Drift(
         value_pct=100 * creep.value,
         limit_pct=100 * creep.limit,

@@ -120,8 +120,9 @@ def refresh_page(report: RefreshReport, file: str = "") -> str:
 
 def describe_outcome(night: WorkloadRefresh) -> str:
     """Return the decision on a night in a few words."""
-    if night.series is None:  # without a valid measurement; FAIL if head's program fails and the anchor's does not
-        return OUTCOME_TEXTS["INVALID"] if night.status != "FAIL" else "main does not run"
+    if night.series is None:  # there is no valid measurement
+        # FAIL means that the program of main fails, and the program of the anchor's commit does not.
+        return "main does not run" if night.status == "FAIL" else OUTCOME_TEXTS["INVALID"]
     if night.series == "held":
         return OUTCOME_TEXTS[night.status]
     return "accepted, and the anchor moves" if night.accepted is not None else OUTCOME_TEXTS["PASS"]

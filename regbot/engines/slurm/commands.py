@@ -133,7 +133,7 @@ class Slurm:
 
     def cancel(self, number: str) -> None:
         """Cancel the job ``number``. If the job has already ended, do nothing. Raises NoSeatError."""
-        result = self._run_with_retries(["scancel", "--quiet", number], "")
+        result = self._run_with_retries(["scancel", "--quiet", number], stdin="")
         self._discard_jobs()
         if result.returncode and "invalid job id" not in result.stderr.lower():
             raise NoSeatError(

@@ -76,7 +76,7 @@ def run_part(request: dict[str, Any], number: int) -> dict[str, Any]:
         timed_between=request["timed_between"] and tuple(request["timed_between"]),
     )
     # All nodes share the record folder, so only the first one sets the times of its files.
-    engine = LocalEngine(sandbox=load_sandbox(request["sandbox"]), stamps=number == 0)
+    engine = LocalEngine(sandbox=load_sandbox(request["sandbox"]), sets_file_times=number == 0)
     result = engine.unlocked_seat.run(launch)
     health = result.health and result.health.model_dump(by_alias=True)
     return vars(result) | {"health": health, "files": file_sizes(launch.record_dir)}

@@ -223,10 +223,11 @@ class SlurmSeat:
             raise SeatLostError(reason)
 
     def _require_reports(self, reports: Reports, hosts: Sequence[str], name: str, output: SupervisorOutput) -> None:
-        """Check that all nodes have reported, as far as they can.
+        """Check that no node is lost. A node that has reported is not lost.
 
         When the guest fails on one node, srun ends the step on all nodes. The other nodes then have no report, although
-        they are fine. A lost connection to a node looks the same. So a test step must succeed on the silent nodes.
+        they are fine. A lost connection to a node looks the same. So a test step must succeed on the nodes without a
+        report.
 
         Raises SeatLostError if a node or the reservation is lost, and EngineError if the step was killed for lack of
         memory.
@@ -259,6 +260,7 @@ class SlurmSeat:
     def _can_run_step(self, hosts: Sequence[str]) -> bool:
         """Whether all of ``hosts`` can run a job step now."""
         try:
+            # Every step gets some time in addition to its limit (``conversation.BACKSTOP_S``), which is enough here.
             facts_request = {"facts": str(self._reservation.folder), "sandbox": None, "has_gpus": False}
             reports, _ = self._run_step(hosts, facts_request, "srun", limit_s=0.0)
         except EngineError:
