@@ -51,7 +51,7 @@ class LoadEvidence(NamedTuple):
 
 @dataclass(frozen=True)
 class ChangedTrees:
-    """A change from one commit to another. ``repo`` has the trees of both commits, and need not have their files."""
+    """A change from one commit to another. ``repo`` has the trees of both commits. It may lack their files."""
 
     repo: Path
     base: str
@@ -107,7 +107,7 @@ def find_unconcerned(
                     f"workloads.{name}.paths: no file of base matches, so paths is ignored and the workload measured"
                 )
                 continue
-        except CheckoutError as error:  # the pathspecs are bad: without them, git could compare the same trees above
+        except CheckoutError as error:  # git has compared the same trees above, so the pathspecs are at fault
             raise ConfigError(f"workloads.{name}.paths: {error}", "correct the pathspecs (see gitglossary)") from error
         results = [_prove(change, task, evidence.get(task.entry, []), store, entries) for task in workload_tasks]
         wrong_paths = [task_result for task_result in results if isinstance(task_result, _WrongPaths)]
@@ -217,6 +217,6 @@ def _find_unreported_file(change: ChangedTrees, entries: Sequence[DiffEntry]) ->
 
 
 def _may_be_read(change: ChangedTrees, entry: DiffEntry) -> bool:
-    """Return whether a run may read the file: it is neither documentation nor a stored reference."""
+    """Return whether a run may read the file. It reads no documentation, settings of GitHub or stored references."""
     rule = InertRule()  # decides by names only, because ``change.repo`` may lack the contents of files
     return not rule.is_inert(entry.name) and not entry.name.startswith(f"{change.stored_folder}/")

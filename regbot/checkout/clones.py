@@ -76,12 +76,13 @@ def clone_name(source: CommitSource) -> str:
 
 
 def fetch_commit(clone: Path, source: CommitSource, commit: str, cone: Cone = WHOLE) -> None:
-    """Fetch ``commit`` into the private clone ``clone``, unless the clone already has it. Raises CheckoutError.
+    """Fetch ``commit`` into the private clone ``clone``. A commit that is already there is not fetched again.
 
-    From a partial clone, only the files in ``cone`` (the folders of a sparse worktree) are fetched.
+    From a partial clone, only the files in ``cone`` (the folders of a sparse worktree) are fetched. Raises
+    CheckoutError.
 
     If commits must not be fetched from the source's URL (``refusal``), the commit must be in one of the user's own
-    clones. It is not enough that the private clone has it, because a trusted check may have fetched it from the URL.
+    clones. The private clone does not count, because a trusted check may have fetched the commit from the URL.
     """
     if source.is_partial:
         _fetch_partial(clone, source, commit, cone)
@@ -130,9 +131,9 @@ def _fetch_partial(clone: Path, source: CommitSource, commit: str, cone: Cone) -
 
 
 def fetch_history(clone: Path, source: CommitSource, commit: str) -> None:
-    """Fetch a commit, its ancestors, their trees and the tags from a partial clone, unless the private clone has it.
+    """Fetch a commit and its ancestors from a partial clone, with trees and tags, and without files.
 
-    Files are left out. Raises CheckoutError.
+    If the private clone already has the commit, nothing is fetched. Raises CheckoutError.
     """
     git_dir = source.git_dirs[0]
     wanted_ref = f"refs/wanted/{commit}"
@@ -254,7 +255,7 @@ def host_of(url: str) -> str:
 
 def _explain_refusal(url: str, hosts: Set[str] | None) -> str:
     """Return why commits must not be fetched from ``url``; '' if its host is one of ``hosts``, or ``hosts`` is None."""
-    if hosts is None or host_of(url) in hosts - {""}:
+    if hosts is None or host_of(url) in hosts - {""}:  # ``host_of`` returns '' for a local path, which is no host
         return ""
     return (
         f"{clip(without_credentials(printable(url)), 200)} is not on the repository's own host, and untrusted code "

@@ -147,11 +147,11 @@ def check_out(
 
 
 def prune(cache_dir: Path, keep: int, idle_s: float = IDLE_S) -> list[str]:
-    """Remove all worktrees except the ``keep`` most recently used ones, and remove incomplete ones. Return their keys.
+    """Remove old and incomplete worktrees. Return the keys of the removed ones.
 
-    ``cache_dir`` is the cache folder of one repository. Worktrees of other repositories are not counted.
-    Worktrees that were used within ``idle_s`` seconds and worktrees that are being created are kept. Private clones
-    without a worktree are removed too, as ``prune_clones`` describes.
+    The ``keep`` most recently used worktrees are kept. A worktree that was used within ``idle_s`` seconds, or that is
+    being created, is also kept. ``cache_dir`` is the cache folder of one repository. Worktrees of other repositories
+    are not counted. Private clones without a worktree are removed too, as ``prune_clones`` describes.
     """
     cache_dir = cache_dir.resolve()
     entries = [CacheEntry(cache_dir, path.name) for path in (cache_dir / "worktrees").glob("*/")]
@@ -161,7 +161,7 @@ def prune(cache_dir: Path, keep: int, idle_s: float = IDLE_S) -> list[str]:
     incomplete = [entry for entry in entries if not last_used[entry]]
     removed_keys = []
     for entry in complete[max(0, keep) :] + incomplete:
-        # Without waiting for the lock: if it is taken, another process creates or builds this worktree.
+        # Do not wait for the lock. If it is taken, another process creates or builds this worktree.
         with contextlib.suppress(CheckoutError), entry.lock(timeout_s=0):
             if _modification_time(entry.marker) <= time.time() - idle_s:  # read again, because only now it is locked
                 entry.clear()

@@ -149,8 +149,8 @@ PLANTED: dict[PullRequest, str] = {
 def is_as_planted(pull_request: PullRequest, entries: Sequence[WorkloadVerdict], timed: bool) -> bool:
     """Return whether the verdict shows the known effect of the pull request. Return False if nothing was measured.
 
-    ``entries`` are the workloads of the verdict. ``timed`` says whether base and head were timed. A slow step is seen
-    only then."""
+    ``entries`` are the workloads of the verdict. ``timed`` says whether base and head were timed. Without times, the
+    slow pull request cannot be seen."""
     if not entries:
         return False
     if pull_request == "fallback":
@@ -198,7 +198,7 @@ def _has_same_program(entry: WorkloadVerdict) -> bool:
 
 
 def _is_slower(entry: WorkloadVerdict) -> bool:
-    """Return whether the throughput verdict is FAIL, decided at a look. The first look is after 4 pairs."""
+    """Return whether the throughput verdict is FAIL, and a look decided it. The first look is after 4 pairs."""
     throughput = entry.throughput
     return throughput is not None and throughput.status == "FAIL" and throughput.pairs >= 4
 

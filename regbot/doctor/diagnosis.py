@@ -197,7 +197,7 @@ def _gpu_tables() -> Capability:
 
 
 def check_gpu_health() -> Capability:
-    """Report the current state of the GPUs, among it a reduced clock. Times from a throttled GPU are not usable."""
+    """Report the current state of the GPUs, such as a reduced clock. Times from a throttled GPU are not usable."""
     name = "GPU health (nvidia-ml-py)"
     try:
         gpu_states = snapshot_gpus()

@@ -194,9 +194,10 @@ def _check_command(command: str) -> Capability:
 
 
 def _install_commands(needs: _Needs, workload: Workload, *, in_checkout: bool) -> list[str]:
-    """Return the commands that make a fresh environment for the interpreter in the workload's ``python``.
+    """Return the commands that make a fresh environment and install the needs of the workload.
 
-    Without this setting, the environment is ``.venv``. ``in_checkout`` says whether the checkout has the framework."""
+    The environment is that of the interpreter in the workload's ``python``; ``.venv`` if this key is not set.
+    ``in_checkout`` says whether the checkout has the framework."""
     framework = needs.framework
     python = workload.python or ".venv/bin/python"
     commands = []

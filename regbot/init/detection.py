@@ -62,7 +62,7 @@ class RepositoryFacts:
     def hosted_packages(self) -> list[str]:
         """Arguments of pip for what the job on a hosted runner installs besides regbot, torch and numpy.
 
-        There are none if a ``build_layer`` is traced instead of a framework. The requirements of such a repository may
+        [] if a ``build_layer`` is traced instead of a framework, because the requirements of such a repository may
         include packages that can be built only on a GPU machine. If a framework's repository has a requirements.txt,
         this file gives the versions, and the packages are named without a version. The job checks the repository out
         into the folder ``code``.

@@ -37,13 +37,13 @@ def is_bare_name(source: str) -> bool:
     ``source`` is a value in a workflow, possibly with quotes and a comment.
     """
     try:
-        return Requirement(_bare(source)).url is None
+        return Requirement(_strip_quotes_and_comment(source)).url is None
     except InvalidRequirement:
         return False
 
 
-def _bare(source: str) -> str:
-    """Return a value in a workflow without its quotes and its comment."""
+def _strip_quotes_and_comment(source: str) -> str:
+    """Return ``source``, which is a value in a workflow, without its quotes and its comment."""
     word = re.sub(r"\s+#.*", "", source).strip()
     is_quoted = word[:1] == word[-1:] and word[:1] in ("'", '"')
     return word[1:-1].strip() if is_quoted else word
@@ -64,9 +64,9 @@ def path_in_repository(source: str) -> str:
 
     Return '' if the source is not in the repository, or if it is the whole repository.
     """
-    bare_source = _bare(source)
-    path = PurePosixPath(bare_source)
-    is_in_repository = bare_source.startswith("./") and ".." not in path.parts
+    plain_source = _strip_quotes_and_comment(source)
+    path = PurePosixPath(plain_source)
+    is_in_repository = plain_source.startswith("./") and ".." not in path.parts
     is_whole_repository = path == PurePosixPath()
     return path.as_posix() if is_in_repository and not is_whole_repository else ""
 
@@ -76,7 +76,7 @@ def docs_of(sources: Iterable[str]) -> str:
 
     The first of ``sources`` that is a commit gives the address, such as ``https://HOST/OWNER/NAME/blob/COMMIT/docs``.
     """
-    matches = filter(None, map(_GIT.fullmatch, map(_bare, sources)))
+    matches = filter(None, map(_GIT.fullmatch, map(_strip_quotes_and_comment, sources)))
     match = next(matches, None)
     if match is None:
         return ""

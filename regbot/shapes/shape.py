@@ -319,7 +319,7 @@ def _expand(document: dict[str, object]) -> Mapping[str, object]:
     assert isinstance(geometry, dict)
     assert isinstance(sizes, dict)
     assert isinstance(meshes, dict)
-    document["sizes"] = {size: {**geometry, **overrides} for size, overrides in sizes.items()}
+    document["sizes"] = {size: {**geometry, **own_numbers} for size, own_numbers in sizes.items()}
     document["meshes"] = {
         size: {
             name: {"dp": mesh["world"], "ep": mesh["ep"], "edp": mesh["world"] // mesh["ep"]}

@@ -32,14 +32,15 @@ class BadProgram(Exception):
 
 
 def ledger_of_program(claim: CompiledProgram, task: Task, folder: Path, max_bytes: int) -> Ledger:
-    """Return the ledger of the compiled program that ``claim``, a part of the guest's record, names.
+    """Return the ledger of a compiled program.
 
-    ``folder`` has the guest's files. Raises BadProgram if a file or the mesh does not fit the task.
+    ``claim`` is the part of the guest's record that names the program, the planted program and the mesh. ``folder`` has
+    the guest's files. Raises BadProgram if a file or the mesh does not fit the task.
     """
     _check_mesh(claim.mesh, task)
     counted = _read(folder / claim.program, task, max_bytes)
     planted = _read(folder / claim.planted, task, max_bytes)
-    # The reader labels an axis by its devices. It becomes the mesh axis with the same devices, if there is one.
+    # The reader labels an axis by its devices. If a mesh axis has the same devices, its name replaces the label.
     names_by_devices = _name_groups(claim.mesh)
     names_by_label = {label: names_by_devices.get(tuple(axis.ranks), label) for label, axis in counted.axes.items()}
     counted_axes = {names_by_label[label]: axis for label, axis in counted.axes.items()}

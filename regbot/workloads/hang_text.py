@@ -132,9 +132,10 @@ def _describe_late(ranks: Sequence[RankHang], pending: Pending, with_hosts: bool
 
 
 def _describe_common(ranks: Sequence[RankHang], pending: Pending, with_hosts: bool) -> str:
-    """Describe the collective that the first waiting rank waits in, and the ranks that are not in this collective.
+    """Describe the collective that the first waiting rank waits in, and the ranks that may be the cause.
 
-    If all ranks of the group are in it, no rank is the cause.
+    If some ranks did not write their stacks, these ranks are described. Otherwise the ranks outside of the collective
+    are described. If all ranks of the group are in the collective, no rank is the cause.
     """
     waiting = [rank for rank in ranks if rank.rank in pending]
     if not waiting:
@@ -249,9 +250,10 @@ def _describe_joining(joining: Sequence[RankHang], with_hosts: bool) -> str:
 
 
 def _describe_others(ranks: Sequence[RankHang], pending: Pending, with_hosts: bool) -> str:
-    """Describe what ``ranks`` do, which are not the likely cause of the hang.
+    """Describe what ``ranks`` do. These ranks are not the likely cause of the hang.
 
-    If some of them wait in collectives, only the collective of the first waiting rank is described.
+    If some of them wait for others to join, only this is described. If some wait in collectives, only the collective
+    of the first waiting rank is described.
     """
     waiting = [rank for rank in ranks if rank.rank in pending]
     if joining := [rank for rank in ranks if rank.joining]:
@@ -263,10 +265,11 @@ def _describe_others(ranks: Sequence[RankHang], pending: Pending, with_hosts: bo
 
 
 def _describe_places(ranks: Sequence[RankHang], with_hosts: bool, missing: str = "") -> str:
-    """Describe where ranks are. Ranks at the same place are described together.
+    """Describe where ranks are, such as ``ranks 1, 2 are in train.py:12 main``. Ranks in the same line of code are
+    described together.
 
-    ``missing`` says what each of these ranks has not done, such as 'has not joined'. '' leaves this out. An example:
-    ``ranks 1, 2 have not joined: they are in train.py:12 main``.
+    ``missing`` says what each of these ranks has not done, such as 'has not joined'. The example is then ``ranks 1, 2
+    have not joined: they are in train.py:12 main``. '' leaves this out.
     """
     ranks_by_place: dict[str, list[RankHang]] = {}
     for rank in ranks:

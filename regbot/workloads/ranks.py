@@ -110,7 +110,10 @@ def _find_fault_of_rank(steps: RankSteps, requested: int) -> str:
 
 
 def _describe_deviation(claimed_s: float, measured_s: float, tolerance: float) -> str:
-    """Return text about a deviation that is not allowed, or ''. ``tolerance`` is relative to ``measured_s``."""
+    """Return text about a deviation that is too large; '' if the deviation is allowed.
+
+    ``tolerance`` is relative to ``measured_s``.
+    """
     if abs(claimed_s - measured_s) <= max(CLOCK_TOLERANCE_S, tolerance * measured_s):
         return ""
     return (

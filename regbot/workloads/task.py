@@ -64,8 +64,8 @@ class Task:
 def plan(config: Config, only: Sequence[str] = (), mesh: MeshName | None = None) -> list[Task]:
     """Return the tasks of a configuration.
 
-    ``only`` selects tasks by the name of their workload or entry; an empty one selects all tasks. ``mesh`` selects the
-    tasks of one mesh; None selects all meshes. Raises ConfigError.
+    ``only`` selects tasks by the name of their workload or entry; () selects all tasks. ``mesh`` selects the tasks of
+    one mesh; None selects all meshes. Raises ConfigError.
     """
     if not config.workloads:
         raise ConfigError("regbot.toml names no workload", "add a table [workloads.NAME] (see docs/configuration.md)")
@@ -159,9 +159,11 @@ def timed_tasks(config: Config, tasks: Sequence[Task], gpus: int) -> list[Task]:
     """Return the tasks to time, each at the variant that a machine with ``gpus`` GPUs can run. Raises ConfigError.
 
     Each workload is timed once for each shape. If ``tasks`` has several meshes of the shape, the first one is timed.
-    Three kinds of tasks are only traced: those of MaxText, which is compiled and not run, those on a mesh that the
-    workload itself defines, and those of a shape that has only the size ``full``. If the configuration lists a shape of
-    the last kind in ``timed``, ConfigError is raised.
+    Three kinds of tasks are only traced:
+
+    - Tasks of MaxText, because MaxText is compiled and not run.
+    - Tasks on a mesh that the workload itself defines.
+    - Tasks without a variant that can be timed. If the workload lists the shape in ``timed``, ConfigError is raised.
     """
     selected: dict[tuple[str, str], Task] = {}
     for task in tasks:

@@ -32,8 +32,9 @@ class Libraries:
             return self._futures[key]
 
     def library(self, python: str, inside: Path) -> PaperLibrary | str:
-        """Return the library for ``python`` when it is built, or a text that says why there is none. The parameters are
-        as in ``start``.
+        """Wait for the build, and return the library for ``python``. Return a text that says why if there is none.
+
+        The parameters are as in ``start``.
         """
         try:
             return self.start(python, inside).result()
