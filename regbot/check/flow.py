@@ -312,6 +312,7 @@ def _measure(
     pool_files: dict[str, Path] = {}  # by entry: the file that shares its runs with other sessions of the same code
 
     def store_run(run: Run) -> None:
+        """Append a run to the session file. If it is timed, also store it for other sessions of the same code."""
         if run.outcome != "ok":
             _raise_if_disk_full(options)
         log.append(run)
@@ -384,7 +385,7 @@ def _load_references(
             plan_warnings: list[str] = []
             if node is not None:
                 timed_plan, plan_warnings = with_references(timed_plan, store, settings, node.node_class)
-            # Part of the speed of an arm, its luck, is drawn with the compiler caches. If it is small, caches are kept.
+            # Part of the speed of an arm, its luck, is drawn with the compiler caches. Small luck allows to keep them.
             fresh_caches = not is_luck_small(timed_plan.references)
             updated_plans.append(timed_plan.model_copy(update={"fresh_caches": fresh_caches}))
             warnings += plan_warnings

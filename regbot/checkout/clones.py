@@ -63,11 +63,14 @@ def find_source(repo: Path) -> CommitSource:
     git_dir = Path(git(repo, "rev-parse", "--absolute-git-dir").removesuffix("\n"))
     origin = origin_of(repo) or str(common)
     promisor = find_promisor(repo)
-    # A private clone that was made from a partial clone lacks files, so a complete repository gets another one.
+    # A private clone that was made from a partial clone lacks files. So the name of the remote of a partial clone is
+    # part of the identity, and a complete repository gets a private clone of its own.
     identity = "\n".join([str(common), without_credentials(origin), *([promisor] if promisor else [])])
     # A linked worktree keeps its submodules in its own git directory.
     git_dirs = tuple(dict.fromkeys((common, git_dir)))
-    return CommitSource(str(repo), identity, git_dirs, origin, remote=False, is_partial=bool(promisor))
+    return CommitSource(
+        name=str(repo), identity=identity, git_dirs=git_dirs, url=origin, remote=False, is_partial=bool(promisor)
+    )
 
 
 def clone_name(source: CommitSource) -> str:
@@ -214,7 +217,8 @@ def list_submodules(
     """
     git_dir = f"--git-dir={clone}"  # if the clone is damaged, git must not use a repository in a parent folder
     tree_lines = git(clone, git_dir, "ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
-    fields_and_paths = [line.partition("\t")[::2] for line in tree_lines]  # the fields are mode, kind and object id
+    # Each line is split at the tab, which [::2] leaves out. The fields are mode, kind and object id.
+    fields_and_paths = [line.partition("\t")[::2] for line in tree_lines]
     # A tree lists a submodule with the mode 160000 and with its commit as the object id.
     commits = {path: fields.split()[2] for fields, path in fields_and_paths if fields.startswith("160000 ")}
     if not commits or all(path != ".gitmodules" for _, path in fields_and_paths):

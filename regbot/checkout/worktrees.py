@@ -155,7 +155,7 @@ def prune(cache_dir: Path, keep: int, idle_s: float = IDLE_S) -> list[str]:
     """
     cache_dir = cache_dir.resolve()
     entries = [CacheEntry(cache_dir, path.name) for path in (cache_dir / "worktrees").glob("*/")]
-    last_used = {entry: _modification_time(entry.marker) for entry in entries}
+    last_used = {entry: _modification_time(entry.marker) for entry in entries}  # 0 for an incomplete worktree
     complete = [entry for entry in entries if last_used[entry]]
     complete.sort(key=lambda entry: last_used[entry], reverse=True)
     incomplete = [entry for entry in entries if not last_used[entry]]
@@ -277,8 +277,8 @@ def _write_sparse_files(folder: Path, commit: str, cone: Cone) -> None:
     names = [name for name in git(folder, "ls-files", "-z").split("\0") if name]
     absent = [name for name in names if not cone.has(name)]
     mark_absent(folder, location=(), names=absent, env=NO_MACHINE_CONFIG)
-    written = "".join(f"{name}\0" for name in names if cone.has(name))
+    names_to_write = "".join(f"{name}\0" for name in names if cone.has(name))
     command = ("checkout-index", "--quiet", "--index", "-z", "--stdin")
-    result = try_git(folder, *command, env=NO_MACHINE_CONFIG, stdin=written, timeout_s=TRANSFER_TIMEOUT_S)
+    result = try_git(folder, *command, env=NO_MACHINE_CONFIG, stdin=names_to_write, timeout_s=TRANSFER_TIMEOUT_S)
     if result.code != 0:
         raise CheckoutError(f"{folder}: git checkout-index failed: {result.error_line}")

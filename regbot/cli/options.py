@@ -120,7 +120,7 @@ def progress(quiet: bool = False) -> Iterator["Watcher"]:
     if quiet:
         yield lambda _: None
     elif not sys.stderr.isatty():
-        yield lambda progress: print(progress, file=sys.stderr, flush=True)
+        yield lambda message: print(message, file=sys.stderr, flush=True)
     else:
         with _live_progress() as watch:
             yield watch

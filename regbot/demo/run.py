@@ -182,7 +182,7 @@ def _write_conclusion(
 
 
 def _describe_miss(entries: Sequence[WorkloadVerdict]) -> str:
-    """Return why the verdict does not show the known effect. On a noisy machine this is no bug in regbot."""
+    """Return why the verdict does not show the known effect: the machine is too noisy, or regbot has a bug."""
     timed = [entry.throughput for entry in entries if entry.throughput is not None]
     if any(section.decision == "undecided" for section in timed):
         return "could not decide on this machine, because it is too noisy now; stop other work and run the demo again"
@@ -204,7 +204,7 @@ def _is_slower(entry: WorkloadVerdict) -> bool:
 
 
 def _has_fallback(entry: WorkloadVerdict) -> bool:
-    """Return whether head has none of base's all-to-all payload, and regbot names this with a FAIL."""
+    """Return whether base has all-to-all payload and head has none, and a finding with FAIL names this change."""
     sharding = entry.sharding
     return (
         sharding is not None

@@ -85,8 +85,8 @@ def _collect_needs(workload: Workload, *, compiler: bool) -> _Needs:
 def _query_packages(python: str, needs: _Needs, variables: Mapping[str, str], engine: Engine) -> dict[str, Any]:
     """Ask the interpreter which of the required packages it has.
 
-    Return a document with its version (``python``) and the installed ``versions`` by package. If the interpreter gives
-    no such document, return ``{"why": REASON}``."""
+    Return a document with the interpreter's version (``python``) and the installed ``versions`` by package. If the
+    interpreter gives no such document, return ``{"why": REASON}``."""
     names = [Requirement(text).name for text in needs.requirements]
     packages_with_modules = [f"{name}={module_name(name)}" for name in names]
     if needs.framework.distribution:

@@ -50,7 +50,7 @@ def _strip_quotes_and_comment(source: str) -> str:
 
 
 def bare_name_warnings(sources_by_path: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a warning for each workflow that installs regbot by its bare name, and so somebody else's package."""
+    """Return a warning for each workflow that installs regbot by its bare name: pip may install another package."""
     return [
         f"{path} installs {printable(source)!r} by its bare name, which on the public package index is somebody else's "
         "package: its code would run with this job's permissions. Disable the workflow until its source is set"
@@ -141,7 +141,8 @@ def is_same_repository(first: str, second: str) -> bool:
 def source_for(name: str, source: str) -> str:
     """Return ``source`` as the workflow ``name`` needs it.
 
-    A path in the repository is below ``code`` in regbot-static, because it checks the repository out into that folder.
+    The workflow regbot-static checks the repository out into the folder ``code``. So it needs ``./code`` before a path
+    in the repository.
     """
     is_in_repository = source == "." or source.startswith("./")
     return f"./code{source[1:]}" if is_in_repository and name == "regbot-static" else source

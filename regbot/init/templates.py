@@ -195,8 +195,8 @@ def _field_value(name: str, field: str, template_value: str, installed: str | No
 def _source_value(name: str, template_value: str, installed: str | None, settings: WorkflowSettings) -> str:
     """Return the source of regbot: the requested one, the installed one, this regbot's, or that of another workflow.
 
-    A usable installed source is kept. Only a commit of the repository that this regbot comes from is replaced by this
-    regbot's own commit.
+    A usable installed source is kept, with one exception. If it is a commit of the repository that this regbot comes
+    from, this regbot's own commit replaces it.
     """
     own_source = settings.own_source
     if settings.source is not None:

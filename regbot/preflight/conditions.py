@@ -60,7 +60,7 @@ class Condition(Record):
 
     @model_validator(mode="after")
     def _check_form(self) -> Self:
-        """Check that the condition has one subject. A key or a fact needs one test, and ``all`` and ``any`` none."""
+        """Check that the condition has one subject. A key or a fact needs one test, and ``all`` or ``any`` no test."""
         subjects = sorted(self.model_fields_set & {"all", "any", "key", "fact"})
         tests = sorted(self.model_fields_set - {"all", "any", "key", "fact"})
         if len(subjects) != 1:

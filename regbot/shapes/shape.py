@@ -206,7 +206,7 @@ class Geometry(Record):
 
     @property
     def _parameters_without_experts(self) -> int:
-        """Number of all weights but those of the experts. The routers are included."""
+        """Number of all weights except those of the experts. The routers are included."""
         query_width, key_value_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
         attention = 2 * self.hidden * query_width + 2 * self.hidden * key_value_width  # Q and output; K and V
         norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)

@@ -185,7 +185,8 @@ def build_run(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, log: Lo
         }
     )
     try:
-        return Run.model_validate(run.model_copy(update={"timing": timing, "loss": losses}).model_dump(by_alias=True))
+        complete_run = run.model_copy(update={"timing": timing, "loss": losses})  # a copy is not validated
+        return Run.model_validate(complete_run.model_dump(by_alias=True))
     except ValidationError as error:
         fault = f"{describe_validation_error(error)}; the run was not used"
         return run.model_copy(update={"outcome": "bad_record", "reason": clip_message(fault)})

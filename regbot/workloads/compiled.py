@@ -115,8 +115,9 @@ def _name_groups(mesh: Sequence[MeshAxis]) -> dict[tuple[int, ...], str]:
     names = {}
     for axis_count in range(1, len(mesh) + 1):
         for axes in combinations(devices_by_axis, axis_count):
-            coordinates = product(*(devices_by_axis[axis] for axis in axes))
-            names[tuple(map(sum, coordinates))] = "+".join(axes)
+            # A device's number is the sum of one number from each of the axes.
+            summands = product(*(devices_by_axis[axis] for axis in axes))
+            names[tuple(map(sum, summands))] = "+".join(axes)
     return names
 
 

@@ -45,7 +45,10 @@ def describe_waiting(ranks: Sequence[RankHang]) -> str:
 
 
 def describe_launched(ranks: Sequence[RankHang]) -> str:
-    """Return which collective each rank launched last, by torch's Flight Recorder; '' if no rank could read it."""
+    """Return which collective each rank launched last, according to torch's Flight Recorder.
+
+    '' if no rank could read its Flight Recorder.
+    """
     with_hosts = len({rank.host for rank in ranks}) > 1
     ranks_by_call: dict[str, list[RankHang]] = {}
     for rank in ranks:

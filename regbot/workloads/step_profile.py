@@ -174,7 +174,7 @@ def _has_kernels_if_on_nccl(entry: Entry) -> bool:
 
 
 def describe_dispatcher(ledger: Ledger, task: Task) -> dict[str, Backend]:
-    """Return which dispatcher ran, under ``dispatcher``. The payload of the expert-parallel groups shows it.
+    """Return the dispatcher that ran, under the key ``dispatcher``. The payload of the expert-parallel groups shows it.
 
     Return {} if the workload requests no dispatcher, or if the ledger does not show which one ran. If a data-parallel
     group has the same ranks, an all-gather can be FSDP's. So an all-gather counts only if its axis is ``ep`` alone.

@@ -51,8 +51,8 @@ class Task:
 
     @property
     def timed_device(self) -> Literal["cpu", "cuda"]:
-        """Kind of device on which ranks are timed. Variants of size ``cpu`` are timed on CPUs. In all others, each rank
-        has a GPU of its own.
+        """Kind of device on which ranks are timed. Variants of size ``cpu`` are timed on CPUs. With all other variants,
+        each rank has a GPU of its own.
         """
         return "cpu" if self.variant.size == "cpu" else "cuda"
 
@@ -211,7 +211,8 @@ def plan_of(task: Task, session: SessionSettings) -> TimedPlan:
 def task_on_node(task: Task, variant: str, mesh: MeshName, gpus: int) -> Task:
     """Return ``task`` at ``variant`` for a node with ``gpus`` GPUs. Raises ShapeError.
 
-    The task has the ranks of ``mesh``. If the variant has the size ``smoke`` and the node is small, it may have fewer.
+    The task has the ranks of ``mesh``. If the variant has the size ``smoke`` and the node has fewer GPUs, the task may
+    have fewer ranks.
     """
     workload = task.workload.model_copy(update={"variant": variant})
     reduced_world = None

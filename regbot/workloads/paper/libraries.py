@@ -20,7 +20,7 @@ class Libraries:
         self._pool = ThreadPoolExecutor(1)
 
     def start(self, python: str, inside: Path | None = None) -> Future[PaperLibrary]:
-        """Return the future library for the interpreter ``python``. The first call for an interpreter starts the build.
+        """Return a future of the library for the interpreter ``python``. The first call starts the build.
 
         ``inside`` is the folder of the checkout. An interpreter in this folder is code under test and is not started.
         """
