@@ -87,7 +87,7 @@ class CheckOptions:
     expectations: Sequence[Expectation] = ()
     """Changes that are declared as intended."""
     config: Path | LoadedConfig | None = None
-    """Configuration that replaces the ``regbot.toml`` of the base commit; None to use the latter."""
+    """Configuration that replaces the ``regbot.toml`` of the base commit; None to use that of the base commit."""
     node_config: Path | None = None
     """File with the machine tables ``[sandbox]``, ``[slurm]`` and ``[local]``; None to take them from ``config``."""
     engine: str = "local"

@@ -227,7 +227,7 @@ def _describe_gpu(gpu: GpuDevice, snapshot: GpuSnapshot) -> str:
 def check_image(image: str) -> list[Capability]:
     """Check that ``image``, the value of REGBOT_CONTAINER, names the container's image by a digest.
 
-    Return [] if the variable is not set, so that ``image`` is ''.
+    Return [] if ``image`` is '', because the variable is not set.
     """
     if not image:
         return []

@@ -90,8 +90,9 @@ def detect(repository: Repository, branch: str | None = None) -> RepositoryFacts
     """
     texts, size_warnings = python_files(repository)
     entries, stacks = find_entries(repository, texts), find_stacks(repository, texts)
+    # In a repository with a framework, a build_layer with other parameters than the contract's is the framework's own.
     if stacks and (not entries or not entries[0].exact):
-        entries = []  # a build_layer with other parameters than the contract's belongs to the framework
+        entries = []
     runners = _runners(repository)
     installed_runners = find_self_hosted(repository.read(f"{WORKFLOW_PREFIX}measure.yml") or "")
     required_packages = (package for _, package in requirements(repository))

@@ -177,10 +177,10 @@ class Geometry(Record):
     def flops_per_token(self) -> int:
         """Model FLOPs of forward and backward for one token. Recomputation is not counted.
 
-        Each active weight costs 6 FLOPs: 2 in forward and 4 in backward. Attention costs more, per layer: in forward,
-        the products QK^T and PV each cost 2 x heads x head_dim x sequence. Backward costs twice as much as forward, so
-        this makes 3 x 4 x heads x head_dim x sequence. The causal mask removes half of it. Source: Narayanan et al.
-        2021 (arXiv:2104.04473), appendix, adapted to grouped-query projections and to the causal half.
+        Each active weight costs 6 FLOPs: 2 in forward and 4 in backward. In each layer, the products of attention are
+        added. In forward, QK^T and PV each cost 2 x heads x head_dim x sequence. Backward costs twice as much as
+        forward, so the sum is 3 x 4 x heads x head_dim x sequence. The causal mask halves this sum. Source: Narayanan
+        et al. 2021 (arXiv:2104.04473), appendix, adapted to grouped-query projections and to the causal half.
         """
         attention = self.layers * 6 * self.heads * self.head_dim * self.sequence
         return 6 * self.active_parameters + attention

@@ -253,7 +253,7 @@ def _judge_steps(step_log: StepLog, requested: int, cut: int, wall_s: float) -> 
 def _build_timing(step_log: StepLog, seconds: list[float], requested: int, cut: int) -> Timing | None:
     """Return the timing of a run whose log has the step times ``seconds``; None if there are no step times.
 
-    The log takes the place of a rank. What a log does not have is empty, or 0.
+    The log takes the place of a rank. Values that a log does not have are empty lists, or 0.
     """
     if not seconds:
         return None

@@ -223,7 +223,7 @@ def read_stacks(text: str, root: Path) -> Stacks:
 
 def _parse_frame(frame_line: re.Match[str], root: Path) -> Frame:
     """Return the frame of a line that matches ``_FRAME``. Files of the checkout and of installed packages get relative
-    paths. An invalid line number becomes 0.
+    paths. A line number that is not a number, or has more than 8 digits, becomes 0.
     """
     path = os.path.normpath(frame_line["file"])
     checkout = next((folder for folder in (str(root), os.path.realpath(root)) if path.startswith(f"{folder}/")), None)
@@ -248,6 +248,7 @@ def read_notes(page: bytes) -> CollectiveNotes:
         _parse_group(page, GROUP_TABLE_OFFSET + position * GROUP.size)
         for position in range(min(group_count, MAX_GROUPS))
     ]
+    # The guest calls a row of this table a slot.
     rows = [
         _CollectiveRow(*SLOT.unpack_from(page, SLOT_TABLE_OFFSET + position * SLOT.size))
         for position in range(NUM_SLOTS)

@@ -85,7 +85,7 @@ def _describe_unjoined(ranks: Sequence[RankHang], _: Pending, with_hosts: bool) 
 
 
 def _describe_different_order(ranks: Sequence[RankHang], pending: Pending, with_hosts: bool) -> str:
-    """Describe all collectives that ranks wait in, if two of the ranks wait in different ones and neither can go on."""
+    """Describe all collectives that ranks wait in, if two of the ranks block each other (see ``_are_deadlocked``)."""
     waiting = [rank for rank in ranks if rank.rank in pending]
     if not any(_are_deadlocked(rank, other, pending) for rank, other in permutations(waiting, 2)):
         return ""
@@ -342,14 +342,15 @@ def _name_ranks(ranks: Sequence[RankHang], with_hosts: bool) -> str:
 
 def _format_numbers(ranks: Sequence[RankHang]) -> str:
     """Format rank numbers as ``0, 2, 3``. Four or more consecutive ranks are written as a range, such as ``0-62``."""
-    spans: list[list[int]] = []
+    consecutive: list[list[int]] = []  # first and last rank of each group of consecutive ranks
     for rank in ranks:
-        if spans and rank.rank == spans[-1][1] + 1:
-            spans[-1][1] = rank.rank
+        if consecutive and rank.rank == consecutive[-1][1] + 1:
+            consecutive[-1][1] = rank.rank
         else:
-            spans.append([rank.rank, rank.rank])
+            consecutive.append([rank.rank, rank.rank])
     parts = [
-        ", ".join(map(str, range(first, last + 1))) if last - first < 3 else f"{first}-{last}" for first, last in spans
+        ", ".join(map(str, range(first, last + 1))) if last - first < 3 else f"{first}-{last}"
+        for first, last in consecutive
     ]
     return ", ".join(parts[:MAX_PARTS]) + (", ..." if len(parts) > MAX_PARTS else "")
 

@@ -146,7 +146,7 @@ def _axis_settings(workload: Workload, mesh: OwnMesh) -> dict[str, Scalar]:
     """Return the keys of the framework's configuration that set the axes of ``mesh``, with their values.
 
     An axis of size 1 is the framework's default and needs no key. There is one exception: Megatron gives ETP the size
-    of TP by default, so its key is set if TP is larger than 1.
+    of TP by default, so the key of ETP is also set if TP is larger than 1.
     """
     keys, sizes = AXIS_KEYS[workload.adapter], mesh.axis_sizes
     axes_to_set = {axis for axis, size in sizes.items() if size > 1}
