@@ -138,10 +138,11 @@ class _WrongPaths(NamedTuple):
 def _prove(
     change: ChangedTrees, task: Task, needed: Sequence[LoadEvidence], store: Store, entries: Sequence[DiffEntry]
 ) -> UnconcernedWorkload | _WrongPaths:
-    """Return the workload as not concerned. Its ``proof`` is the commit of a stored session, or None without a proof.
+    """Return ``task`` as a workload that the change does not concern, with or without a proof.
 
-    The proof needs a usable stored session of each kind in ``needed``. ``gaps`` collects what is missing for it. If a
-    stored session loaded files that no pathspec matches, return these files instead.
+    With a proof, ``proof`` is the commit of a stored session, and the workload passes. Without a proof, it is None. The
+    proof needs a usable stored session of each kind in ``needed``. ``gaps`` collects what is missing for the proof. If
+    a stored session loaded files that no pathspec matches, return these files instead.
     """
     if not needed:
         return _unproven(task, "a command does not report which files it loads")
