@@ -51,7 +51,7 @@ class LoadEvidence(NamedTuple):
 
 @dataclass(frozen=True)
 class ChangedTrees:
-    """A change from one commit to another. ``repo`` has the trees of both commits, and need not have their files."""
+    """A change from one commit to another. ``repo`` has the trees of both commits. It may lack their files."""
 
     repo: Path
     base: str
@@ -107,7 +107,7 @@ def find_unconcerned(
                     f"workloads.{name}.paths: no file of base matches, so paths is ignored and the workload measured"
                 )
                 continue
-        except CheckoutError as error:  # the pathspecs are bad: without them, git could compare the same trees above
+        except CheckoutError as error:  # git has compared the same trees above, so the pathspecs are at fault
             raise ConfigError(f"workloads.{name}.paths: {error}", "correct the pathspecs (see gitglossary)") from error
         results = [_prove(change, task, evidence.get(task.entry, []), store, entries) for task in workload_tasks]
         wrong_paths = [task_result for task_result in results if isinstance(task_result, _WrongPaths)]
@@ -138,10 +138,11 @@ class _WrongPaths(NamedTuple):
 def _prove(
     change: ChangedTrees, task: Task, needed: Sequence[LoadEvidence], store: Store, entries: Sequence[DiffEntry]
 ) -> UnconcernedWorkload | _WrongPaths:
-    """Return the workload as not concerned. Its ``proof`` is the commit of a stored session, or None without a proof.
+    """Return ``task`` as a workload that the change does not concern, with or without a proof.
 
-    The proof needs a usable stored session of each kind in ``needed``. ``gaps`` collects what is missing for it. If a
-    stored session loaded files that no pathspec matches, return these files instead.
+    With a proof, ``proof`` is the commit of a stored session, and the workload passes. Without a proof, it is None. The
+    proof needs a usable stored session of each kind in ``needed``. ``gaps`` collects what is missing for the proof. If
+    a stored session loaded files that no pathspec matches, return these files instead.
     """
     if not needed:
         return _unproven(task, "a command does not report which files it loads")
@@ -217,6 +218,6 @@ def _find_unreported_file(change: ChangedTrees, entries: Sequence[DiffEntry]) ->
 
 
 def _may_be_read(change: ChangedTrees, entry: DiffEntry) -> bool:
-    """Return whether a run may read the file: it is neither documentation nor a stored reference."""
+    """Return whether a run may read the file. It reads no documentation, settings of GitHub or stored references."""
     rule = InertRule()  # decides by names only, because ``change.repo`` may lack the contents of files
     return not rule.is_inert(entry.name) and not entry.name.startswith(f"{change.stored_folder}/")

@@ -50,9 +50,10 @@ def judge_sessions(
 ) -> CheckResult:
     """Judge several stored sessions that compare the same two arms, as if they were one session.
 
-    ``config`` (a file) replaces the settings, ``expectations`` the declared changes, and ``baselines`` (a folder) the
-    stored references. What is not replaced comes from the first session. If several sessions timed the same workload,
-    all of their pairs count. ``out`` is the folder for the report; None writes no report.
+    The settings come from the file ``config``, or else from the first session. ``expectations`` are the declared
+    changes; if there are none, those of the first session apply. ``baselines`` is a folder whose stored references
+    replace those in the sessions. If several sessions timed the same workload, all of their pairs count. ``out`` is the
+    folder for the report; None writes no report.
 
     Raises RecordError, ConfigError.
     """
@@ -127,6 +128,7 @@ def _combine_runs(files: Sequence[Path], sessions: Sequence[Session]) -> list[Ru
     runs: list[Run] = []
     for index, (file, session) in enumerate(zip(files, sessions, strict=True)):
         digest = session_digest(session.header)
+        # Copies of the state before this session, because the loop below changes the originals.
         earlier_workloads, earlier_last_blocks = set(timed_workloads), dict(last_blocks)
         if digest in digests:
             raise RecordError(f"{file}: is a session that was already given", "give each session once")

@@ -38,8 +38,8 @@ def find_config(
     commit ``head`` is allowed, because a pull request may introduce regbot. With ``exact``, ``target`` is not tried. If
     ``file`` is given, use this file in any case.
 
-    ``readable`` is the private clone that has the files of the commits, if ``repo`` is a partial clone; None to read
-    ``repo`` only.
+    If ``repo`` is a partial clone, ``readable`` is the private clone that has the files of the commits. If it is None,
+    only ``repo`` is read.
 
     Raises ConfigError, CheckoutError.
     """

@@ -87,19 +87,19 @@ class CheckOptions:
     expectations: Sequence[Expectation] = ()
     """Changes that are declared as intended."""
     config: Path | LoadedConfig | None = None
-    """Configuration that replaces the ``regbot.toml`` of the base commit; None to use the latter."""
+    """Configuration that replaces the ``regbot.toml`` of the base commit; None to use that of the base commit."""
     node_config: Path | None = None
     """File with the machine tables ``[sandbox]``, ``[slurm]`` and ``[local]``; None to take them from ``config``."""
     engine: str = "local"
     """Name of the engine that runs the workloads: local or slurm."""
     untrusted: bool = False
-    """Whether to refuse to run the code without a sandbox."""
+    """Whether the code must run in a sandbox. The check fails if this machine has none."""
     no_sandbox: bool = False
-    """Whether to run without a sandbox, even if the code is untrusted."""
+    """Whether to run the code without a sandbox, even if ``untrusted`` is set. The verdict then has a warning."""
     timing: bool = True
     """Whether to time the steps. If False, the check only compares the collectives."""
     even_if_identical: bool = False
-    """Whether to time a workload even if no relevant file has changed."""
+    """Whether to time a workload even if both arms are proven identical or no relevant file has changed."""
     budget_min: float | None = None
     """Time budget of the timed runs in minutes; None for the configured budget."""
     resume: bool = False
@@ -200,8 +200,8 @@ class _CheckContext:
 def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence[str]) -> CheckResult:
     """Plan the session of both arms, write its header, measure both arms, and judge the session file.
 
-    Workloads with the adapter ``command`` are only timed. All others are traced. They are also timed if this engine's
-    nodes can time one of their variants, unless ``--no-timing`` is given.
+    Workloads with the adapter ``command`` are only timed. All others are traced, and also timed if this engine's nodes
+    can run one of their variants. With ``--no-timing``, nothing is timed.
     """
     options, config, engine = context.options, context.config, context.engine
     tasks = plan(config, options.workloads, options.mesh)
@@ -241,7 +241,8 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
     node_kinds = [(*engine.kind(needs_of(task)), *confined) for task in timed]
     plans, stored, reference_warnings = _load_references(context, settings, base, traced, plans, nodes)
     # An inert file cannot affect a run. Whether a folder of tests is inert can depend on comments of head. The digest
-    # must not depend on comments, so for it only documentation is inert.
+    # must not depend on comments. So it uses a rule without folders: only documentation and settings of GitHub are
+    # inert.
     behaviour = digest_behaviour(context.readable, base.commit, head.commit, InertRule().is_inert)
     head = head.model_copy(update={"behaviour": behaviour})
     is_inert = load_inert_rule(context.readable, [base.commit, head.commit]).is_inert
@@ -280,8 +281,8 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
 def _find_unconcerned(context: _CheckContext, base: Arm, head: Arm, tasks: Sequence[Task]) -> ConcernResult:
     """Return the entries that the change does not concern.
 
-    There are none if the user asked for a measurement: by naming workloads, by overrides, or by requesting to time
-    identical programs."""
+    Return none if the user asked for a measurement. A user does so by naming workloads, by overrides, or by requesting
+    to time identical programs."""
     options, config = context.options, context.config
     is_requested = options.workloads or options.even_if_identical or base.overrides or head.overrides
     if is_requested or not has_paths(tasks):
@@ -311,6 +312,7 @@ def _measure(
     pool_files: dict[str, Path] = {}  # by entry: the file that shares its runs with other sessions of the same code
 
     def store_run(run: Run) -> None:
+        """Append a run to the session file. If it is timed, also store it for other sessions of the same code."""
         if run.outcome != "ok":
             _raise_if_disk_full(options)
         log.append(run)
@@ -379,10 +381,11 @@ def _load_references(
     with store_at(context.readable, base.commit, folder, options.baselines, needed_sessions) as store:
         traces, warnings = stored_traces(store, traced_variants, base)
         for plan_without_references, node in zip(plans, nodes, strict=True):
-            timed_plan, plan_warnings = plan_without_references, list[str]()
+            timed_plan = plan_without_references
+            plan_warnings: list[str] = []
             if node is not None:
                 timed_plan, plan_warnings = with_references(timed_plan, store, settings, node.node_class)
-            # Part of the speed of an arm, its luck, is drawn with the compiler caches. If it is small, caches are kept.
+            # Part of the speed of an arm, its luck, is drawn with the compiler caches. Small luck allows to keep them.
             fresh_caches = not is_luck_small(timed_plan.references)
             updated_plans.append(timed_plan.model_copy(update={"fresh_caches": fresh_caches}))
             warnings += plan_warnings

@@ -32,7 +32,7 @@ class PreflightResult:
     conflicts: Sequence[Conflict]
     advice: Sequence[Advice]
     unknown: str = ""
-    """Sentence that lists unknown hardware facts that the rules need; '' if all are known."""
+    """Sentence that says why rules about hardware did not apply; '' if the GPU is known."""
 
     @property
     def invalid(self) -> bool:

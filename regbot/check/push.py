@@ -24,9 +24,10 @@ def why_nothing_to_compare(repo: Path, base: str | None, head: str, config: Path
 
 
 def stops_push(status: Status) -> bool:
-    """Return whether a verdict stops a push.
+    """Return whether a verdict stops a push. Only FAIL does.
 
-    Only FAIL stops a push. A maintainer can accept a REVIEW only after the push. INVALID and INCONCLUSIVE say nothing
-    about the pushed commits. For example, the base of the push that introduces regbot cannot be measured.
+    REVIEW does not stop it, because a maintainer can accept the change only after the push. INVALID and INCONCLUSIVE do
+    not stop it, because they do not show a regression. For example, a push that introduces regbot is INVALID, because
+    its base cannot be measured.
     """
     return status == "FAIL"

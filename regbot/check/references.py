@@ -61,7 +61,7 @@ def stored_traces(store: Store, entries: Iterable[tuple[str, str]], base: Arm) -
     """
     traces, warnings = [], []
     for entry, variant in entries:
-        if not ENTRY_PATTERN.fullmatch(entry):
+        if not ENTRY_PATTERN.fullmatch(entry):  # such an entry has no folder in a store
             continue
         try:
             stored = stored_ledger(store, entry, variant, "static", base.commit)

@@ -72,7 +72,8 @@ def _run_on(
     task = timed_task(options, folder, engine.gpus)
     plan = plan_of(task, config.session)
     checkout = Checkout(WORKING_TREE, folder)
-    spec = RunSpec(Position(block=1, slot=0, order="ABBA"), attempt=1, steps=plan.steps, cut=plan.cut)
+    first_of_block = Position(block=1, slot=0, order="ABBA")  # ``slot`` counts the runs of a block from 0
+    spec = RunSpec(first_of_block, attempt=1, steps=plan.steps, cut=plan.cut)
     if options.rev is not None:
         arm = resolve_arm(folder, options.rev)
         trees = Worktrees(folder, cache, lambda text: watch(Progress(0, 1, text)), engine.sandbox)

@@ -61,8 +61,8 @@ def trace_working_tree(
     """Trace one workload of the working tree in ``folder``, or in its nearest parent that has a ``regbot.toml``.
 
     The trace runs on a paper GPU, whose library is built into ``cache``. If the build or the trace fails, the workload
-    is traced as a CPU program instead. This needs a workload that has a CPU program, and a user who requested neither a
-    device nor a GPU. Raises ConfigError, ShapeError, EngineError, NoPaperGpuError.
+    may be traced as a CPU program instead. This is done only if the workload has a CPU program, and if the user
+    requested neither a device nor a GPU. Raises ConfigError, ShapeError, EngineError, NoPaperGpuError.
     """
     folder = next((parent for parent in (folder, *folder.parents) if (parent / FILE_NAME).is_file()), folder)
     task = choose_task(options, folder)
@@ -146,7 +146,7 @@ def choose_task(options: TraceOptions, folder: Path) -> Task:
 def read_ledgers(paths: Sequence[Path], format_name: str = "") -> Ledger:
     """Read one file for each rank. Return the lowest rank's ledger, with a digest of every other rank's ledger.
 
-    If other ranks issued other collectives than the lowest rank, a warning in the ledger names up to eight of them.
+    If ranks issued other collectives than the lowest rank, a warning in the ledger names up to eight of these ranks.
     ``format_name`` is the format of the files; '' to detect it. Raises RecordError, ReadError.
     """
     ledgers = [(read_ledger(path, format_name), path) for path in paths]

@@ -23,8 +23,9 @@ def resolve_arms(
 ) -> tuple[Arm, Arm, list[str]]:
     """Return the base arm, the head arm, and warnings about commits that the user may not expect.
 
-    The base arm is the merge base of ``base`` and ``head``, as in a pull request. If ``base`` is None, the target
-    branch is guessed. Raises CheckoutError.
+    The base arm is the merge base of ``base`` and ``head``, as in a pull request. If ``head`` is an ancestor of
+    ``base``, the merge base is ``head`` itself, so ``base`` itself is used, with a warning. If ``base`` is None, the
+    target branch is guessed. Raises CheckoutError.
     """
     common_dir(repo)  # raises CheckoutError if ``repo`` is no repository
     base = base if base is not None else _guess_target(repo)
@@ -89,7 +90,7 @@ def has_commits_of_its_own(repo: Path, base: str | None, head: str) -> bool:
 
 
 def resolve_arm(repo: Path, revision: str) -> Arm:
-    """Return an arm of ``revision`` that is not compared with another arm. Raises CheckoutError."""
+    """Return an arm of ``revision``, to measure it alone. Raises CheckoutError."""
     common_dir(repo)  # raises CheckoutError if ``repo`` is no repository
     return _make_arm(repo, "head", revision, find_commit(repo, revision, "--rev"), overrides={})
 
@@ -104,7 +105,7 @@ def _guess_target(repo: Path) -> str:
 
 
 def _merge_base(repo: Path, base: str, base_commit: str, head: str, head_commit: str) -> str:
-    """Return the merge base of two commits. The revisions ``base`` and ``head`` only name them in errors.
+    """Return the merge base of two commits. ``base`` and ``head`` are the names of these commits in error messages.
 
     Raises CheckoutError.
     """

@@ -112,7 +112,7 @@ def run_in_shell(
                 if selector.select(0 if exited else 0.1):
                     data = os.read(process.stdout.fileno(), 65536)
                     tail = (tail + data)[-_MAX_TAIL_BYTES:]
-                    chunks_after_exit += exited
+                    chunks_after_exit += exited  # True counts as 1
                     if not data:  # all writers have closed the output
                         process.wait(max(0.0, deadline - time.monotonic()))
                         break

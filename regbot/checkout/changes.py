@@ -182,7 +182,7 @@ def parse_entries(raw: str) -> Iterator[DiffEntry]:
     """Parse git's raw diff format. Each entry is ``:MODE MODE BLOB BLOB STATUS``, NUL, path, NUL."""
     fields = raw.split("\0")
     for modes_and_blobs, name in zip(fields[::2], fields[1::2], strict=False):
-        old_mode, new_mode, old_blob, new_blob = modes_and_blobs.removeprefix(":").split(" ")[:4]
+        old_mode, new_mode, old_blob, new_blob = modes_and_blobs.removeprefix(":").split(" ")[:4]  # without STATUS
         yield DiffEntry(name, (old_mode, new_mode), (old_blob, new_blob))
 
 
@@ -285,8 +285,9 @@ def _strip_equal_ends(
     while old_rest and new_rest:
         old_line, new_line = _first_line(old_rest[-1]), _first_line(new_rest[-1])
         begin_lines = old_rest[-1].col_offset == 0 and new_rest[-1].col_offset == 0  # false after "a = 1; "
-        is_same_line = old_line - new_line == line_offset and old_line > len(old_lines) - equal_at_end
-        if not (begin_lines and is_same_line):
+        is_same_line_from_end = old_line - new_line == line_offset
+        is_in_equal_lines = old_line > len(old_lines) - equal_at_end
+        if not (begin_lines and is_same_line_from_end and is_in_equal_lines):
             break
         old_rest, new_rest = old_rest[:-1], new_rest[:-1]
     return old_rest, new_rest

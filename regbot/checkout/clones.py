@@ -63,11 +63,14 @@ def find_source(repo: Path) -> CommitSource:
     git_dir = Path(git(repo, "rev-parse", "--absolute-git-dir").removesuffix("\n"))
     origin = origin_of(repo) or str(common)
     promisor = find_promisor(repo)
-    # A private clone that was made from a partial clone lacks files, so a complete repository gets another one.
+    # A private clone that was made from a partial clone lacks files. So the name of the remote of a partial clone is
+    # part of the identity, and a complete repository gets a private clone of its own.
     identity = "\n".join([str(common), without_credentials(origin), *([promisor] if promisor else [])])
     # A linked worktree keeps its submodules in its own git directory.
     git_dirs = tuple(dict.fromkeys((common, git_dir)))
-    return CommitSource(str(repo), identity, git_dirs, origin, remote=False, is_partial=bool(promisor))
+    return CommitSource(
+        name=str(repo), identity=identity, git_dirs=git_dirs, url=origin, remote=False, is_partial=bool(promisor)
+    )
 
 
 def clone_name(source: CommitSource) -> str:
@@ -76,12 +79,13 @@ def clone_name(source: CommitSource) -> str:
 
 
 def fetch_commit(clone: Path, source: CommitSource, commit: str, cone: Cone = WHOLE) -> None:
-    """Fetch ``commit`` into the private clone ``clone``, unless the clone already has it. Raises CheckoutError.
+    """Fetch ``commit`` into the private clone ``clone``. A commit that is already there is not fetched again.
 
-    From a partial clone, only the files in ``cone`` (the folders of a sparse worktree) are fetched.
+    From a partial clone, only the files in ``cone`` (the folders of a sparse worktree) are fetched. Raises
+    CheckoutError.
 
     If commits must not be fetched from the source's URL (``refusal``), the commit must be in one of the user's own
-    clones. It is not enough that the private clone has it, because a trusted check may have fetched it from the URL.
+    clones. The private clone does not count, because a trusted check may have fetched the commit from the URL.
     """
     if source.is_partial:
         _fetch_partial(clone, source, commit, cone)
@@ -130,9 +134,9 @@ def _fetch_partial(clone: Path, source: CommitSource, commit: str, cone: Cone) -
 
 
 def fetch_history(clone: Path, source: CommitSource, commit: str) -> None:
-    """Fetch a commit, its ancestors, their trees and the tags from a partial clone, unless the private clone has it.
+    """Fetch a commit and its ancestors from a partial clone, with trees and tags, and without files.
 
-    Files are left out. Raises CheckoutError.
+    If the private clone already has the commit, nothing is fetched. Raises CheckoutError.
     """
     git_dir = source.git_dirs[0]
     wanted_ref = f"refs/wanted/{commit}"
@@ -213,7 +217,8 @@ def list_submodules(
     """
     git_dir = f"--git-dir={clone}"  # if the clone is damaged, git must not use a repository in a parent folder
     tree_lines = git(clone, git_dir, "ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
-    fields_and_paths = [line.partition("\t")[::2] for line in tree_lines]  # the fields are mode, kind and object id
+    # Each line is split at the tab, which [::2] leaves out. The fields are mode, kind and object id.
+    fields_and_paths = [line.partition("\t")[::2] for line in tree_lines]
     # A tree lists a submodule with the mode 160000 and with its commit as the object id.
     commits = {path: fields.split()[2] for fields, path in fields_and_paths if fields.startswith("160000 ")}
     if not commits or all(path != ".gitmodules" for _, path in fields_and_paths):
@@ -254,7 +259,7 @@ def host_of(url: str) -> str:
 
 def _explain_refusal(url: str, hosts: Set[str] | None) -> str:
     """Return why commits must not be fetched from ``url``; '' if its host is one of ``hosts``, or ``hosts`` is None."""
-    if hosts is None or host_of(url) in hosts - {""}:
+    if hosts is None or host_of(url) in hosts - {""}:  # ``host_of`` returns '' for a local path, which is no host
         return ""
     return (
         f"{clip(without_credentials(printable(url)), 200)} is not on the repository's own host, and untrusted code "

@@ -48,14 +48,16 @@ def load_inert_rule(repo: Path, commits: Sequence[str], revision_range: str | No
     - A file outside of inert folders has the folder's name as a word, even in a comment.
     - The target of a symbolic link contains the name.
     - A commit of ``revision_range`` (for example "v1..v2") adds or removes the name in a file.
-    - Git cannot read the files in time.
+
+    If git fails or exceeds its time limit, all folders count as used.
     """
     listings = [_list_entries(repo, commit) for commit in commits]
     listings += [_list_changed_entries(repo, revision_range)] if revision_range else []
     entries = [entry for listing in listings for entry in listing or ()]
     submodules = frozenset(path for mode, _, path in entries if mode == "160000")
+    rule_without_folders = InertRule(submodules=submodules)  # if git cannot read a file, no folder is inert
     if None in listings:
-        return InertRule(submodules=submodules)
+        return rule_without_folders
     mentions: dict[str, list[str]] = {}  # by name of a folder: the files that have this name as a word
     try:
         linked_names = _read_link_targets(repo, [blob for mode, blob, _ in entries if mode == "120000"])
@@ -63,12 +65,12 @@ def load_inert_rule(repo: Path, commits: Sequence[str], revision_range: str | No
             file_lists = [_list_mentions(repo, commits, name)]
             file_lists += [_list_changed_mentions(repo, revision_range, name)] if revision_range else []
             if None in file_lists:
-                return InertRule(submodules=submodules)
+                return rule_without_folders
             mentions[name] = [path for paths in file_lists for path in paths or ()]
     except CheckoutError:  # the time limit
-        return InertRule(submodules=submodules)
+        return rule_without_folders
     if linked_names is None:
-        return InertRule(submodules=submodules)
+        return rule_without_folders
     folders = set(FOLDERS) - linked_names
 
     def is_mentioned_outside(name: str) -> bool:

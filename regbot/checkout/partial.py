@@ -2,8 +2,8 @@
 
 A partial clone lacks files, and git fetches each one from the remote when a command reads it. regbot prevents this,
 because git would write into the user's repository, and could wait for a network or a password. Instead, commits and
-trees are copied into a private clone, and then the needed files: from the user's repository, and those that it lacks
-from its remote.
+trees are copied into a private clone. Then the needed files are copied from the user's repository. Needed files that
+the user's repository lacks are fetched from its remote.
 """
 
 from collections.abc import Collection, Iterable, Mapping

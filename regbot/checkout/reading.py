@@ -1,7 +1,7 @@
 """Choose the repository from which a check reads trees and files of commits.
 
-This is the user's repository, unless that is a partial clone. Files that a partial clone lacks are then read from a
-private clone, so that git does not fetch them into the user's repository one by one.
+If the user's repository is complete, the check reads from it. If it is a partial clone, the check reads from a private
+clone. Otherwise git would fetch the missing files into the user's repository one by one.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ def find_readable_repository(repo: Path, cache_dir: Path, commits: Sequence[str]
     """Return a repository that has the trees of ``commits``, their files at ``paths`` and below, and the files that
     differ between the first and the last commit.
 
-    ``cache_dir`` is the cache folder of the repository. A partial clone without these files gets them from its remote,
-    in a private clone. Raises CheckoutError.
+    If ``repo`` is a partial clone, this is a private clone in ``cache_dir``, the cache folder of the repository. Files
+    that ``repo`` lacks are fetched from its remote into the private clone. Raises CheckoutError.
     """
     source = find_source(repo)
     if not source.is_partial:

@@ -147,21 +147,21 @@ def check_out(
 
 
 def prune(cache_dir: Path, keep: int, idle_s: float = IDLE_S) -> list[str]:
-    """Remove all worktrees except the ``keep`` most recently used ones, and remove incomplete ones. Return their keys.
+    """Remove old and incomplete worktrees. Return the keys of the removed ones.
 
-    ``cache_dir`` is the cache folder of one repository. Worktrees of other repositories are not counted.
-    Worktrees that were used within ``idle_s`` seconds and worktrees that are being created are kept. Private clones
-    without a worktree are removed too, as ``prune_clones`` describes.
+    The ``keep`` most recently used worktrees are kept. A worktree that was used within ``idle_s`` seconds, or that is
+    being created, is also kept. ``cache_dir`` is the cache folder of one repository. Worktrees of other repositories
+    are not counted. Private clones without a worktree are removed too, as ``prune_clones`` describes.
     """
     cache_dir = cache_dir.resolve()
     entries = [CacheEntry(cache_dir, path.name) for path in (cache_dir / "worktrees").glob("*/")]
-    last_used = {entry: _modification_time(entry.marker) for entry in entries}
+    last_used = {entry: _modification_time(entry.marker) for entry in entries}  # 0 for an incomplete worktree
     complete = [entry for entry in entries if last_used[entry]]
     complete.sort(key=lambda entry: last_used[entry], reverse=True)
     incomplete = [entry for entry in entries if not last_used[entry]]
     removed_keys = []
     for entry in complete[max(0, keep) :] + incomplete:
-        # Without waiting for the lock: if it is taken, another process creates or builds this worktree.
+        # Do not wait for the lock. If it is taken, another process creates or builds this worktree.
         with contextlib.suppress(CheckoutError), entry.lock(timeout_s=0):
             if _modification_time(entry.marker) <= time.time() - idle_s:  # read again, because only now it is locked
                 entry.clear()
@@ -277,8 +277,8 @@ def _write_sparse_files(folder: Path, commit: str, cone: Cone) -> None:
     names = [name for name in git(folder, "ls-files", "-z").split("\0") if name]
     absent = [name for name in names if not cone.has(name)]
     mark_absent(folder, location=(), names=absent, env=NO_MACHINE_CONFIG)
-    written = "".join(f"{name}\0" for name in names if cone.has(name))
+    names_to_write = "".join(f"{name}\0" for name in names if cone.has(name))
     command = ("checkout-index", "--quiet", "--index", "-z", "--stdin")
-    result = try_git(folder, *command, env=NO_MACHINE_CONFIG, stdin=written, timeout_s=TRANSFER_TIMEOUT_S)
+    result = try_git(folder, *command, env=NO_MACHINE_CONFIG, stdin=names_to_write, timeout_s=TRANSFER_TIMEOUT_S)
     if result.code != 0:
         raise CheckoutError(f"{folder}: git checkout-index failed: {result.error_line}")

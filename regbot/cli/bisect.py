@@ -169,7 +169,7 @@ def _has_live_display(json: bool) -> bool:
 def _draw_posterior(json: bool) -> Iterator[Callable[["Bisection"], None]]:
     """Yield a function that draws the probabilities of the commits on the terminal.
 
-    Without a terminal, and with ``--json``, this function does nothing."""
+    If there is no terminal, or with ``--json``, the yielded function does nothing."""
     if not _has_live_display(json):
         yield lambda _: None
         return

@@ -158,11 +158,11 @@ def run_probe(engine: "Engine", ranks: int | None, folder: Path, take_out: bool,
     )
 
 
-def folder_of(override: Path | None) -> Path:
-    """Return the folder of the node history: ``override``, or else the default folder."""
+def folder_of(requested: Path | None) -> Path:
+    """Return the folder of the node history: ``requested``, or else the default folder."""
     from regbot.nodes import nodes_folder
 
-    return override.resolve() if override is not None else nodes_folder(cache_folder())
+    return requested.resolve() if requested is not None else nodes_folder(cache_folder())
 
 
 def host_name(text: str) -> str:

@@ -59,9 +59,9 @@ def check_engine(name: str) -> None:
 
 def cache_folder() -> Path:
     """Return the cache folder, which has clones and worktrees: REGBOT_CACHE, or else ``regbot`` in the user's cache."""
-    override = os.environ.get("REGBOT_CACHE")
-    if override:
-        return Path(override).resolve()
+    configured = os.environ.get("REGBOT_CACHE")
+    if configured:
+        return Path(configured).resolve()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "regbot"
 
 
@@ -82,11 +82,11 @@ def usage_errors(
     log: str = "session.jsonl",
     say: Callable[[str], None] = complain,
 ) -> Iterator[None]:
-    """Turn an error that the user can fix into a message and an exit code.
+    """Turn errors that the user can fix, and an interruption by Ctrl-C, into a message and an exit code.
 
-    These are UserError, OSError (such as a full disk) and an interruption by Ctrl-C. All other errors are bugs in
-    regbot. They are not caught, so that their traceback is printed. If ``resumable`` is a folder, an interrupted
-    command prints that it can be resumed from the file ``log`` in this folder. ``say`` prints one line of a message.
+    The user can fix UserError and OSError (such as a full disk). All other errors are bugs in regbot. They are not
+    caught, so that their traceback is printed. If ``resumable`` is a folder, an interrupted command prints that it can
+    be resumed from the file ``log`` in this folder. ``say`` prints one line of a message.
     """
     try:
         yield
@@ -120,7 +120,7 @@ def progress(quiet: bool = False) -> Iterator["Watcher"]:
     if quiet:
         yield lambda _: None
     elif not sys.stderr.isatty():
-        yield lambda progress: print(progress, file=sys.stderr, flush=True)
+        yield lambda message: print(message, file=sys.stderr, flush=True)
     else:
         with _live_progress() as watch:
             yield watch

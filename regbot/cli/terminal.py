@@ -104,8 +104,8 @@ def trace_page(run: Run) -> str:
 def ledger_page(ledger: Ledger, title: str, notes: Sequence[str] = ()) -> str:
     """Return a page about one ledger, with counts and bytes of each collective.
 
-    A profile also gives each collective its exposed time, in which no kernel computes, and its hidden time. ``notes``
-    are lines below the table."""
+    A profile also gives each collective two times. During the exposed time, no kernel computes. During the hidden time,
+    a kernel computes. ``notes`` are lines below the table."""
     steps_text = "one steady step" if ledger.scope == "step" else f"{count(ledger.steps, 'step')} together"
     world = f" of {ledger.world_size}" if ledger.world_size else ""
     gpu = f", {ledger.gpu}" if ledger.gpu not in (None, DEFAULT_PAPER_GPU) else ""

@@ -212,7 +212,10 @@ class Workload(Record):
 
     @model_validator(mode="after")
     def _check_sparse(self) -> "Workload":
-        """Refuse a sparse checkout that lacks a source root. The root of the repository is always checked out."""
+        """Refuse a sparse checkout that lacks a source root.
+
+        A source root is checked out if it lies in a folder of ``sparse``, contains one, or is the repository's root.
+        """
         folders = [PurePosixPath(folder) for folder in self.sparse]
         if not folders:
             return self
@@ -239,8 +242,9 @@ class Workload(Record):
     def _check_own_meshes(self) -> "Workload":
         """Check the meshes that the workload defines.
 
-        The adapter must be able to set all axes of such a mesh, and ``config`` must not set the same keys. Such a mesh
-        is only traced, so a timed workload also needs a mesh of the shape."""
+        The adapter must be able to set all axes of such a mesh, and ``config`` must not set the same keys. A workload
+        is never timed on a mesh of its own. So if ``timed`` lists shapes, the workload also needs a mesh of the shape.
+        """
         for mesh in self.meshes:
             if not isinstance(mesh, OwnMesh):
                 continue

@@ -149,8 +149,8 @@ PLANTED: dict[PullRequest, str] = {
 def is_as_planted(pull_request: PullRequest, entries: Sequence[WorkloadVerdict], timed: bool) -> bool:
     """Return whether the verdict shows the known effect of the pull request. Return False if nothing was measured.
 
-    ``entries`` are the workloads of the verdict. ``timed`` says whether base and head were timed. A slow step is seen
-    only then."""
+    ``entries`` are the workloads of the verdict. ``timed`` says whether base and head were timed. Without times, the
+    slow pull request cannot be seen."""
     if not entries:
         return False
     if pull_request == "fallback":
@@ -182,7 +182,7 @@ def _write_conclusion(
 
 
 def _describe_miss(entries: Sequence[WorkloadVerdict]) -> str:
-    """Return why the verdict does not show the known effect. On a noisy machine this is no bug in regbot."""
+    """Return why the verdict does not show the known effect: the machine is too noisy, or regbot has a bug."""
     timed = [entry.throughput for entry in entries if entry.throughput is not None]
     if any(section.decision == "undecided" for section in timed):
         return "could not decide on this machine, because it is too noisy now; stop other work and run the demo again"
@@ -198,13 +198,13 @@ def _has_same_program(entry: WorkloadVerdict) -> bool:
 
 
 def _is_slower(entry: WorkloadVerdict) -> bool:
-    """Return whether the throughput verdict is FAIL, decided at a look. The first look is after 4 pairs."""
+    """Return whether the throughput verdict is FAIL, and a look decided it. The first look is after 4 pairs."""
     throughput = entry.throughput
     return throughput is not None and throughput.status == "FAIL" and throughput.pairs >= 4
 
 
 def _has_fallback(entry: WorkloadVerdict) -> bool:
-    """Return whether head has none of base's all-to-all payload, and regbot names this with a FAIL."""
+    """Return whether base has all-to-all payload and head has none, and a finding with FAIL names this change."""
     sharding = entry.sharding
     return (
         sharding is not None

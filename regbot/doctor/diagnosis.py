@@ -197,7 +197,7 @@ def _gpu_tables() -> Capability:
 
 
 def check_gpu_health() -> Capability:
-    """Report the current state of the GPUs, among it a reduced clock. Times from a throttled GPU are not usable."""
+    """Report the current state of the GPUs, such as a reduced clock. Times from a throttled GPU are not usable."""
     name = "GPU health (nvidia-ml-py)"
     try:
         gpu_states = snapshot_gpus()
@@ -227,7 +227,7 @@ def _describe_gpu(gpu: GpuDevice, snapshot: GpuSnapshot) -> str:
 def check_image(image: str) -> list[Capability]:
     """Check that ``image``, the value of REGBOT_CONTAINER, names the container's image by a digest.
 
-    Return [] if the variable is not set, so that ``image`` is ''.
+    Return [] if ``image`` is '', because the variable is not set.
     """
     if not image:
         return []

@@ -85,8 +85,8 @@ def _collect_needs(workload: Workload, *, compiler: bool) -> _Needs:
 def _query_packages(python: str, needs: _Needs, variables: Mapping[str, str], engine: Engine) -> dict[str, Any]:
     """Ask the interpreter which of the required packages it has.
 
-    Return a document with its version (``python``) and the installed ``versions`` by package. If the interpreter gives
-    no such document, return ``{"why": REASON}``."""
+    Return a document with the interpreter's version (``python``) and the installed ``versions`` by package. If the
+    interpreter gives no such document, return ``{"why": REASON}``."""
     names = [Requirement(text).name for text in needs.requirements]
     packages_with_modules = [f"{name}={module_name(name)}" for name in names]
     if needs.framework.distribution:
@@ -194,9 +194,10 @@ def _check_command(command: str) -> Capability:
 
 
 def _install_commands(needs: _Needs, workload: Workload, *, in_checkout: bool) -> list[str]:
-    """Return the commands that make a fresh environment for the interpreter in the workload's ``python``.
+    """Return the commands that make a fresh environment and install the needs of the workload.
 
-    Without this setting, the environment is ``.venv``. ``in_checkout`` says whether the checkout has the framework."""
+    The environment is that of the interpreter in the workload's ``python``; ``.venv`` if this key is not set.
+    ``in_checkout`` says whether the checkout has the framework."""
     framework = needs.framework
     python = workload.python or ".venv/bin/python"
     commands = []

@@ -42,18 +42,18 @@ def configuration(facts: RepositoryFacts, shadow: bool, docs: str = "") -> str:
 def placeholder_warnings(config: Config, text: str) -> list[str]:
     """Return a warning for each workload that still has the placeholder of ``regbot init`` as its ``entry``.
 
-    ``text`` is the text of the configuration. A warning has the number of the line with the placeholder. It has none if
-    the numbers of lines and workloads with the placeholder differ, so that no line can be matched with its workload."""
+    ``text`` is the text of the configuration. If as many lines as workloads have the placeholder, the warnings give the
+    numbers of these lines. Otherwise lines cannot be matched with workloads, and the warnings name only the file."""
     names = [name for name, workload in config.workloads.items() if workload.entry == PLACEHOLDER_ENTRY]
     line_numbers = [number for number, line in enumerate(text.splitlines(), 1) if f'"{PLACEHOLDER_ENTRY}"' in line]
     if len(line_numbers) == len(names):
-        places = [f"{FILE_NAME}:{number}" for number in line_numbers]
+        locations = [f"{FILE_NAME}:{number}" for number in line_numbers]
     else:
-        places = [FILE_NAME] * len(names)
+        locations = [FILE_NAME] * len(names)
     return [
-        f"{place}: the workload {name} still has the placeholder {PLACEHOLDER_ENTRY}, and every check is INVALID. "
+        f"{location}: the workload {name} still has the placeholder {PLACEHOLDER_ENTRY}, and every check is INVALID. "
         "Write build_layer for your MoE layer (docs/module.md) and name it there"
-        for place, name in zip(places, names, strict=True)
+        for location, name in zip(locations, names, strict=True)
     ]
 
 

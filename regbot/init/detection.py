@@ -62,7 +62,7 @@ class RepositoryFacts:
     def hosted_packages(self) -> list[str]:
         """Arguments of pip for what the job on a hosted runner installs besides regbot, torch and numpy.
 
-        There are none if a ``build_layer`` is traced instead of a framework. The requirements of such a repository may
+        [] if a ``build_layer`` is traced instead of a framework, because the requirements of such a repository may
         include packages that can be built only on a GPU machine. If a framework's repository has a requirements.txt,
         this file gives the versions, and the packages are named without a version. The job checks the repository out
         into the folder ``code``.
@@ -90,8 +90,9 @@ def detect(repository: Repository, branch: str | None = None) -> RepositoryFacts
     """
     texts, size_warnings = python_files(repository)
     entries, stacks = find_entries(repository, texts), find_stacks(repository, texts)
+    # In a repository with a framework, a build_layer with other parameters than the contract's is the framework's own.
     if stacks and (not entries or not entries[0].exact):
-        entries = []  # a build_layer with other parameters than the contract's belongs to the framework
+        entries = []
     runners = _runners(repository)
     installed_runners = find_self_hosted(repository.read(f"{WORKFLOW_PREFIX}measure.yml") or "")
     required_packages = (package for _, package in requirements(repository))

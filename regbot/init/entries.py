@@ -133,9 +133,9 @@ def locate_module(repository: Repository, name: str) -> tuple[str, str]:
     """Return ``(source root, dotted module)`` of the Python file ``name``.
 
     The source root is a folder that the nearest pyproject.toml declares, or the folder ``src`` beside this
-    pyproject.toml. If several of these contain the file, it is the innermost. A folder that is a package itself is no
-    source root. If no such folder contains the file, the source root is the parent of the outermost package that
-    contains the file, or else the folder of the project.
+    pyproject.toml. If several of these folders contain the file, the innermost is the source root. A folder that is
+    itself a package is not a source root. If no such folder contains the file, the source root is the parent of the
+    outermost package that contains the file, or else the folder of the project.
     """
     path = PurePosixPath(name)
     project = _project(repository, path)

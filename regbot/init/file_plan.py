@@ -71,8 +71,8 @@ class InitOptions:
     version: str = __version__
     """Version of regbot that is written into the files."""
     source: str | None = None
-    """Source from which the workflows install regbot. None takes the source of this regbot, or else keeps the installed
-    source."""
+    """Source from which the workflows install regbot. None keeps a usable installed source, except that this regbot's
+    commit replaces another commit of the same repository."""
     enterprise: bool | None = None
     """Whether the repository is on a GitHub Enterprise Server. None keeps what is installed, or else means no."""
 
@@ -117,7 +117,7 @@ def plan_configuration(config: Config | None, facts: RepositoryFacts, shadow: bo
     """Plan ``regbot.toml``. ``docs`` is the address of regbot's documentation; '' if unknown. Raises ConfigError."""
     if config is None:
         text = configuration(facts, shadow, docs)
-        parse_config(text, FILE_NAME)
+        parse_config(text, FILE_NAME)  # raises ConfigError if the new text is invalid
         return PlannedFile(InitFile(path=FILE_NAME, action="created"), text)
     reason = "your file; regbot never changes it"
     if shadow and not config.github.shadow:

@@ -87,9 +87,9 @@ def initialise(options: InitOptions) -> InitReport:
     requested_runner = Runner(tuple(options.labels)) if options.labels else None
     config = read_configuration(root)
     installed_sources = {name: read_sources(root, name) for name in (*HOSTED_WORKFLOWS, *NODE_WORKFLOWS)}
-    # The form of a path in the repository is different in regbot-static, so its sources cannot be reused.
+    # In regbot-static, a path in the repository begins with ./code, so its sources cannot be reused in other workflows.
     reusable_sources = [source for name in installed_sources if name != STATIC for source in installed_sources[name]]
-    # Without an option and without an installed workflow for an Enterprise Server, it is not known (None).
+    # None means unknown: there is no option, and no installed workflow is for an Enterprise Server.
     enterprise = options.enterprise if options.enterprise is not None else facts.enterprise or None
     settings = WorkflowSettings(
         version=options.version,

@@ -125,8 +125,8 @@ def _find_own(
 ) -> Stack | None:
     """Return the framework if the repository contains its source; None otherwise.
 
-    ``markers`` are paths of files that only this framework's source has. Of several copies of the source, use the one
-    in the fewest folders."""
+    ``markers`` are paths of files that only this framework's source has. If there are several copies of the source, use
+    the one with the fewest parent folders."""
     for name in repository.names_ending(*markers):
         marker = next(marker for marker in markers if name.endswith(marker))
         root = name.removesuffix(marker)
@@ -145,7 +145,8 @@ def _find_program(repository: Repository, framework: Framework, texts: dict[str,
     """Return the training script that regbot can run unmodified; '' if there is none.
 
     A repository may have several scripts for Megatron. Scripts that belong to a copy of Megatron in a subfolder come
-    last. Of the rest, Megatron's ``pretrain_gpt.py`` is best, and then the script in the fewest folders.
+    last. Among the others, ``pretrain_gpt.py`` at the root comes first, and then the script with the fewest parent
+    folders.
     """
     if framework == "megatron-bridge":
         return BRIDGE_PROGRAM if repository.has(BRIDGE_PROGRAM) else ""

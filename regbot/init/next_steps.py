@@ -153,7 +153,10 @@ def _workload_to_trace(facts: RepositoryFacts) -> str:
 
 
 def _missing_packages(facts: RepositoryFacts) -> str:
-    """Return the first packages that the hosted job does not install; '' if it installs what the framework needs."""
+    """Return as text the first packages that the hosted job does not install.
+
+    '' if the hosted job installs what the framework needs.
+    """
     if facts.hosted_packages:
         return ""
     ellipsis = ", ..." if len(facts.packages) > MAX_PACKAGES else ""

@@ -113,7 +113,8 @@ def open_repository(folder: Path) -> Repository:
 
 def _without_regbot(root: Path, names: list[str]) -> list[str]:
     """Return ``names`` without the files of a copy of regbot in the repository, which is not training code."""
-    projects = (name for name in names if name.endswith("/pyproject.toml"))  # not that of the user's own project
+    # The slash leaves out the pyproject.toml at the root, which belongs to the user's own project.
+    projects = (name for name in names if name.endswith("/pyproject.toml"))
     regbot_folders = tuple(
         name.removesuffix("pyproject.toml") for name in projects if _REGBOT_PROJECT.search(read_text(root, name) or "")
     )

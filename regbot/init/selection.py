@@ -22,8 +22,8 @@ class Selection:
 def select_workflows(root: Path, options: InitOptions, config: Config | None, settings: WorkflowSettings) -> Selection:
     """Select the workflows to install and to remove.
 
-    ``config`` is the repository's ``regbot.toml``; None if there is none. Workflows for nodes are left out with
-    --only-static. The workflow that traces is left out if no workload can be traced.
+    ``config`` is the repository's ``regbot.toml``; None if there is none. ``_select_node_workflows`` says when
+    workflows for nodes are left out. The workflow that traces is left out if no workload can be traced.
 
     Raises ConfigError if the options leave nothing to measure.
     """
@@ -39,9 +39,9 @@ def select_workflows(root: Path, options: InitOptions, config: Config | None, se
         )
     unsupported = OWN_ARTIFACT_WORKFLOWS if settings.enterprise else ()
     supported = [name for name in NODE_WORKFLOWS if name not in unsupported]
-    only_static, left_out, warnings = _select_node_workflows(root, installed, options, settings, supported)
+    without_nodes, left_out, warnings = _select_node_workflows(root, installed, options, settings, supported)
     excluded = {*left_out, *unsupported, *([STATIC] if nothing_to_trace else [])}
-    candidates = HOSTED_WORKFLOWS if only_static else (*HOSTED_WORKFLOWS, *NODE_WORKFLOWS)
+    candidates = HOSTED_WORKFLOWS if without_nodes else (*HOSTED_WORKFLOWS, *NODE_WORKFLOWS)
     planned_files = [plan_workflow(root, name, settings, options) for name in candidates if name not in excluded]
     removals: list[PlannedFile | None] = []
     if options.only_static:
@@ -54,25 +54,26 @@ def select_workflows(root: Path, options: InitOptions, config: Config | None, se
             "run has ended"
         )
         removals = [plan_removal(root, name, settings, options, reason, explicit=False) for name in unsupported]
-        if not only_static:
+        if not without_nodes:
             warnings.append(f"{' and '.join(unsupported)} are left out: {reason} (docs/github.md)")
     if nothing_to_trace:
         reason = f"every workload of {FILE_NAME} is a command, which cannot be traced"
         removals.append(plan_removal(root, STATIC, settings, options, reason, explicit=False))
-        advice = "; 'regbot init --with-nodes' installs the workflows that time it" if only_static else ""
+        advice = "; 'regbot init --with-nodes' installs the workflows that time it" if without_nodes else ""
         warnings.append(f"{STATIC} is left out: {reason}, and only '/regbot run' on a node measures one{advice}")
     planned_files += [removal for removal in removals if removal is not None]
-    return Selection(planned_files, warnings, has_node_workflows=not only_static)
+    return Selection(planned_files, warnings, has_node_workflows=not without_nodes)
 
 
 def _select_node_workflows(
     root: Path, installed: set[str], options: InitOptions, settings: WorkflowSettings, possible: Sequence[str]
 ) -> tuple[bool, list[str], list[str]]:
-    """Return whether all workflows for nodes are left out, which of ``possible`` are left out, and warnings.
+    """Return three things: whether all workflows for nodes are left out, which of ``possible`` are left out otherwise,
+    and warnings.
 
-    The options decide. Without the options, a first installation has all workflows, and a later run keeps what is
-    installed. A user may have removed the workflows for nodes by --only-static, which keeps edited ones. So if only
-    edited workflows for nodes are left, the missing ones are not installed again.
+    The options --only-static and --with-nodes decide. Without these options, a first installation has all workflows.
+    A later run installs workflows for nodes only if some are installed already. If all of these are edited, the missing
+    ones are left out too. The user may have given --only-static, which keeps edited workflows and removes the others.
     """
     if options.only_static is not None or not installed:
         return bool(options.only_static), [], []

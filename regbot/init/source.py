@@ -37,20 +37,20 @@ def is_bare_name(source: str) -> bool:
     ``source`` is a value in a workflow, possibly with quotes and a comment.
     """
     try:
-        return Requirement(_bare(source)).url is None
+        return Requirement(_strip_quotes_and_comment(source)).url is None
     except InvalidRequirement:
         return False
 
 
-def _bare(source: str) -> str:
-    """Return a value in a workflow without its quotes and its comment."""
+def _strip_quotes_and_comment(source: str) -> str:
+    """Return ``source``, which is a value in a workflow, without its quotes and its comment."""
     word = re.sub(r"\s+#.*", "", source).strip()
     is_quoted = word[:1] == word[-1:] and word[:1] in ("'", '"')
     return word[1:-1].strip() if is_quoted else word
 
 
 def bare_name_warnings(sources_by_path: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a warning for each workflow that installs regbot by its bare name, and so somebody else's package."""
+    """Return a warning for each workflow that installs regbot by its bare name: pip may install another package."""
     return [
         f"{path} installs {printable(source)!r} by its bare name, which on the public package index is somebody else's "
         "package: its code would run with this job's permissions. Disable the workflow until its source is set"
@@ -64,9 +64,9 @@ def path_in_repository(source: str) -> str:
 
     Return '' if the source is not in the repository, or if it is the whole repository.
     """
-    bare_source = _bare(source)
-    path = PurePosixPath(bare_source)
-    is_in_repository = bare_source.startswith("./") and ".." not in path.parts
+    plain_source = _strip_quotes_and_comment(source)
+    path = PurePosixPath(plain_source)
+    is_in_repository = plain_source.startswith("./") and ".." not in path.parts
     is_whole_repository = path == PurePosixPath()
     return path.as_posix() if is_in_repository and not is_whole_repository else ""
 
@@ -76,7 +76,7 @@ def docs_of(sources: Iterable[str]) -> str:
 
     The first of ``sources`` that is a commit gives the address, such as ``https://HOST/OWNER/NAME/blob/COMMIT/docs``.
     """
-    matches = filter(None, map(_GIT.fullmatch, map(_bare, sources)))
+    matches = filter(None, map(_GIT.fullmatch, map(_strip_quotes_and_comment, sources)))
     match = next(matches, None)
     if match is None:
         return ""
@@ -141,7 +141,8 @@ def is_same_repository(first: str, second: str) -> bool:
 def source_for(name: str, source: str) -> str:
     """Return ``source`` as the workflow ``name`` needs it.
 
-    A path in the repository is below ``code`` in regbot-static, because it checks the repository out into that folder.
+    The workflow regbot-static checks the repository out into the folder ``code``. So it needs ``./code`` before a path
+    in the repository.
     """
     is_in_repository = source == "." or source.startswith("./")
     return f"./code{source[1:]}" if is_in_repository and name == "regbot-static" else source

@@ -1,10 +1,10 @@
-"""The workflows that ``regbot init`` installs: templates in which slots are filled with a repository's settings.
+"""The workflows that ``regbot init`` installs: templates in which fields are filled with a repository's settings.
 
-A slot is a place of a workflow whose value differs between repositories, such as the labels of a ``runs-on`` key or the
-source of regbot. A template is itself a valid workflow, so it can be linted. If a user has changed the value of a slot
+A field is a part of a workflow whose value differs between repositories, such as the labels of a ``runs-on`` key or the
+source of regbot. A template is itself a valid workflow, so it can be linted. If a user has changed the value of a field
 in an installed file, this value is read and kept. An installed file begins with a stamp, which has regbot's version and
-a hash of the file without the values of its slots. The stamp shows whether a file differs from the template because the
-template is newer or because a user edited the file.
+a hash of the file without the values of its fields. The stamp shows whether a file differs from the template because
+the template is newer or because a user edited the file.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ _TEMPLATE_FOLDER = next(
 )
 """Folder of the templates: beside this file in a wheel, and at the root of the repository in a checkout."""
 
-_SLOTS: Mapping[str, re.Pattern[str]] = {
+_FIELDS: Mapping[str, re.Pattern[str]] = {
     "runs-on": re.compile(r"^ +runs-on: (?P<value>\S.*?)(?= +#|$)", re.MULTILINE),
     "timeout": re.compile(r"^ +timeout-minutes: (?P<value>\d+)", re.MULTILINE),
     "cron": re.compile(r"^ +- cron: (?P<value>\"[^\"\n]*\"|'[^'\n]*')", re.MULTILINE),
@@ -49,9 +49,9 @@ _SLOTS: Mapping[str, re.Pattern[str]] = {
     "torch-index": re.compile(r"^ +TORCH_INDEX: (?P<value>\S[^\n]*)$", re.MULTILINE),
     "artifacts": re.compile(r"^ +uses: (?P<value>[\w./-]+/upload-artifact@\S+(?: +# [^\n]*)?)$", re.MULTILINE),
 }
-_LATER_SLOTS = frozenset({"python", "torch", "torch-index"})
-"""Slots that the first workflows did not have. The hashes in their stamps include the values of these slots."""
-_CUSTOM_SLOTS = {
+_LATER_FIELDS = frozenset({"python", "torch", "torch-index"})
+"""Fields that the first workflows did not have. The hashes in their stamps include the values of these fields."""
+_CUSTOM_FIELDS = {
     "runs-on": "runs-on",
     "timeout": "timeout-minutes",
     "cron": "cron",
@@ -60,7 +60,7 @@ _CUSTOM_SLOTS = {
     "torch": "TORCH",
     "torch-index": "TORCH_INDEX",
 }
-"""Slots whose values may differ between workflows, with the name that messages use for each slot."""
+"""Fields whose values may differ between workflows, with the name that messages use for each field."""
 _NODE_LABELS = re.compile(r"\[self-hosted, regbot\]")
 """Matches the labels that a job on a node has in a template."""
 
@@ -79,7 +79,7 @@ State = Literal["new", "unchanged", "outdated", "edited"]
 
 @dataclass(frozen=True)
 class WorkflowSettings:
-    """Values for the slots of the workflows."""
+    """Values for the fields of the workflows."""
 
     version: str
     """Version of regbot."""
@@ -110,16 +110,16 @@ def read_template(name: str) -> str:
 
 
 def render(name: str, settings: WorkflowSettings, installed: str | None = None) -> str:
-    """Return the workflow ``name`` with its stamp and filled slots. Values in the ``installed`` text are kept."""
+    """Return the workflow ``name`` with its stamp and filled fields. Values in the ``installed`` text are kept."""
     text = read_template(name)
     installed_body = _body(installed) if installed is not None else ""
-    for slot in _SLOTS:
-        installed_values = _values_by_job(slot, installed_body)
+    for field in _FIELDS:
+        installed_values = _values_by_job(field, installed_body)
         new_values = [
-            _slot_value(name, slot, template_value, installed_values.get(place), settings)
-            for place, template_value in _values_by_job(slot, text).items()
+            _field_value(name, field, template_value, installed_values.get(job_and_position), settings)
+            for job_and_position, template_value in _values_by_job(field, text).items()
         ]
-        text = _fill_slots(slot, text, iter(new_values))
+        text = _fill_fields(field, text, iter(new_values))
     return f"# Written by 'regbot init' ({settings.version}, {_hash(text)}){_ADVICE}\n{text}"
 
 
@@ -130,8 +130,8 @@ def compare_installed(installed: str | None, wanted: str) -> State:
     if _body(installed) == _body(wanted):
         return "unchanged"
     stamp, body = _STAMP.match(_lines(installed)), _body(installed)
-    slots_of_first_workflows = [slot for slot in _SLOTS if slot not in _LATER_SLOTS]
-    hashes = (_hash(body), _hash(body, slots_of_first_workflows))
+    fields_of_first_workflows = [field for field in _FIELDS if field not in _LATER_FIELDS]
+    hashes = (_hash(body), _hash(body, fields_of_first_workflows))
     is_as_written = stamp is not None and stamp["hash"] in hashes
     return "outdated" if is_as_written else "edited"
 
@@ -153,40 +153,41 @@ def install_sources(installed: str) -> list[str]:
 
 
 def custom_settings(name: str, installed: str) -> list[str]:
-    """Return the slots of an installed workflow that differ from the template, such as ``timeout-minutes: 999``.
+    """Return the fields of an installed workflow that differ from the template, such as ``timeout-minutes: 999``.
 
     The source and the artifact actions are left out, because they are the same in all workflows.
     """
     template, body = read_template(name), _body(installed)
     settings = []
-    for slot, key in _CUSTOM_SLOTS.items():
-        template_values = _values_by_job(slot, template)
-        for place, value in _values_by_job(slot, body).items():
-            if template_values.get(place) != value:
+    for field, key in _CUSTOM_FIELDS.items():
+        template_values = _values_by_job(field, template)
+        for job_and_position, value in _values_by_job(field, body).items():
+            if template_values.get(job_and_position) != value:
                 settings.append(f"{key}: {printable(value.strip())}")
     return list(dict.fromkeys(settings))
 
 
-def _slot_value(name: str, slot: str, template_value: str, installed: str | None, settings: WorkflowSettings) -> str:
-    """Return the value for one slot of the workflow ``name``.
+def _field_value(name: str, field: str, template_value: str, installed: str | None, settings: WorkflowSettings) -> str:
+    """Return the value for one field of the workflow ``name``.
 
-    ``installed`` is the value in the installed file, None if there is none. It is kept unless the settings replace it.
+    ``installed`` is the value in the installed file; None if there is none. If the settings do not replace it, it is
+    kept.
     """
-    if slot == "source":
+    if field == "source":
         return _source_value(name, template_value, installed, settings)
-    if slot == "runs-on" and _NODE_LABELS.fullmatch(template_value):
+    if field == "runs-on" and _NODE_LABELS.fullmatch(template_value):
         if settings.runner is not None:
             return settings.runner.yaml
         return installed or settings.default_runner.yaml
-    if slot == "artifacts":
+    if field == "artifacts":
         return _artifact_action(template_value, installed, settings.enterprise)
     if installed is not None:
         return installed
-    if slot == "packages":
+    if field == "packages":
         return "".join(f" {shlex.quote(word)}" for word in settings.packages)
-    if slot == "python" and name == STATIC and settings.python is not None:
+    if field == "python" and name == STATIC and settings.python is not None:
         return f'"{settings.python}"'
-    if slot == "torch" and settings.torch is not None:
+    if field == "torch" and settings.torch is not None:
         return settings.torch or '""'
     return template_value
 
@@ -194,8 +195,8 @@ def _slot_value(name: str, slot: str, template_value: str, installed: str | None
 def _source_value(name: str, template_value: str, installed: str | None, settings: WorkflowSettings) -> str:
     """Return the source of regbot: the requested one, the installed one, this regbot's, or that of another workflow.
 
-    A usable installed source is kept. Only a commit of the repository that this regbot comes from is replaced by this
-    regbot's own commit.
+    A usable installed source is kept, with one exception. If it is a commit of the repository that this regbot comes
+    from, this regbot's own commit replaces it.
     """
     own_source = settings.own_source
     if settings.source is not None:
@@ -211,7 +212,8 @@ def _artifact_action(template_value: str, installed: str | None, enterprise: boo
     """Return the upload action to write.
 
     An installed action of version 3 or of another owner is kept, because a user may have chosen it. If the user says
-    that this is no GitHub Enterprise Server (``enterprise`` False), it is replaced too, because github.com refuses v3.
+    that this is no GitHub Enterprise Server (``enterprise`` is False), every installed action is replaced, because
+    github.com refuses v3.
     """
     is_kept = installed is not None and _KEPT_ACTION.match(installed) is not None
     kept_action = installed if is_kept else None
@@ -222,19 +224,19 @@ def _artifact_action(template_value: str, installed: str | None, enterprise: boo
     return kept_action or ENTERPRISE
 
 
-def _values(slot: str, text: str) -> list[str]:
-    return [match["value"] for match in _SLOTS[slot].finditer(text)]
+def _values(field: str, text: str) -> list[str]:
+    return [match["value"] for match in _FIELDS[field].finditer(text)]
 
 
-def _values_by_job(slot: str, text: str) -> dict[tuple[str, int], str]:
-    """Return the values of a slot, by the name of the job and the position within the job.
+def _values_by_job(field: str, text: str) -> dict[tuple[str, int], str]:
+    """Return the values of a field, by the name of the job and the position within the job.
 
     A position in the whole file would not identify a value, because an upgrade may add a job.
     """
     jobs = [(match.start(), match["name"]) for match in _JOB.finditer(text)]
     values: dict[tuple[str, int], str] = {}
     counts: Counter[str] = Counter()
-    for match in _SLOTS[slot].finditer(text):
+    for match in _FIELDS[field].finditer(text):
         jobs_before = [name for start, name in jobs if start < match.start()]
         job = jobs_before[-1] if jobs_before else ""  # '' before the first job
         values[job, counts[job]] = match["value"]
@@ -242,21 +244,21 @@ def _values_by_job(slot: str, text: str) -> dict[tuple[str, int], str]:
     return values
 
 
-def _fill_slots(slot: str, text: str, values: Iterator[str]) -> str:
-    """Return ``text`` with all slots of the kind ``slot`` filled with ``values``, in order."""
+def _fill_fields(field: str, text: str, values: Iterator[str]) -> str:
+    """Return ``text`` with all fields of the kind ``field`` filled with ``values``, in order."""
 
     def fill(match: re.Match[str]) -> str:
         """Return the matched text with the next value in place of its own."""
         start, end = (position - match.start() for position in match.span("value"))
         return match[0][:start] + next(values) + match[0][end:]
 
-    return _SLOTS[slot].sub(fill, text)
+    return _FIELDS[field].sub(fill, text)
 
 
-def _hash(body: str, slots: Iterable[str] = tuple(_SLOTS)) -> str:
-    """Return a hash of ``body``, a workflow without its stamp. The hash does not depend on the values of ``slots``."""
-    for slot in slots:
-        body = _fill_slots(slot, body, repeat(""))
+def _hash(body: str, fields: Iterable[str] = tuple(_FIELDS)) -> str:
+    """Return a hash of ``body``, a workflow without its stamp. The hash does not depend on the values of ``fields``."""
+    for field in fields:
+        body = _fill_fields(field, body, repeat(""))
     return hashlib.sha256(body.encode()).hexdigest()[:16]
 
 

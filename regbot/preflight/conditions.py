@@ -60,7 +60,7 @@ class Condition(Record):
 
     @model_validator(mode="after")
     def _check_form(self) -> Self:
-        """Check that the condition has one subject. A key or a fact needs one test, and ``all`` and ``any`` none."""
+        """Check that the condition has one subject. A key or a fact needs one test, and ``all`` or ``any`` no test."""
         subjects = sorted(self.model_fields_set & {"all", "any", "key", "fact"})
         tests = sorted(self.model_fields_set - {"all", "any", "key", "fact"})
         if len(subjects) != 1:
@@ -168,9 +168,9 @@ def _test(condition: Condition, config: Mapping[str, Scalar], facts: Facts) -> T
         name, value = condition.fact, facts.value(condition.fact)
         is_present = value is not None
     else:
-        entry = lookup(config, condition.names)
-        is_present = entry is not None
-        name, value = entry or (condition.names[0], None)
+        key_and_value = lookup(config, condition.names)
+        is_present = key_and_value is not None
+        name, value = key_and_value or (condition.names[0], None)
     result = _evaluate_test(condition, value, is_present, facts)
     return Truth(result, {name: value} if result else {})
 

@@ -29,8 +29,8 @@ COMPARISONS = {
 
 
 def preflight_page(conflicts: Sequence[Conflict], advice: Sequence[Advice], unknown: str = "") -> str:
-    """Return the terminal page for one configuration. ``unknown`` is a line about rules that could not be evaluated, or
-    ''.
+    """Return the terminal page for one configuration. ``unknown`` is a line about rules that could not be evaluated; ''
+    if there are none.
     """
     invalid_count = sum(conflict.rule.severity == "invalid" for conflict in conflicts)
     warning_count = len(conflicts) - invalid_count

@@ -177,10 +177,10 @@ class Geometry(Record):
     def flops_per_token(self) -> int:
         """Model FLOPs of forward and backward for one token. Recomputation is not counted.
 
-        Each active weight costs 6 FLOPs: 2 in forward and 4 in backward. Attention costs more, per layer: in forward,
-        the products QK^T and PV each cost 2 x heads x head_dim x sequence. Backward costs twice as much as forward, so
-        this makes 3 x 4 x heads x head_dim x sequence. The causal mask removes half of it. Source: Narayanan et al.
-        2021 (arXiv:2104.04473), appendix, adapted to grouped-query projections and to the causal half.
+        Each active weight costs 6 FLOPs: 2 in forward and 4 in backward. In each layer, the products of attention are
+        added. In forward, QK^T and PV each cost 2 x heads x head_dim x sequence. Backward costs twice as much as
+        forward, so the sum is 3 x 4 x heads x head_dim x sequence. The causal mask halves this sum. Source: Narayanan
+        et al. 2021 (arXiv:2104.04473), appendix, adapted to grouped-query projections and to the causal half.
         """
         attention = self.layers * 6 * self.heads * self.head_dim * self.sequence
         return 6 * self.active_parameters + attention
@@ -206,7 +206,7 @@ class Geometry(Record):
 
     @property
     def _parameters_without_experts(self) -> int:
-        """Number of all weights but those of the experts. The routers are included."""
+        """Number of all weights except those of the experts. The routers are included."""
         query_width, key_value_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
         attention = 2 * self.hidden * query_width + 2 * self.hidden * key_value_width  # Q and output; K and V
         norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
@@ -319,7 +319,7 @@ def _expand(document: dict[str, object]) -> Mapping[str, object]:
     assert isinstance(geometry, dict)
     assert isinstance(sizes, dict)
     assert isinstance(meshes, dict)
-    document["sizes"] = {size: {**geometry, **overrides} for size, overrides in sizes.items()}
+    document["sizes"] = {size: {**geometry, **own_numbers} for size, own_numbers in sizes.items()}
     document["meshes"] = {
         size: {
             name: {"dp": mesh["world"], "ep": mesh["ep"], "edp": mesh["world"] // mesh["ep"]}

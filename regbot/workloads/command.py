@@ -64,8 +64,8 @@ _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.]*)\}")
 def time_command(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratch: Scratch) -> Run:
     """Launch the command of ``task`` once in ``checkout``. Whatever the command does, this function returns a run.
 
-    The step log is one of three files: the workload's ``log`` in the checkout, the file that ``{log}`` stands for, or
-    the output of the command.
+    The step log is the workload's ``log`` in the checkout, if that is set. Otherwise it is the file that ``{log}``
+    stands for, if the command has this placeholder. Otherwise it is the output of the command.
     """
     workload, arm, root = task.workload, checkout.arm, checkout.root
     placeholder_log = scratch.folder / "record" / "steps.log"
@@ -156,7 +156,9 @@ class LogFile:
 
 
 def build_run(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, log: LogFile) -> Run:
-    """Build the run from the launch's result and the step log. The run has the losses only if every step has one."""
+    """Build the run from the launch's result and the step log. If the log lacks the loss of a step, the run has no
+    losses.
+    """
     outcome, reason, step_log = _read_step_log(task, result, log)
     warnings = engine_warnings(result)
     timing: Timing | None = None
@@ -183,7 +185,8 @@ def build_run(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, log: Lo
         }
     )
     try:
-        return Run.model_validate(run.model_copy(update={"timing": timing, "loss": losses}).model_dump(by_alias=True))
+        complete_run = run.model_copy(update={"timing": timing, "loss": losses})  # a copy is not validated
+        return Run.model_validate(complete_run.model_dump(by_alias=True))
     except ValidationError as error:
         fault = f"{describe_validation_error(error)}; the run was not used"
         return run.model_copy(update={"outcome": "bad_record", "reason": clip_message(fault)})
@@ -214,8 +217,8 @@ def _read_step_log(task: Task, result: LaunchResult, log: LogFile) -> tuple[Outc
 def _judge_steps(step_log: StepLog, requested: int, cut: int, wall_s: float) -> tuple[Outcome, str]:
     """Return "ok" if the first ``requested`` steps of the log are training steps with plausible times.
 
-    Otherwise return another outcome and the reason. The first ``cut`` steps are warm-up. The process ran for ``wall_s``
-    seconds by the engine's clock.
+    Otherwise return another outcome and the reason. The first ``cut`` steps are warm-up, so implausible times in them
+    are allowed. The process ran for ``wall_s`` seconds by the engine's clock.
     """
     counted = step_log.steps[:requested]
     if step_log.too_coarse:
@@ -250,7 +253,7 @@ def _judge_steps(step_log: StepLog, requested: int, cut: int, wall_s: float) -> 
 def _build_timing(step_log: StepLog, seconds: list[float], requested: int, cut: int) -> Timing | None:
     """Return the timing of a run whose log has the step times ``seconds``; None if there are no step times.
 
-    The log takes the place of a rank. What a log does not have is empty, or 0.
+    The log takes the place of a rank. Values that a log does not have are empty lists, or 0.
     """
     if not seconds:
         return None

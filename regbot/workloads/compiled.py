@@ -32,14 +32,15 @@ class BadProgram(Exception):
 
 
 def ledger_of_program(claim: CompiledProgram, task: Task, folder: Path, max_bytes: int) -> Ledger:
-    """Return the ledger of the compiled program that ``claim``, a part of the guest's record, names.
+    """Return the ledger of a compiled program.
 
-    ``folder`` has the guest's files. Raises BadProgram if a file or the mesh does not fit the task.
+    ``claim`` is the part of the guest's record that names the program, the planted program and the mesh. ``folder`` has
+    the guest's files. Raises BadProgram if a file or the mesh does not fit the task.
     """
     _check_mesh(claim.mesh, task)
     counted = _read(folder / claim.program, task, max_bytes)
     planted = _read(folder / claim.planted, task, max_bytes)
-    # The reader labels an axis by its devices. It becomes the mesh axis with the same devices, if there is one.
+    # The reader labels an axis by its devices. If a mesh axis has the same devices, its name replaces the label.
     names_by_devices = _name_groups(claim.mesh)
     names_by_label = {label: names_by_devices.get(tuple(axis.ranks), label) for label, axis in counted.axes.items()}
     counted_axes = {names_by_label[label]: axis for label, axis in counted.axes.items()}
@@ -114,8 +115,9 @@ def _name_groups(mesh: Sequence[MeshAxis]) -> dict[tuple[int, ...], str]:
     names = {}
     for axis_count in range(1, len(mesh) + 1):
         for axes in combinations(devices_by_axis, axis_count):
-            coordinates = product(*(devices_by_axis[axis] for axis in axes))
-            names[tuple(map(sum, coordinates))] = "+".join(axes)
+            # A device's number is the sum of one number from each of the axes.
+            summands = product(*(devices_by_axis[axis] for axis in axes))
+            names[tuple(map(sum, summands))] = "+".join(axes)
     return names
 
 

@@ -196,7 +196,7 @@ def write_json(path: Path, document: Mapping[str, Any]) -> Path:
 
 def interpreter(task: Task, root: Path) -> str:
     """Return the interpreter of the workload. ``python`` of the workload is an absolute path, a path relative to the
-    checkout, or a command on PATH. If it is not set, regbot's own interpreter is returned.
+    checkout, or a command on PATH. If ``python`` is not set, regbot's own interpreter is returned.
     """
     python = task.workload.python
     if not python:
@@ -302,7 +302,7 @@ def request_document(task: Task, root: Path, record: RawRecord, absent_files: Se
     """Return the request for the guest. ``regbot_guest.request.Request`` explains the fields.
 
     ``absent_files`` are the files of the commit that a sparse checkout lacks, relative to ``root``. regbot's smoke
-    model is not in the checkout, so for the adapter ``smoke`` they do not matter.
+    model is not in the checkout, so files that the checkout lacks do not matter for the adapter ``smoke``.
     """
     workload, is_smoke = task.workload, task.workload.adapter == "smoke"
     return {
@@ -355,12 +355,13 @@ def list_absent_packages(source_roots: Sequence[str], absent_files: Sequence[str
 
 
 def _framework_package(task: Task, root: Path) -> list[str]:
-    """Return the package of Megatron or MaxText, which must be loaded from the checkout. Return [] if the checkout does
-    not have it, or if the workload uses neither.
+    """Return the packages of Megatron or MaxText that must be loaded from the checkout.
 
-    The guest finds packages with ``__init__.py`` by itself. The package ``megatron`` has none, and the package
-    ``maxtext`` had none until April 2026. Recipes of Megatron Bridge also use packages ``megatron.*`` from outside of
-    the checkout. So for these recipes, the packages that the checkout must have are returned.
+    Return [] if the workload uses neither framework, or if the checkout lacks the framework's package.
+
+    The guest finds packages with ``__init__.py`` by itself. The package ``megatron`` has no such file, and the package
+    ``maxtext`` had none until April 2026. Recipes of Megatron Bridge also load some packages ``megatron.*`` from
+    outside of the checkout. So for these recipes, only ``BRIDGE_PACKAGES`` are returned.
     """
     workload = task.workload
     if workload.runs_bridge:

@@ -201,7 +201,7 @@ def _is_under_test(frame: Frame) -> bool:
 def read_stacks(text: str, root: Path) -> Stacks:
     """Parse the file that ``faulthandler`` wrote. The file's first line names the main thread.
 
-    If that thread is not in the file, the last thread in the file counts as the main thread.
+    If the file has no stack of that thread, the last thread in the file counts as the main thread.
     """
     lines = text.splitlines()
     main_line = _MAIN_THREAD.fullmatch(lines[0]) if lines else None
@@ -223,7 +223,7 @@ def read_stacks(text: str, root: Path) -> Stacks:
 
 def _parse_frame(frame_line: re.Match[str], root: Path) -> Frame:
     """Return the frame of a line that matches ``_FRAME``. Files of the checkout and of installed packages get relative
-    paths. An invalid line number becomes 0.
+    paths. A line number that is not a number, or has more than 8 digits, becomes 0.
     """
     path = os.path.normpath(frame_line["file"])
     checkout = next((folder for folder in (str(root), os.path.realpath(root)) if path.startswith(f"{folder}/")), None)
@@ -236,7 +236,8 @@ def _parse_frame(frame_line: re.Match[str], root: Path) -> Frame:
 def read_notes(page: bytes) -> CollectiveNotes:
     """Parse the page ``last.{rank}`` that one rank recorded. An invalid page is treated as empty.
 
-    Collectives have serial numbers from 1. A slot whose serial number is not valid is empty.
+    The page has a table with one row for each of the latest collectives. Collectives have serial numbers from 1. A row
+    whose serial number is 0 or above the latest one is ignored.
     """
     if len(page) != FILE_BYTES or not page.startswith(MAGIC):
         return CollectiveNotes()
@@ -247,9 +248,13 @@ def read_notes(page: bytes) -> CollectiveNotes:
         _parse_group(page, GROUP_TABLE_OFFSET + position * GROUP.size)
         for position in range(min(group_count, MAX_GROUPS))
     ]
-    slots = [_Slot(*SLOT.unpack_from(page, SLOT_TABLE_OFFSET + position * SLOT.size)) for position in range(NUM_SLOTS)]
-    newest_first = sorted((slot for slot in slots if 0 < slot.serial <= min(latest_serial, MAX_NUMBER)), reverse=True)
-    collectives = {slot.serial: _parse_collective(slot, groups) for slot in newest_first}
+    # The guest calls a row of this table a slot.
+    rows = [
+        _CollectiveRow(*SLOT.unpack_from(page, SLOT_TABLE_OFFSET + position * SLOT.size))
+        for position in range(NUM_SLOTS)
+    ]
+    newest_first = sorted((row for row in rows if 0 < row.serial <= min(latest_serial, MAX_NUMBER)), reverse=True)
+    collectives = {row.serial: _parse_collective(row, groups) for row in newest_first}
     inside = collectives.get(inside_serial) if inside_serial else None
     return CollectiveNotes(
         recent=tuple(collective for collective in collectives.values() if collective is not None),
@@ -293,11 +298,11 @@ class _Group:
     """Number of collectives that the rank has issued in the group."""
 
 
-class _Slot(NamedTuple):
-    """One row of the page's table of collectives, as it is stored. Slots are ordered by their serial numbers."""
+class _CollectiveRow(NamedTuple):
+    """One row of the page's table of collectives, as it is stored. Rows are compared by their serial numbers."""
 
     serial: int
-    """Number of the collective among all of the rank; 0 for an empty slot."""
+    """Number of the collective among all collectives of the rank; 0 for an empty row."""
     number: int
     """Number of the collective within its group."""
     issued_ns: int
@@ -323,18 +328,18 @@ def _parse_group(page: bytes, offset: int) -> _Group:
     )
 
 
-def _parse_collective(slot: _Slot, groups: Sequence[_Group]) -> Collective | None:
-    """Return the collective in a slot; None if the slot is invalid."""
-    if slot.group >= len(groups) or slot.kind >= len(KINDS) or slot.state not in STATES:
+def _parse_collective(row: _CollectiveRow, groups: Sequence[_Group]) -> Collective | None:
+    """Return the collective in a row of the page's table; None if the row is invalid."""
+    if row.group >= len(groups) or row.kind >= len(KINDS) or row.state not in STATES:
         return None
-    group = groups[slot.group]
+    group = groups[row.group]
     return Collective(
-        kind=KINDS[slot.kind],
+        kind=KINDS[row.kind],
         group=group.name,
         ranks=list(group.ranks),
-        number=min(slot.number, MAX_NUMBER),
-        state=STATES[slot.state],
-        bytes=min(slot.size, MAX_NUMBER),
+        number=min(row.number, MAX_NUMBER),
+        state=STATES[row.state],
+        bytes=min(row.size, MAX_NUMBER),
         backend=group.backend,
     )
 

@@ -45,7 +45,10 @@ def describe_waiting(ranks: Sequence[RankHang]) -> str:
 
 
 def describe_launched(ranks: Sequence[RankHang]) -> str:
-    """Return which collective each rank launched last, by torch's Flight Recorder; '' if no rank could read it."""
+    """Return which collective each rank launched last, according to torch's Flight Recorder.
+
+    '' if no rank could read its Flight Recorder.
+    """
     with_hosts = len({rank.host for rank in ranks}) > 1
     ranks_by_call: dict[str, list[RankHang]] = {}
     for rank in ranks:
@@ -82,7 +85,7 @@ def _describe_unjoined(ranks: Sequence[RankHang], _: Pending, with_hosts: bool) 
 
 
 def _describe_different_order(ranks: Sequence[RankHang], pending: Pending, with_hosts: bool) -> str:
-    """Describe all collectives that ranks wait in, if two of the ranks wait in different ones and neither can go on."""
+    """Describe all collectives that ranks wait in, if two of the ranks block each other (see ``_are_deadlocked``)."""
     waiting = [rank for rank in ranks if rank.rank in pending]
     if not any(_are_deadlocked(rank, other, pending) for rank, other in permutations(waiting, 2)):
         return ""
@@ -132,9 +135,10 @@ def _describe_late(ranks: Sequence[RankHang], pending: Pending, with_hosts: bool
 
 
 def _describe_common(ranks: Sequence[RankHang], pending: Pending, with_hosts: bool) -> str:
-    """Describe the collective that the first waiting rank waits in, and the ranks that are not in this collective.
+    """Describe the collective that the first waiting rank waits in, and the ranks that may be the cause.
 
-    If all ranks of the group are in it, no rank is the cause.
+    If some ranks did not write their stacks, these ranks are described. Otherwise the ranks outside of the collective
+    are described. If all ranks of the group are in the collective, no rank is the cause.
     """
     waiting = [rank for rank in ranks if rank.rank in pending]
     if not waiting:
@@ -249,9 +253,10 @@ def _describe_joining(joining: Sequence[RankHang], with_hosts: bool) -> str:
 
 
 def _describe_others(ranks: Sequence[RankHang], pending: Pending, with_hosts: bool) -> str:
-    """Describe what ``ranks`` do, which are not the likely cause of the hang.
+    """Describe what ``ranks`` do. These ranks are not the likely cause of the hang.
 
-    If some of them wait in collectives, only the collective of the first waiting rank is described.
+    If some of them wait for others to join, only this is described. If some wait in collectives, only the collective
+    of the first waiting rank is described.
     """
     waiting = [rank for rank in ranks if rank.rank in pending]
     if joining := [rank for rank in ranks if rank.joining]:
@@ -263,10 +268,11 @@ def _describe_others(ranks: Sequence[RankHang], pending: Pending, with_hosts: bo
 
 
 def _describe_places(ranks: Sequence[RankHang], with_hosts: bool, missing: str = "") -> str:
-    """Describe where ranks are. Ranks at the same place are described together.
+    """Describe where ranks are, such as ``ranks 1, 2 are in train.py:12 main``. Ranks in the same line of code are
+    described together.
 
-    ``missing`` says what each of these ranks has not done, such as 'has not joined'. '' leaves this out. An example:
-    ``ranks 1, 2 have not joined: they are in train.py:12 main``.
+    ``missing`` says what each of these ranks has not done, such as 'has not joined'. The example is then ``ranks 1, 2
+    have not joined: they are in train.py:12 main``. '' leaves this out.
     """
     ranks_by_place: dict[str, list[RankHang]] = {}
     for rank in ranks:
@@ -336,14 +342,15 @@ def _name_ranks(ranks: Sequence[RankHang], with_hosts: bool) -> str:
 
 def _format_numbers(ranks: Sequence[RankHang]) -> str:
     """Format rank numbers as ``0, 2, 3``. Four or more consecutive ranks are written as a range, such as ``0-62``."""
-    spans: list[list[int]] = []
+    consecutive: list[list[int]] = []  # first and last rank of each group of consecutive ranks
     for rank in ranks:
-        if spans and rank.rank == spans[-1][1] + 1:
-            spans[-1][1] = rank.rank
+        if consecutive and rank.rank == consecutive[-1][1] + 1:
+            consecutive[-1][1] = rank.rank
         else:
-            spans.append([rank.rank, rank.rank])
+            consecutive.append([rank.rank, rank.rank])
     parts = [
-        ", ".join(map(str, range(first, last + 1))) if last - first < 3 else f"{first}-{last}" for first, last in spans
+        ", ".join(map(str, range(first, last + 1))) if last - first < 3 else f"{first}-{last}"
+        for first, last in consecutive
     ]
     return ", ".join(parts[:MAX_PARTS]) + (", ..." if len(parts) > MAX_PARTS else "")
 

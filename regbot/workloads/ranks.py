@@ -56,11 +56,14 @@ def read_marks(folder: Path) -> Marks:
         mark = folder / name
         if mark.is_file() and not mark.is_symlink():
             times[name] = mark.lstat().st_mtime_ns
-    return Marks(_span(times, BEGUN), _span(times, STEADY))
+    return Marks(total_s=_seconds_to_end(times, BEGUN), steady_s=_seconds_to_end(times, STEADY))
 
 
-def _span(times: Mapping[str, int], begin: str) -> float | None:
-    """Return the seconds from the mark ``begin`` to the last mark; None if one of them is missing."""
+def _seconds_to_end(times: Mapping[str, int], begin: str) -> float | None:
+    """Return the seconds from the mark ``begin`` to the mark ENDED; None if one of the two is missing.
+
+    ``times`` are in nanoseconds.
+    """
     if begin not in times or ENDED not in times:
         return None
     return max(0.0, (times[ENDED] - times[begin]) / 1e9)
@@ -96,7 +99,10 @@ def find_step_fault(ranks: Mapping[int, RankSteps | None], requested: int, cut: 
 
 
 def _find_fault_of_rank(steps: RankSteps, requested: int) -> str:
-    """Return why the step times of one rank cannot be true, without the rank; '' if nothing in them is impossible."""
+    """Return what is impossible in the step times of one rank, such as ``claims a step that took no time``.
+
+    Return '' if the step times are possible.
+    """
     lengths = {len(steps.step_s), len(steps.cpu_s), len(steps.wait_s), len(steps.memory_bytes)}
     if steps.overlapped_s is not None:
         lengths.add(len(steps.overlapped_s))
@@ -110,7 +116,10 @@ def _find_fault_of_rank(steps: RankSteps, requested: int) -> str:
 
 
 def _describe_deviation(claimed_s: float, measured_s: float, tolerance: float) -> str:
-    """Return text about a deviation that is not allowed, or ''. ``tolerance`` is relative to ``measured_s``."""
+    """Return text about a deviation that is too large; '' if the deviation is allowed.
+
+    ``tolerance`` is relative to ``measured_s``.
+    """
     if abs(claimed_s - measured_s) <= max(CLOCK_TOLERANCE_S, tolerance * measured_s):
         return ""
     return (

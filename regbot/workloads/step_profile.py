@@ -53,8 +53,9 @@ class UnusableProfileError(Exception):
 
 
 def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: int) -> Ledger:
-    """Return the ledger of one of the profiled steps. ``claim`` is the guest's part about the profile, and ``folder``
-    has the traces that it names. Raises UnusableProfileError.
+    """Return the ledger of one of the profiled steps. Raises UnusableProfileError.
+
+    ``claim`` is the part of the guest's record about the profile. ``folder`` has the traces that ``claim`` names.
     """
     if claim.problem:
         raise UnusableProfileError(claim.problem)
@@ -75,7 +76,7 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
             f"collectives are unknown: {names}"
         )
     for entry in steps.entries:
-        may_be_unknown = entry.via in DISPATCH_LIBRARIES and entry.role == "control"
+        may_be_unknown = entry.via in DISPATCH_LIBRARIES and entry.role == "control"  # an exchange of token counts
         if entry.axis == UNKNOWN and not may_be_unknown:
             raise UnusableProfileError(
                 f"{claim.trace}: the group of {entry.kind} cannot be named: {entry.group_size} ranks, via {entry.via}. "
@@ -131,9 +132,10 @@ def _read(path: Path, task: Task, max_bytes: int) -> Ledger:
 
 
 def _name_axes(traced: Mapping[str, Axis], claimed: Mapping[str, Axis]) -> dict[str, str]:
-    """Return names for those axes in a trace of which only the ranks are known. The reader labels them ``[RANKS]``.
+    """Return names for the axes whose names the trace does not have. The reader labels such an axis ``[RANKS]``.
 
-    An axis gets the name of the guest's axis with the same ranks. If there are several, their names are joined by |.
+    The result maps a label to a name. The name is that of the guest's axis with the same ranks. If the guest has
+    several such axes, their names are joined by |.
     """
     names = {}
     for label, axis in traced.items():
@@ -165,14 +167,14 @@ def _check_liveness(claim: RawProfile, planted: Ledger, steps: Ledger) -> Livene
 
 
 def _has_kernels_if_on_nccl(entry: Entry) -> bool:
-    """Whether the trace has what it must have of a planted collective. With NCCL these are its kernels, from which the
-    reader computes the exposed time.
+    """Whether a planted collective counts as seen. On NCCL it counts only if the trace has its kernels too. The reader
+    then gives it an exposed time.
     """
     return entry.via != "nccl" or entry.exposed_s is not None
 
 
 def describe_dispatcher(ledger: Ledger, task: Task) -> dict[str, Backend]:
-    """Return which dispatcher ran, under ``dispatcher``. The payload of the expert-parallel groups shows it.
+    """Return the dispatcher that ran, under the key ``dispatcher``. The payload of the expert-parallel groups shows it.
 
     Return {} if the workload requests no dispatcher, or if the ledger does not show which one ran. If a data-parallel
     group has the same ranks, an all-gather can be FSDP's. So an all-gather counts only if its axis is ``ep`` alone.

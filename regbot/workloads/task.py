@@ -51,8 +51,8 @@ class Task:
 
     @property
     def timed_device(self) -> Literal["cpu", "cuda"]:
-        """Kind of device on which ranks are timed. Variants of size ``cpu`` are timed on CPUs. In all others, each rank
-        has a GPU of its own.
+        """Kind of device on which ranks are timed. Variants of size ``cpu`` are timed on CPUs. With all other variants,
+        each rank has a GPU of its own.
         """
         return "cpu" if self.variant.size == "cpu" else "cuda"
 
@@ -64,8 +64,8 @@ class Task:
 def plan(config: Config, only: Sequence[str] = (), mesh: MeshName | None = None) -> list[Task]:
     """Return the tasks of a configuration.
 
-    ``only`` selects tasks by the name of their workload or entry; an empty one selects all tasks. ``mesh`` selects the
-    tasks of one mesh; None selects all meshes. Raises ConfigError.
+    ``only`` selects tasks by the name of their workload or entry; () selects all tasks. ``mesh`` selects the tasks of
+    one mesh; None selects all meshes. Raises ConfigError.
     """
     if not config.workloads:
         raise ConfigError("regbot.toml names no workload", "add a table [workloads.NAME] (see docs/configuration.md)")
@@ -146,7 +146,7 @@ def _axis_settings(workload: Workload, mesh: OwnMesh) -> dict[str, Scalar]:
     """Return the keys of the framework's configuration that set the axes of ``mesh``, with their values.
 
     An axis of size 1 is the framework's default and needs no key. There is one exception: Megatron gives ETP the size
-    of TP by default, so its key is set if TP is larger than 1.
+    of TP by default, so the key of ETP is also set if TP is larger than 1.
     """
     keys, sizes = AXIS_KEYS[workload.adapter], mesh.axis_sizes
     axes_to_set = {axis for axis, size in sizes.items() if size > 1}
@@ -159,9 +159,11 @@ def timed_tasks(config: Config, tasks: Sequence[Task], gpus: int) -> list[Task]:
     """Return the tasks to time, each at the variant that a machine with ``gpus`` GPUs can run. Raises ConfigError.
 
     Each workload is timed once for each shape. If ``tasks`` has several meshes of the shape, the first one is timed.
-    Three kinds of tasks are only traced: those of MaxText, which is compiled and not run, those on a mesh that the
-    workload itself defines, and those of a shape that has only the size ``full``. If the configuration lists a shape of
-    the last kind in ``timed``, ConfigError is raised.
+    Three kinds of tasks are only traced:
+
+    - Tasks of MaxText, because MaxText is compiled and not run.
+    - Tasks on a mesh that the workload itself defines.
+    - Tasks without a variant that can be timed. If the workload lists the shape in ``timed``, ConfigError is raised.
     """
     selected: dict[tuple[str, str], Task] = {}
     for task in tasks:
@@ -209,7 +211,8 @@ def plan_of(task: Task, session: SessionSettings) -> TimedPlan:
 def task_on_node(task: Task, variant: str, mesh: MeshName, gpus: int) -> Task:
     """Return ``task`` at ``variant`` for a node with ``gpus`` GPUs. Raises ShapeError.
 
-    The task has the ranks of ``mesh``. If the variant has the size ``smoke`` and the node is small, it may have fewer.
+    The task has the ranks of ``mesh``. If the variant has the size ``smoke`` and the node has fewer GPUs, the task may
+    have fewer ranks.
     """
     workload = task.workload.model_copy(update={"variant": variant})
     reduced_world = None

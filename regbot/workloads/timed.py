@@ -75,7 +75,7 @@ class RunSpec:
     """Which run of a session to launch, and how."""
 
     position: Position
-    """Place of the run in the session's blocks and pairs."""
+    """Number of the run's block in the session, and number of the run within this block."""
     attempt: int
     """1, or higher if the run is a repetition."""
     steps: int
@@ -207,10 +207,10 @@ def _distinct_warnings(raws: Mapping[int, RawRun]) -> list[str]:
 
 
 def add_profile(run: Run, claim: RawProfile, task: Task, record: RawRecord) -> Run:
-    """Return ``run`` with the ledger of its profiled steps. If the profile gives no ledger, ``run`` has no ledger and
-    gets a warning, and its step times still count.
+    """Return ``run`` with the ledger of its profiled steps.
 
-    ``claim`` is the guest's part about the profile. A ledger that the ranks counted beside a profile is not used.
+    If the profile gives no ledger, the run gets a warning instead, and its step times still count. ``claim`` is the
+    part of the guest's record about the profile. If the ranks have also counted a ledger, that ledger is dropped.
     """
     try:
         traced = ledger_of_profile(claim, task, record.path.parent, record.max_bytes)
@@ -309,11 +309,12 @@ def _determine_outcome(
 
 
 def _primary_refusal(raws: Mapping[int, RawRun]) -> Refusal | None:
-    """Return the refusal of the lowest rank whose refusal names a cause of its own. If all refusals are consequences of
-    another rank's failure, return the one of the lowest rank. None if no rank refused.
+    """Return the refusal that is closest to the cause; None if no rank refused.
+
+    A refusal that is not a consequence of another rank's failure comes first. Among equals, the lowest rank counts.
     """
     refusals = [raw.refusal for _, raw in sorted(raws.items()) if raw.refusal is not None]
-    return min(refusals, key=_is_secondary, default=None)
+    return min(refusals, key=_is_secondary, default=None)  # False is less than True; the first of equals is returned
 
 
 def _is_secondary(refusal: Refusal) -> bool:

@@ -205,6 +205,6 @@ def _first_error(text: str) -> str:
     """
     lines = text.splitlines()
     error_lines = (number for number, line in enumerate(lines) if "error:" in line or "fatal" in line)
-    start = next(error_lines, -MAX_LINES)
+    start = next(error_lines, -MAX_LINES)  # a negative start counts from the end
     quoted_lines = lines[start:][:MAX_LINES]
     return "\n".join(quoted_lines)[:MAX_CHARACTERS] or "it gave no reason"

@@ -20,7 +20,7 @@ class Libraries:
         self._pool = ThreadPoolExecutor(1)
 
     def start(self, python: str, inside: Path | None = None) -> Future[PaperLibrary]:
-        """Return the future library for the interpreter ``python``. The first call for an interpreter starts the build.
+        """Return a future of the library for the interpreter ``python``. The first call starts the build.
 
         ``inside`` is the folder of the checkout. An interpreter in this folder is code under test and is not started.
         """
@@ -32,8 +32,9 @@ class Libraries:
             return self._futures[key]
 
     def library(self, python: str, inside: Path) -> PaperLibrary | str:
-        """Return the library for ``python`` when it is built, or a text that says why there is none. The parameters are
-        as in ``start``.
+        """Wait for the build, and return the library for ``python``. Return a text that says why if there is none.
+
+        The parameters are as in ``start``.
         """
         try:
             return self.start(python, inside).result()
