@@ -90,7 +90,8 @@ class BisectionSetup:
         """
         if self.weighted_span is not None:
             return self.weighted_span
-        if self.exact_span.affected is not None:
+        has_branches = self.exact_span.affected is not None
+        if has_branches:
             return self.exact_span
         points = self.exact_span.points
         end_keys = {points[end].key for end in self.exact_span.ends}

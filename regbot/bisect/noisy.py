@@ -86,7 +86,7 @@ class MeasurementRequest:
     index_in_block: int = 0
     """Position of the run in the block, from 0."""
     entry: str = ""
-    """The workload that is traced; '' if the bisection has only one search."""
+    """The workload to trace, if the bisection compares ledgers; '' if it compares times or what a command prints."""
 
 
 @dataclass(frozen=True)

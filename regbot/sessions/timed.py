@@ -149,7 +149,9 @@ class SessionRunner:
             return failed.model_copy(update={"position": slot.position, "sparse": task.workload.sparse})
         slowdown = plan.injected_pct if slot.arm == "head" else 0.0
         spec = RunSpec(slot.position, slot.attempt, slot.steps, plan.cut, slowdown, profile_reason)
-        block_name = "head" if slot.position.order == "screen" else str(slot.position.block)
+        # With the stored gate, runs of head alone have the order "screen" and no block.
+        is_head_only = slot.position.order == "screen"
+        block_name = "head" if is_head_only else str(slot.position.block)
         if slot.position.draw is not None:
             block_name = f"{slot.position.draw}-{block_name}"
         run_name = f"{folder_name(plan.entry)}.{block_name}.{slot.position.slot}.{slot.attempt}.{arm.name}"

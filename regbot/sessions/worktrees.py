@@ -79,7 +79,8 @@ def confined_builder(sandbox: Sandbox) -> Builder:
     """Return a function that runs one build command in ``sandbox``.
 
     The command can write only to the checkout and to the private folder of the build. The function returns the exit
-    code, None if the command was stopped, and the end of its output.
+    code, None if the command was stopped, and the end of its output. ``sandbox`` limits what the command writes to its
+    folders; ``dir_overflow`` of the result says that this limit was reached.
     """
 
     def build(

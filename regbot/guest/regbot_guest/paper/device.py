@@ -32,7 +32,7 @@ class Device:
         self.on_host_read: Callable[[], None] = lambda: None
         """Called at each host read."""
         self.choose_experts: Callable[[str, Any, Any], Any] = lambda *_: torch.empty(0, dtype=torch.int64)
-        """See ``set_expert_choice``. An empty tensor means that no experts are chosen."""
+        """See ``set_expert_choice``. An empty tensor means that the chosen indices stay unknown."""
         # Operators of the library, and those three that the library calls and Python implements.
         self._ops = torch.ops.regbot_paper
         self._python = torch.library.Library("regbot_paper", "IMPL")
