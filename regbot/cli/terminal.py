@@ -359,9 +359,13 @@ def _count_per_layer(row: Row, volume: Volume) -> str:
 def _summarise_entry(entry: WorkloadVerdict) -> str:
     """Return the patterns of an entry's findings. Without findings, return its first reason, shortened.
 
-    The full reason stands below the table."""
+    A validity section that is not PASS decides, so its reason comes before that of the sharding section. The full
+    reason stands below the table."""
     if entry.sharding is not None and entry.sharding.findings:
         return ", ".join(dict.fromkeys(finding.pattern for finding in entry.sharding.findings))
+    if entry.sharding is not None and entry.validity.status != "PASS" and entry.validity.reasons:
+        before_details, _, _ = entry.validity.reasons[0].partition(": ")
+        return clip_line(before_details, 100)
     reasons = entry.sharding.reasons if entry.sharding is not None else entry.validity.reasons
     return clip_line(reasons[0], 100) if reasons else ""
 
