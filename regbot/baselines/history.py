@@ -399,5 +399,5 @@ def _draw_marks(series: HistorySeries) -> str:
             marks.append("^")
         else:
             marks.append("A" if point.anchor else " ")
-    legend = [text for mark, text in (("^", "^ new level"), ("A", "A anchor")) if mark in marks]
-    return f"{''.join(marks)}  {', '.join(legend)}" if legend else ""
+    legend = [text for mark, text in (("^", "^: new level"), ("A", "A: anchor")) if mark in marks]
+    return f"{''.join(marks).rstrip()}  ({', '.join(legend)})" if legend else ""

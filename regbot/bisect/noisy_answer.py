@@ -21,6 +21,7 @@ from regbot.records.bisection import (
     PointSummary,
     Remainder,
 )
+from regbot.report.bisection_words import SUBJECTS
 from regbot.report.posterior import share
 from regbot.stats.paired import SequentialTest
 from regbot.text.clip import clip_message
@@ -102,7 +103,7 @@ def _explain_failed_ends(root: noisy.SearchState, observations: Sequence[Observa
     reason_by_place = {place: reason_by_key[key] for key, place in root.span.places.items() if key in reason_by_key}
     place_by_end = {"good": 0, "bad": len(root.span.points) - 1}
     return [
-        f"{end} cannot be measured: {reason_by_place[place]}"
+        f"{end} cannot be measured ({reason_by_place[place]}); name another commit"
         for end, place in place_by_end.items()
         if place in reason_by_place
     ]
@@ -116,7 +117,7 @@ def _explain_none(header: BisectionHeader, root: noisy.SearchState) -> list[str]
     assert root.analysis is not None
     certainty = f"with probability {share(root.analysis.posterior.no_culprit)}"
     return [
-        f"{certainty} no commit made it {header.smallest_pct:.3g}% slower or more",
+        f"{certainty}, no commit raised {SUBJECTS[header.on]} by {header.smallest_pct:.3g}% or more",
         *_unmeasured_shares_reason(root),
         *_faster_reason(root),
     ]
@@ -136,8 +137,8 @@ def _explain_undecided(
         )
     else:
         explanation = (
-            f"the likeliest commit has {100 * analysis.probability:.0f}%, less than the {100 * header.posterior:.0f}% "
-            "of --posterior"
+            f"the likeliest commit has a probability of {100 * analysis.probability:.0f}%, and --posterior requires "
+            f"{100 * header.posterior:.0f}%"
         )
     reasons = [f"undecided after {run_count} search runs: {explanation}; continue with --resume and more --runs"]
     if root.cleared_places:
@@ -329,13 +330,13 @@ def _build_remainders(root: noisy.SearchState) -> Iterator[Remainder]:
             if name not in ("before", "after") or child.analysis is None or child.status == "found":
                 continue
             no_culprit = child.analysis.posterior.no_culprit
-            likely = f"{share(no_culprit)} likely"
-            unknown = f"known whether another slowdown lies {name} it ({likely} that there is none)"
+            possible = f"another slowdown {name} it is possible (probability {share(1 - no_culprit)})"
+            smallest = percent_words(child.span.smallest)
             text_by_status = {
-                "none": f"no slowdown of {percent_words(child.span.smallest)} or more {name} it ({likely})",
-                "searching": f"it is not yet {unknown}",
-                "undecided": f"it is not {unknown}",
-                "unmeasurable": f"the commits {name} it cannot be measured ({likely} that none of them is slower)",
+                "none": f"no other slowdown of {smallest} or more {name} it (probability {share(no_culprit)})",
+                "searching": f"{possible}; the search was not finished",
+                "undecided": possible,
+                "unmeasurable": f"{possible}, because the commits {name} it cannot be measured",
             }
             yield Remainder(
                 where="before" if name == "before" else "after",

@@ -232,7 +232,7 @@ def verdict_page(verdict: Verdict, out: Path | None, header: SessionHeader | Non
     if stored_comparisons:
         lines.append("")
     for name, comparison in stored_comparisons:
-        lines.append(wrapped(f"beside the verdict, {name}: {_stored_text(comparison)}"))
+        lines.append(wrapped(f"not part of the verdict, {name}: {_stored_text(comparison)}"))
     for (status, pattern, axis), findings in _group_findings(verdict).items():
         is_everywhere = len(findings) == len(verdict.workloads) > 1
         names = "all workloads" if is_everywhere else ", ".join(name for name, _ in findings)
@@ -298,13 +298,15 @@ def _throughput_lines(name: str, section: Throughput) -> list[str]:
         lines.append(wrapped(f"The mean step decided, because a few steps stall. The median step: {median}"))
     lines += [wrapped(_capitalise(reason)) for reason in (*section.reasons[:MAX_REASONS], section.wall) if reason]
     if section.base_step_s is not None and section.head_step_s is not None:
-        void_text = f" ({section.void_pairs} void)" if section.void_pairs else ""
+        void_text = f", and {section.void_pairs} void" if section.void_pairs else ""
         step_times = f"{milliseconds(section.base_step_s)} -> {milliseconds(section.head_step_s)}"
         cost_text = f", {count(section.cost.runs, 'run')} in {section.cost.minutes:.1f} minutes" if section.cost else ""
         node_text = f" on {section.node}" if section.node else ""
         variant_text = f", variant {section.variant}" if section.variant else ""
         lines.append(
-            wrapped(f"step {step_times}: {count(section.pairs, 'pair')}{void_text}{cost_text}{node_text}{variant_text}")
+            wrapped(
+                f"median step {step_times}: {count(section.pairs, 'pair')}{void_text}{cost_text}{node_text}{variant_text}"
+            )
         )
         if expert_text := "".join(describe_expert_shares([(name, section)])):
             lines.append(wrapped(expert_text))

@@ -68,7 +68,7 @@ def tipping_point(intervals: Mapping[str, Difference], has_single_launch: bool) 
     beyond = [name for name, interval in intervals.items() if abs(interval.estimate) > THRESHOLDS.eps]
     # A change is proven if one summary proves it. "No change" needs both summaries.
     sd = max(largest_sds[name] for name in beyond) if beyond else min(largest_sds.values())
-    what = "launches" if has_single_launch else "sessions"
+    what = "runs" if has_single_launch else "sessions"
     limit = f"more than {SETTINGS.indifference_pct:g}%" if beyond else f"less than {SETTINGS.threshold_pct:g}%"
     if sd == 0:
         return f"the runs of an arm differ too much among themselves to prove {limit}, even if sessions did not differ"
@@ -104,9 +104,9 @@ def sessions_advice(estimates: Mapping[str, float], sessions: int, has_undeclare
         sessions_needed(noise.launch_pct / 100, effect, PREDICTION_ALPHA, THRESHOLDS.eps) for noise in NODE_NOISES
     ]
     more = [None if number is None else max(number - sessions, 0) for number in needed]
-    known = f"{sessions} base files are known to be of separate sessions"
+    known = f"{sessions} base files show that they are of separate sessions"
     if sessions < 2:
-        known = f"{'1' if sessions else 'no'} base file is known to be of a session of its own"
+        known = f"{'1' if sessions else 'no'} base file shows that it is of a session of its own"
     advice = (
         f"without pairs, a decision needs {MIN_SESSIONS} or more base files of separate sessions (other days), with "
         f"which regbot compares head's files. Here {known}; to prove {_target_text(estimates)} it takes "
@@ -148,7 +148,7 @@ def _list_by_node(values: Sequence[str], unit: str = "", pair_noises: Sequence[s
     if len({*values}) == 1:
         return f"{first_value} on any node, quiet or noisy"
     nodes = [f"a {noise.kind} {'node' if i == 0 else 'one'}" for i, noise in enumerate(NODE_NOISES)]
-    notes = [f" ({noise} per pair)" if i == 0 else f" ({noise})" for i, noise in enumerate(pair_noises)]
+    notes = [f" ({noise} from pair to pair)" if i == 0 else f" ({noise})" for i, noise in enumerate(pair_noises)]
     notes = notes or [""] * len(nodes)
     values_with_unit = [first_value, *values[1:]]
     return ", ".join(

@@ -70,8 +70,8 @@ def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str
     yield from _peak_warnings(base, head)
     if any(file.run is None for file in files) and not any(facts_by_file.values()):
         yield (
-            "the files contain nothing about their environment (node, software) or commit; if base and head differ "
-            "in these, the estimate includes that difference"
+            "the files do not name their node, software or commit; if base and head ran on other nodes or with other "
+            "software, the estimate includes the effect of that"
         )
 
 

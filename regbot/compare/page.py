@@ -78,7 +78,7 @@ def _warm_up_note(section: Throughput) -> str:
 
 def _test_table(section: Throughput) -> list[str]:
     """Return the lines of a table with one row for each tested summary (median and mean step time)."""
-    rows = [("step time", "estimate", "interval", "")]
+    rows = [("step time", "estimate", "interval", "result")]
     rows += [
         (
             test.summary,

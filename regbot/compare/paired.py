@@ -54,8 +54,8 @@ def paired_section(
         observed_sd = _observed_sd(ratios, test.pairs)
         if observed_sd > MAX_NOISE_RATIO * given_sd:
             warning = (
-                f"the first {test.pairs} pairs scatter by {100 * observed_sd:.2g}% and --noise says "
-                f"{100 * given_sd:.2g}%; the observed scatter is used"
+                f"--noise {100 * given_sd:.2g}% is not used, because the first {test.pairs} pairs differ by "
+                f"{100 * observed_sd:.2g}% (standard deviation)"
             )
             warnings = [warning]
             known_sd = None
@@ -114,7 +114,7 @@ def _reasons(test: SequentialTest, is_noise_known: bool) -> Iterator[str]:
     if not test.final:
         next_look = LOOKS[test.look]  # looks are counted from 1, so this index is that of the next look
         missing_pairs = next_look - test.pairs - test.unused
-        yield f"the next look is after {next_look} pairs: give {missing_pairs} more files of each arm"
+        yield f"the next decision is after {next_look} pairs: give {missing_pairs} more base and {missing_pairs} more head files"
     if test.withheld:
         return
     needed = pairs_needed(worst_sd, test.alpha, THRESHOLDS, known=is_noise_known)
@@ -147,7 +147,7 @@ def _too_few_section(base: Sequence[StepFile], head: Sequence[StepFile], ratios:
     estimates = {name: percent(fmean(values)) for name, values in ratios.items()}
     headline = "1 pair decides nothing" if pairs == 1 else f"{pairs} pairs decide nothing"
     reasons = [
-        f"{headline}; at least {LOOKS[0]} are needed: give {LOOKS[0] - pairs} more files of each arm",
+        f"{headline}; at least {LOOKS[0]} are needed: give {LOOKS[0] - pairs} more of each",
         *estimate_sentences(estimates),
         pairs_advice(estimates),
     ]

@@ -44,22 +44,23 @@ def decision_sentences(
     ``tests`` has the decision and the interval of each summary. ``against`` names what head is compared with.
     """
     if decision in ("regressed", "improved"):
-        word = "slower" if decision == "regressed" else "faster"
+        word, side = ("slower", "above +") if decision == "regressed" else ("faster", "below -")
         for name, (test_decision, interval) in tests.items():
             if test_decision == decision:
                 yield (
                     f"head is {word} than {against} by the {name} step time: {format_estimate(interval)}; the "
-                    f"whole interval is beyond {SETTINGS.indifference_pct:g}%"
+                    f"whole interval is {side}{SETTINGS.indifference_pct:g}%"
                 )
     elif decision == "no_change":
         largest = max(percent(interval.high) for _, interval in tests.values())
         rounded_up = ceil(100 * largest) / 100
         bound = f"at most {rounded_up:.2f}% slower" if largest > 0 else "not slower"
-        yield f"median and mean step time lie within {SETTINGS.threshold_pct:g}%; head is {bound} than {against}"
+        yield f"both intervals lie between -{SETTINGS.threshold_pct:g}% and +{SETTINGS.threshold_pct:g}%; head is {bound} than {against}"
     else:
         yield (
-            f"the intervals neither prove a change of more than {SETTINGS.indifference_pct:g}% against {against}, nor "
-            f"rule out one of {SETTINGS.threshold_pct:g}%"
+            f"the intervals are too wide to compare with {against}: FAIL needs one above "
+            f"+{SETTINGS.indifference_pct:g}%, PASS needs both between -{SETTINGS.threshold_pct:g}% and "
+            f"+{SETTINGS.threshold_pct:g}%"
         )
 
 

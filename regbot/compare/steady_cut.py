@@ -51,11 +51,12 @@ def describe_left_out(files: Files) -> str:
     """Return a sentence that says which steps do not count, and why."""
     cuts = {file.cut for file in files}
     unit = "steps" if all(file.log is None or file.log.steps_per_value == 1 for file in files) else "logged values"
-    cause = "they come before the steady state" if any(file.steady for file in files) else "as given by --skip"
+    is_detected = any(file.steady for file in files)
+    cause = "warm-up" if is_detected else "as given by --skip"
     if not max(cuts):
-        return f"all {unit} count, {cause}"
+        return f"all {unit} count, {'because no warm-up was detected' if is_detected else cause}"
     cut_text = f"{min(cuts)}" if len(cuts) == 1 else f"{min(cuts)} to {max(cuts)}"
-    return f"the first {cut_text} {unit} of a file do not count: {cause}"
+    return f"the first {cut_text} {unit} of each file do not count ({cause})"
 
 
 def median_warm_up(files: Files) -> float | None:
@@ -86,7 +87,9 @@ def warnings(files: Files) -> Iterator[str]:
     of steps."""
     steady_states = [(file.name, file.steady) for file in files if file.steady is not None]
     yield from merge_warnings(
-        (name, f"no steady state: {steady.reason}") for name, steady in steady_states if not steady.steady
+        (name, f"no steady state, but the file counts: {steady.reason}")
+        for name, steady in steady_states
+        if not steady.steady
     )
     yield from merge_warnings(
         (name, warning) for name, steady in steady_states if steady.steady for warning in steady.warnings

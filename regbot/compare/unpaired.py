@@ -180,7 +180,7 @@ def _prediction_section(sessions: Files, base: Files, head: Files) -> Throughput
             f"one file of each session counts; {count(unused, 'base file')} {'is' if unused == 1 else 'are'} left out"
         )
     undated = sum(read_times(file) is None for file in sessions)
-    source = f"--separate-sessions declares it for {undated}" if undated else "their times show it"
+    source = f"--separate-sessions declares it for {undated}" if undated else "the times at which they ran show it"
     reasons.append(f"{len(sessions)} base files are of separate sessions: {source}")
     worst_sd = max(prediction.sd for prediction in predictions.values())
     reasons.append(
@@ -214,12 +214,12 @@ def _describe_scatter(sessions: Files) -> str:
     If all base files name the same host, head ran on this host: ``unpaired_section`` excludes unknown hosts.
     """
     hosts = {read_hosts(file) for file in sessions}
-    same_kind = "head must have run on the same kind of node, with the same software"
+    same_kind = "the result holds only if head ran on the same kind of node, with the same software"
     if len(hosts - {()}) > 1:
         return f"the effects of sessions and nodes; {same_kind}"
     if () in hosts:  # some files do not name their hosts
         return f"the effects of sessions, and of nodes only if the files are of several; {same_kind}"
-    return "the effects of sessions on one host; head ran on this host, and must have had the same software"
+    return "the effects of sessions on one host; head ran there too, and the result holds only for the same software"
 
 
 def _undecided_section(base: Files, head: Files, values: ArmValues, sessions: int, has_undeclared: bool) -> Throughput:
@@ -243,7 +243,7 @@ def _undecided_section(base: Files, head: Files, values: ArmValues, sessions: in
         *estimate_sentences(estimates),
     ]
     reasons.append(
-        f"the interval holds for these {len(base) + len(head)} launches only: {NOT_CONTROLLED}, so the estimate may "
+        f"the interval holds for these {len(base) + len(head)} runs only: {NOT_CONTROLLED}, so the estimate may "
         "include them"
     )
     reasons.append(tipping_point(intervals, has_single_launch))

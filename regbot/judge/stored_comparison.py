@@ -114,7 +114,7 @@ def _stored_tests(arm: str, predictions: dict[str, PredictionInterval]) -> Itera
 def _describe_drift(header: SessionHeader, reference: Reference, prediction: PredictionInterval) -> str:
     """Return the warning that base's step time is outside the range that the stored sessions predict."""
     is_same_commit = reference.sessions[-1].commit == header.base.commit
-    cause = "the node has changed since in a way that regbot does not record"
+    cause = "probably the node has changed since, in a way that regbot does not record"
     cause += "" if is_same_commit else ", or main has changed"
     return (
         f"base's step time differs by {format_estimate(prediction)} from the last "

@@ -95,7 +95,9 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
     fields = _common_fields(plan, all_runs, interim.pair_set)
     if failure := judge_failures(paired_runs):
         return TimedResult(
-            _build_section("INVALID", ["the session could not be finished"], **fields), failure, warnings=warnings
+            _build_section("INVALID", ["not timed to the end, because runs failed"], **fields),
+            failure,
+            warnings=warnings,
         )
     base, head = find_last_good(paired_runs, "base"), find_last_good(paired_runs, "head")
     if base is None or head is None:
@@ -188,7 +190,7 @@ def _judge_untimed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Ru
     difference = first_difference(header, *traced)
     if not difference and not plan.even_if_identical:
         reason = (
-            "nothing was timed, because nothing that can change a step time differs; device program, code that ran "
+            "nothing was timed, because everything that can change a step time is the same; device program, code that ran "
             "(without comments), configuration, packages and every other changed file were compared"
         )
         return _build_section("PASS", [reason], decision="no_change", by="identity", estimate_pct=0.0, bound_pct=0.0)

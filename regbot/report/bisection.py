@@ -41,7 +41,7 @@ def html(result: Bisection) -> str:
         bisection_words=words,
         tone=words.TONES[result.outcome],
         sign=SIGNS[words.TONES[result.outcome]],
-        word=words.RESULT_WORDS[result.outcome],
+        word=words.name_outcome(result),
         headline=words.headline(result),
         drawing=_draw_posterior(result),
         measured=_count_measurements(result),

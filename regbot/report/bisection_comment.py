@@ -27,7 +27,7 @@ def bisection_comment(result: Bisection, commit_url: str) -> str:
     hash."""
     status = words.TONES[result.outcome]
     blocks: list[list[str]] = [
-        [f"### {wording.ICONS[status]} {words.RESULT_WORDS[result.outcome]}: {sentence(words.headline(result))}"],
+        [f"### {wording.ICONS[status]} {words.name_outcome(result)}: {sentence(words.headline(result))}"],
         *([*_write_change(change, result.axis, commit_url)] for change in result.changes[:MAX_CHANGES]),
         _count_more(len(result.changes) - MAX_CHANGES, "change"),
         [] if result.changes else [*_write_candidates(result, commit_url)],
@@ -139,9 +139,11 @@ def _write_search(result: Bisection, commit_url: str) -> str:
 
 
 def _is_repeatable(result: Bisection) -> bool:
-    """Return whether the two ends of the range are enough to repeat the search. A search over versions, or by the value
-    that a command prints, needs options that only the result contains."""
-    return not result.axis and result.on != "command"
+    """Return whether it makes sense to repeat the search, and the two ends of the range are enough for that.
+
+    A search over versions, or by what a command prints, needs options that only the result contains. If an end cannot
+    be measured, another search fails too."""
+    return not result.axis and result.on != "command" and result.outcome != "unmeasurable"
 
 
 def _format_repeat_command(result: Bisection) -> str:

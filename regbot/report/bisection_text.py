@@ -10,7 +10,7 @@ from pathlib import Path
 from regbot.records.bisection import Bisection, BisectionPlan, Candidate, Change, Point
 from regbot.report import bisection_words as words
 from regbot.report.markdown import Words
-from regbot.report.posterior import posterior_rows, share
+from regbot.report.posterior import posterior_heading, posterior_rows, share
 from regbot.text.clip import clip, clip_line, short_commit
 from regbot.text.printable import printable
 from regbot.text.words import count, listed
@@ -37,7 +37,7 @@ def bisection_page(result: Bisection, out: Path | None) -> str:
     """Return the terminal output at the end of a bisection. ``out``: folder with the files of the bisection; None
     without one."""
     blocks = [
-        [*_wrap_lines(f"{words.RESULT_WORDS[result.outcome]}: {_join_words(words.headline(result))}", "")],
+        [*_wrap_lines(f"{words.name_outcome(result)}: {_join_words(words.headline(result))}", "")],
         *([*_write_change(change, result)] for change in result.changes[:MAX_CHANGES]),
         [*_count_more(len(result.changes) - MAX_CHANGES, "change")],
         [] if result.changes else [*_write_suspects(result)],
@@ -99,7 +99,7 @@ def _write_commit(point: Point, result: Bisection) -> Iterator[str]:
     """Yield the commit with its subject, author, date and pull request; for a version, the package and the version."""
     if point.version:
         yield from _wrap_lines(
-            _join_words((*words.describe_point(point, result.axis), ", under commit ", short_commit(point.commit))), ""
+            _join_words((*words.describe_point(point, result.axis), ", at commit ", short_commit(point.commit))), ""
         )
         return
     yield from _wrap_lines(f"{point.name}  {clip_line(point.subject, words.SUBJECT_CHARACTERS)}", "", INDENT)
@@ -159,7 +159,8 @@ def _write_picture(result: Bisection) -> Iterator[str]:
         return
     names = [words.point_name(place.key) for place in result.places]
     change = "the change" if len(result.changes) < 2 else "the change that was found first"
-    yield f"where {change} may be: probability, runs, difference from good"
+    yield f"where {change} may be"
+    yield INDENT + posterior_heading()
     yield from (INDENT + row for row in posterior_rows(result.places, names, result.none_probability))
 
 
@@ -191,7 +192,7 @@ def _write_facts(result: Bisection) -> Iterator[str]:
     for label, fact in (
         ("range", f"{axis}{endpoints}: {words.describe_range(result)}"),
         ("compared", words.describe_method(result)),
-        ("cost", words.describe_cost(result)),
+        ("effort", words.describe_cost(result)),
     ):
         yield from _wrap_lines(f"{label:<10}{fact}", "", " " * 10)
 
@@ -210,8 +211,10 @@ def _write_plan_numbers(plan: BisectionPlan) -> Iterator[str]:
     """Yield one line for each number of the plan that is known. The effect has a line even if its size is unknown. An
     exact search needs no effect and no probability of success."""
     if not plan.exact:
-        unknown = "unknown: there is no noise on record"
-        yield _format_fact("effect", unknown if plan.ratio is None else f"{plan.ratio:.3g} times the noise of one run")
+        unknown = "unknown, because it is not known how much runs on this node differ"
+        yield _format_fact(
+            "slowdown", unknown if plan.ratio is None else f"{plan.ratio:.3g} times the noise of one run"
+        )
     search = "traces" if plan.on == "ledger" else "search runs"
     if plan.exact and plan.expected_runs is not None:
         yield _format_fact(search, f"at most {plan.expected_runs:.0f} for one change")
@@ -228,7 +231,8 @@ def _write_plan_numbers(plan: BisectionPlan) -> Iterator[str]:
     if plan.expected_builds is not None:
         yield _format_fact("builds", f"about {plan.expected_builds:.0f}")
     if plan.expected_min is not None:
-        yield _format_fact("minutes", f"about {plan.expected_min:.0f}" if plan.expected_min >= 1 else "less than one")
+        minutes = f"about {plan.expected_min:.0f}" if plan.expected_min >= 1 else "less than one"
+        yield _format_fact("minutes", f"{minutes} for the search runs, without builds and confirmation")
     if plan.success is not None and not plan.exact:
         yield _format_fact("success", f"the search names the right commit with probability {share(plan.success)}")
 

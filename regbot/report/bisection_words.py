@@ -49,12 +49,26 @@ TONES: dict[BisectionOutcome, Status] = {
 }
 """For each outcome, the status whose colour and sign the page uses."""
 
-SUBJECTS: dict[SearchMetric, str] = {"ledger": "the collectives", "time": "the step time", "command": "the cost"}
+SUBJECTS: dict[SearchMetric, str] = {
+    "ledger": "the collectives",
+    "time": "the step time",
+    "command": "the printed number",
+}
 """Quantity that the search goes by -> name of what a culprit changed."""
 
 
+def name_outcome(result: Bisection) -> str:
+    """Return the words before the headline. A culprit that no pairs have confirmed is named as such."""
+    is_unconfirmed = bool(result.changes) and all(
+        change.confirmed in ("undecided", "not asked") for change in result.changes
+    )
+    return (
+        f"{RESULT_WORDS[result.outcome]}{', NOT CONFIRMED' if result.outcome == 'culprit' and is_unconfirmed else ''}"
+    )
+
+
 def headline(result: Bisection) -> Words:
-    """Return the answer in one sentence, without the leading word from ``RESULT_WORDS``."""
+    """Return the answer in one sentence, without the leading words from ``name_outcome``."""
     return _HEADLINES[result.outcome](result)
 
 
@@ -111,7 +125,7 @@ def _name_alternatives(others: Sequence[Candidate], result: Bisection) -> Words:
 
 
 def _list_candidates(candidates: Sequence[Candidate], result: Bisection) -> Words:
-    """Return a phrase that names the candidates: ``one of 3 commits, two of which cannot be measured: A, B, C``."""
+    """Return a phrase that names the candidates: ``one of the 3 commits A, B, C (two of them cannot be measured)``."""
     if len(candidates) == 1:
         return describe_point(candidates[0].point, result.axis)
     names: list[str] = []
@@ -121,15 +135,17 @@ def _list_candidates(candidates: Sequence[Candidate], result: Bisection) -> Word
         names.append(f" and {len(candidates) - MAX_NAMED} more")
     unmeasurable = sum(not candidate.measurable for candidate in candidates)
     reason = (
-        f"{_spell_number(unmeasurable)} of which cannot be measured" if unmeasurable else "that cannot be told apart"
+        f"{_spell_number(unmeasurable)} of them cannot be measured"
+        if unmeasurable
+        else "the runs cannot distinguish them"
     )
-    return (f"one of {count(len(candidates), _choose_noun(result))}{', ' if unmeasurable else ' '}{reason}: ", *names)
+    return (f"one of the {count(len(candidates), _choose_noun(result))} ", *names, f" ({reason})")
 
 
 def count_candidates(candidates: Sequence[Candidate]) -> str:
     """Return the heading of a list of candidates. It mentions the order only if the candidates have probabilities."""
     has_probabilities = any(candidate.probability is not None for candidate in candidates)
-    return f"one of {len(candidates)}{', most probable first' if has_probabilities else ''}"
+    return f"the culprit is one of these {len(candidates)}{', most probable first' if has_probabilities else ''}"
 
 
 def describe_point(point: Point, axis: str = "") -> Words:
@@ -226,9 +242,7 @@ def describe_confirmation(change: Change) -> str:
         parent = clip_line(point_name(change.parent), NAME_CHARACTERS)
         note = f"; {parent} is not its parent in git"
         if change.left_out:
-            note += (
-                f": {count(change.left_out, 'commit')} between them were left out of the search and may be the cause"
-            )
+            note += f": {count(change.left_out, 'commit')} between them were left out of the search, and one of them may be the cause"
     if change.confirmed == "exact":
         noun = "version" if change.candidates[0].point.version else "commit"
         if len(change.candidates) > 1:
@@ -282,7 +296,7 @@ def explain_missing_measurement(candidate: Candidate, result: Bisection) -> str:
 
 
 def _describe_merge(change: Change) -> Words:
-    return () if change.merge is None else (", brought in by merge ", Name(short_commit(change.merge)))
+    return () if change.merge is None else (", as a part of merge ", Name(short_commit(change.merge)))
 
 
 def _describe_undone(change: Change) -> Words:
@@ -291,10 +305,12 @@ def _describe_undone(change: Change) -> Words:
 
 def _none_headline(result: Bisection) -> Words:
     """Return the sentence for a search that shows that no point of the range made the change."""
+    if result.reasons:
+        return (UntrustedText(clip_line(result.reasons[0].rstrip(". "), REASON_CHARACTERS)),)
     sentence = f"no {_choose_noun(result)} of the range is to blame"
-    if result.none_probability is not None and not result.reasons:
+    if result.none_probability is not None:
         return (f"{sentence}, with probability {share(result.none_probability)}",)
-    return (sentence, *_append_first_reason(result))
+    return (sentence,)
 
 
 def _undecided_headline(result: Bisection) -> Words:
@@ -369,8 +385,8 @@ def describe_cost(result: Bisection) -> str:
     parts = [count(result.search_runs, search)]
     parts += [count(result.confirm_runs, "confirmation run")] if result.confirm_runs else []
     parts += [f"{count(result.remainder_runs, 'run')} for remaining changes"] if result.remainder_runs else []
-    parts += [f"{count(result.reused_runs, 'run')} reused"] if result.reused_runs else []
-    parts += [f"{result.cached_runs} from the cache"] if result.cached_runs else []
+    parts += [f"{count(result.reused_runs, 'reused run')}"] if result.reused_runs else []
+    parts += [f"{result.cached_runs} more from the cache"] if result.cached_runs else []
     return ", ".join([*parts, count(result.builds, "build"), f"{result.minutes:.1f} minutes"])
 
 

@@ -39,7 +39,7 @@ NAME_CHARACTERS, END_CHARACTERS = 24, 8
 BLOCKS = " ▏▎▍▌▋▊▉█"
 """Bars of 0 to 8 eighths of a character."""
 
-NONE = "none of them"
+NONE = "no culprit"
 """Label of the probability that no point is the culprit."""
 MIN_DRAWN_PROBABILITY = 0.001
 """Bars of a smaller probability are not drawn, because they would not be visible."""
@@ -89,6 +89,12 @@ def posterior_rows(
         _format_row(_format_label(region, places, names), region) for region in regions(places, max(1, max_regions))
     ]
     return rows if none_probability is None else [*rows, _format_line(NONE, none_probability)]
+
+
+def posterior_heading() -> str:
+    """Return the headings of the columns of ``posterior_rows``."""
+    label, probability, runs, mean = "", "probability", "runs", "against good"
+    return f"{label:<{LABEL_CHARACTERS}}  {probability:>{BAR_CHARACTERS + 8}}  {runs:>8}  {mean}"
 
 
 def share(probability: float) -> str:

@@ -79,7 +79,7 @@ def _format_cells(entry: WorkloadSection, throughput: Throughput, thresholds: Th
     """
     sign = ICONS[throughput.status]
     if throughput.pairs or throughput.void_pairs:
-        pairs = str(throughput.pairs) + (f" ({throughput.void_pairs} void)" if throughput.void_pairs else "")
+        pairs = str(throughput.pairs) + (f", and {throughput.void_pairs} void" if throughput.void_pairs else "")
     else:
         pairs = "none" if throughput.by == "stored" else ""
     summary = " (median)" if select_mean_only_test(throughput) else ""

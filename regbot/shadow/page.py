@@ -49,7 +49,8 @@ def write_list(listing: ShadowListing) -> str:
     """Return one line per check."""
     if not listing.checks:
         return NO_CHECKS
-    return "\n".join(_format_row(row, _format_outcome(row)) for row in listing.checks)
+    heading = f"  {'day':<10}  {'commit':<12}  {'verdict':<12}  {'outcome':<9}  subject"
+    return "\n".join([heading, *(_format_row(row, _format_outcome(row)) for row in listing.checks)])
 
 
 def write_checks(rows: Sequence[ShadowRow]) -> str:
@@ -83,7 +84,7 @@ def write_scoreboard(board: Scoreboard) -> str:
     lines = [
         f"shadow scoreboard, {board.first[:DAY_CHARACTERS]} to {board.last[:DAY_CHARACTERS]}",
         f"{count(board.checks, 'check')} of {commits}, {board.minutes:.0f} minutes of timed runs",
-        f"would have stopped {board.would_block} of {commits}",
+        f"would have stopped {board.would_block} of {commits} (FAIL, REVIEW, INVALID)",
         "",
         f"  {'verdict':<13} {'commits':>7}",
         _format_claim_counts("FAIL", board.fail),

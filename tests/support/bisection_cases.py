@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from regbot.bisect.forecast import UNKNOWN_NOISE
 from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED, COUNTS_ADDED
 from regbot.records.bisection import (
     Bisection,
@@ -26,9 +27,9 @@ from support.sharding_cases import QWEN, finding, ledger
 
 ENTRIES = ["qwen3-30b-a3b@1/ep", "qwen3-30b-a3b@1/ep-dp"]
 BUILD_FAILED = "its build failed: ModuleNotFoundError: No module named 'moe_train.router' (exit 1)"
-NOTHING_BEFORE = "no slowdown of 2% or more before it (97% likely)"
-NOTHING_AFTER = "it is not known whether another slowdown lies after it (81% likely that there is none)"
-SKIPPED = "the command exited with 125, which means that it cannot measure this commit"
+NOTHING_BEFORE = "no other slowdown of 2% or more before it (probability 97%)"
+NOTHING_AFTER = "another slowdown after it is possible (probability 19%)"
+SKIPPED = "the command exited with 125, which means: not measurable"
 
 
 def point(number: int, **more: object) -> Point:
@@ -53,6 +54,17 @@ def candidate(one: Point, probability: float | None, reason: str = "") -> Candid
     return Candidate(point=one, probability=probability, measurable=not reason, reason=reason)
 
 
+def _count_runs(observations: Any) -> dict[str, object]:
+    """The effort that the observations show."""
+    seconds = sum(one.wall_s + one.build_s for one in observations)
+    return {
+        "search_runs": sum(one.purpose == "search" for one in observations),
+        "confirm_runs": sum(one.purpose == "confirm" for one in observations),
+        "builds": sum(one.built for one in observations),
+        "minutes": round(seconds / 60, 1),
+    }
+
+
 def result(**more: object) -> Bisection:
     """A bisection of 64 commits on time; ``more`` has whatever is different."""
     fields: dict[str, object] = {
@@ -65,10 +77,7 @@ def result(**more: object) -> Bisection:
         "bad": point(64),
         "commits": 64,
         "different": 52,
-        "search_runs": 24,
-        "confirm_runs": 10,
-        "builds": 11,
-        "minutes": 61.4,
+        **_count_runs(more.get("observations", [])),
         "noise_pct": 2.1,
         "reproduce": f"regbot bisect {_hash('commit 0')[:12]} {_hash('commit 64')[:12]} --on time",
     }
@@ -108,12 +117,13 @@ def searched(
         Observation(point=points[number].key, purpose="search", usable=False, reason=why, built=True, wall_s=3.0)
         for number, why in broken.items()
     ]
+    level_of_good = sum(seen[0]) / len(seen[0])
     places = [
         PointSummary(
             key=one.key,
             probability=0.0 if number == 0 else probable.get(number, rest),
             runs=len(seen.get(number, [])),
-            mean=100 * math.expm1(sum(seen[number]) / len(seen[number])) if number in seen else None,
+            mean=100 * math.expm1(sum(seen[number]) / len(seen[number]) - level_of_good) if number in seen else None,
             measurable=number not in broken,
         )
         for number, one in enumerate(points)
@@ -229,11 +239,10 @@ def ledger_two_one_undone() -> Bisection:
     return result(
         **_on_ledger(
             found="culprit",
-            culprit=first.point.commit,
-            candidates=[first],
-            changes=changes,
+            culprit=second.point.commit,
+            candidates=[second],
+            changes=changes[::-1],
             observations=traced([0, 64, 32, 16, 8, 12, 11, 48, 49, 50], lambda number: number >= 50),
-            warnings=["the counts of 2 commits come from the cache of an earlier version, regbot 0.1.0"],
         )
     )
 
@@ -255,7 +264,7 @@ def time_culprit() -> Bisection:
     )
     remainders = [
         Remainder(where="before", culprit=point(41).key, none_probability=0.974, text=NOTHING_BEFORE),
-        Remainder(where="after", culprit=point(41).key, none_probability=0.981, text=NOTHING_AFTER),
+        Remainder(where="after", culprit=point(41).key, none_probability=0.81, text=NOTHING_AFTER),
     ]
     return result(
         found="culprit",
@@ -279,6 +288,7 @@ def time_set() -> Bisection:
     ]
     measured = [number for number in MEASURED if number not in (40, 41)] + [39, 39, 42]
     search = searched(lambda n: 0.393 if n >= 41 else 0.0, {42: 0.352, 41: 0.31, 40: 0.31}, measured, broken)
+    search["observations"] += confirmations(point(42), point(39), 4, 0.393)
     found = change(
         listed,
         point(39),
@@ -310,13 +320,12 @@ def time_not_confirmed() -> Bisection:
         estimate=estimate(2.1, -0.6, 4.9, 12, "undecided"),
     )
     return result(
-        found="undecided",
+        found="culprit",
+        culprit=named.point.commit,
         candidates=[named],
         posterior=0.956,
         none_probability=0.031,
         changes=[found],
-        confirm_runs=26,
-        reasons=["about 30 more pairs would decide it; give more time with --budget, or measure on a quieter node"],
         **search,
     )
 
@@ -329,6 +338,8 @@ def time_two() -> Bisection:
         {41: 0.951},
         [*MEASURED, 20, 20, 12, 12, 13, 13, 10],
     )
+    search["observations"] += confirmations(point(41), point(40), 4, 0.393)
+    search["observations"] += confirmations(point(13), point(12), 8, 0.095)
     changes = [
         change([first], point(40), "yes", "", estimate=estimate(48.1, 40.2, 56.9)),
         change([second], point(12), "yes", "", estimate=estimate(9.8, 6.1, 13.6, 8)),
@@ -345,8 +356,6 @@ def time_two() -> Bisection:
         none_probability=0.0,
         changes=changes,
         remainders=remainders,
-        search_runs=47,
-        confirm_runs=28,
         **search,
     )
 
@@ -357,9 +366,8 @@ def none_found() -> Bisection:
         found="none",
         posterior=0.03,
         none_probability=0.97,
-        confirm_runs=0,
-        reasons=["with probability 97% no commit made it 2% slower or more"],
-        **searched(lambda _: 0.0, {41: 0.004}, [0] * 8 + [64] * 8, none=0.97),
+        reasons=["with probability 97%, no commit raised the step time by 2% or more"],
+        **searched(lambda _: 0.0, {41: 0.004}, [0, 64, 32, 48] * 4, none=0.97),
     )
 
 
@@ -372,12 +380,10 @@ def undecided_budget() -> Bisection:
         candidates=listed,
         posterior=0.74,
         none_probability=0.04,
-        search_runs=14,
-        confirm_runs=0,
-        minutes=29.8,
         reasons=[
-            "the budget of 30 minutes is spent, and no commit has a probability of 95%",
-            "about 12 more runs (25 minutes) would decide it; continue with --resume --budget 60",
+            "undecided after 14 search runs: the likeliest commit has a probability of 21%, and --posterior requires 95%; "
+            "continue with --resume and more --runs",
+            "--budget ended the search after 30 minutes; continue with --resume and a larger budget",
         ],
         **searched(lambda number: 0.05 if number >= 35 else 0.0, probable, MEASURED[:14], none=0.04),
     )
@@ -387,12 +393,8 @@ def unmeasurable_end() -> Bisection:
     """The bad end itself cannot be built."""
     return result(
         found="unmeasurable",
-        search_runs=2,
-        confirm_runs=0,
-        builds=2,
-        minutes=2.9,
         noise_pct=None,
-        reasons=[f"bad, {point(64).name}, cannot be measured: {BUILD_FAILED}; name another commit as bad"],
+        reasons=[f"bad cannot be measured ({BUILD_FAILED}); name another commit"],
         **searched(lambda _: 0.0, {}, [0, 0], {64: BUILD_FAILED}),
     )
 
@@ -410,14 +412,10 @@ def in_a_merge() -> Bisection:
         posterior=0.982,
         none_probability=0.002,
         changes=[found],
-        confirm_runs=0,
         good=points[0],
         bad=points[-1],
         commits=6,
         different=6,
-        search_runs=9,
-        builds=4,
-        minutes=12.6,
         reproduce=f"regbot bisect {points[0].name} {points[-1].name} --on time",
         **searched(lambda n: 0.2 if n >= 4 else 0.0, {4: 0.982}, [0, 0, 6, 6, 3, 3, 4, 4, 4], points=points),
     )
@@ -426,10 +424,11 @@ def in_a_merge() -> Bisection:
 def on_a_dependency() -> Bisection:
     """Versions of a package under one commit."""
     versions = ["1.0.0", "1.1.0", "1.1.1", "1.2.0", "1.2.1", "1.3.0.dev20260301", "1.3.0"]
-    points = [point(0, version=version) for version in versions]
+    points = [point(64, version=version) for version in versions]
     named = candidate(points[3], 0.961)
     found = change([named], points[2], "yes", "", estimate=estimate(12.4, 9.9, 15.0))
     search = searched(lambda n: 0.117 if n >= 3 else 0.0, {3: 0.961}, [0, 0, 6, 6, 3, 3, 2, 2], {5: SKIPPED}, points)
+    search["observations"] += confirmations(points[3], points[2], 4, 0.117)
     search["observations"] = [
         one.model_copy(update={"values": {"cost": one.values["median"]} if one.values else {}})
         for one in search["observations"]
@@ -447,12 +446,8 @@ def on_a_dependency() -> Bisection:
         bad=points[-1],
         commits=6,
         different=6,
-        search_runs=8,
-        confirm_runs=8,
-        builds=4,
-        minutes=19.7,
         reproduce="regbot bisect v1 main --axis grouped-gemm=1.0.0..1.3.0 --command 'python cost.py'",
-        reasons=["only the code of main shows the slowdown: with the code of v1 both versions are equally fast"],
+        blame="grouped-gemm alone is to blame, not the code",
         **{**search, "on": "command"},
     )
 
@@ -589,14 +584,16 @@ PLANS: dict[str, Callable[[], BisectionPlan]] = {
     ),
     "plan_impossible": lambda: plan(
         ratio=0.41,
-        expected_runs=640.0,
-        runs_90=1100.0,
-        expected_min=1920.0,
-        success=0.38,
+        expected_runs=None,
+        runs_90=None,
+        expected_builds=None,
+        confirm_runs=0,
+        expected_min=None,
+        success=None,
         possible=False,
         reasons=[
-            "a slowdown of 2% is 0.41 times the noise of one run here (4.9%): about 640 runs would be needed",
-            "use a quieter node, or make each run longer (session.steps)",
+            "a slowdown of 2% among runs that differ by 4.9% takes too many runs (about 1370); use a quieter node, or "
+            "make each run longer"
         ],
     ),
     "plan_no_noise": lambda: plan(
@@ -606,8 +603,6 @@ PLANS: dict[str, Callable[[], BisectionPlan]] = {
         expected_builds=None,
         expected_min=None,
         success=None,
-        reasons=[
-            "no noise is on record for this node: name a check of the two commits with --check, or give --noise PCT"
-        ],
+        reasons=[UNKNOWN_NOISE],
     ),
 }

@@ -96,7 +96,7 @@ def pass_no_change() -> Case:
 
 def pass_identical_not_timed() -> Case:
     """Nothing that affects step time changed, so nothing is timed."""
-    reasons = ["nothing was timed, because nothing that can change a step time differs"]
+    reasons = ["nothing was timed, because everything that can change a step time is the same"]
     section = Throughput(
         status="PASS", reasons=reasons, decision="no_change", by="identity", estimate_pct=0.0, bound_pct=0.0
     )
