@@ -85,6 +85,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
     if not command_line.flags.get("use_megatron_fsdp"):  # Megatron-FSDP refuses this setting
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # Megatron requires it for several kinds of overlap
     shape_names = SHAPE_FLAGS if test_case is None else ()
+    # The report of a crash lists those of these flags that the error names.
     crash_keys[:] = [name for name in command_line.regbot_flags if name not in shape_names]
     program = TrainingProgram(
         start=script,

@@ -115,7 +115,7 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
     torch.set_num_threads(1)  # traces run in parallel and must not compete for cores
     steps = max(STEPS, request.steps)
     device.begin_program()
-    libraries.install(device)
+    libraries.install(device)  # stand-ins for libraries with kernels of their own, such as deep_ep
     device.set_expert_choice(program.experts, make_expert_choice(request))
     compile_watch, uncounted_watch = CompileWatch(), UncountedWatch(watch_other_threads=False)
     watch = _StepWatch(request, device, program, steps)
@@ -149,7 +149,7 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
             raise ContractError(
                 "liveness", f"a collective was issued where it cannot be counted ({uncounted_watch.collectives[0]})"
             )
-        guesses = compile_watch.guesses() | device.notes()
+        guesses = compile_watch.guesses() | device.notes()  # the notes are the paper GPU's own guesses
         watch.record["ledger"] |= as_ledger_fields(guesses)
         return watch.record
 
