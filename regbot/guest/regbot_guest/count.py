@@ -196,7 +196,8 @@ def _multi_rank_groups() -> dict[str, Any]:
 def read_sequence_numbers() -> Any:
     """Return how many collectives the backend has issued in each group, by the group's name.
 
-    Return None if the backend keeps no such sequence numbers, as the fake backend does not.
+    The backend keeps these numbers, called sequence numbers. Return None if it keeps none. The fake backend of a trace
+    is such a backend.
     """
     try:
         return {name: group._get_sequence_number_for_group() for name, group in _multi_rank_groups().items()}

@@ -227,7 +227,8 @@ def describe_dispatcher(
         configured = str(config.get("moe_flex_dispatcher_backend"))
     exchanges = ", ".join(f"{count} {exchange}" for exchange, count in sorted(counts.items())) or "none"
     evidence = f"exchanges of expert layers on axis ep: {exchanges}"
-    return {"dispatcher": _backend_entry(request.dispatcher or configured, configured, executed, evidence)}
+    requested = request.dispatcher or configured  # a request without a dispatcher leaves the choice to Megatron
+    return {"dispatcher": _backend_entry(requested, configured, executed, evidence)}
 
 
 def _count_exchanges(counter: PaperCounter) -> dict[str, int]:

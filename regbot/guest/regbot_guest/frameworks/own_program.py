@@ -117,6 +117,7 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
     device.begin_program()
     libraries.install(device)  # stand-ins for libraries with kernels of their own, such as deep_ep
     device.set_expert_choice(program.experts, make_expert_choice(request))
+    # The paper GPU counts the collectives of every thread, so other threads need no watch.
     compile_watch, uncounted_watch = CompileWatch(), UncountedWatch(watch_other_threads=False)
     watch = _StepWatch(request, device, program, steps)
     with compile_watch, uncounted_watch, rank_zero_of(request.world), ExitStack() as stack:
@@ -240,7 +241,7 @@ class _StepWatch:
         }
         return {
             "ledger": ledger,
-            "loss": [],
+            "loss": [],  # a paper GPU has no values
             "backends": {name: dict(backend) for name, backend in description.backends.items()},
             "phases_s": self.seconds,
             "peak_rss_bytes": peak_resident_bytes(),
