@@ -243,6 +243,7 @@ def _judge_steps(step_log: StepLog, requested: int, cut: int, wall_s: float) -> 
             f"claims {claimed_s:.4g} s for its steps, and the process lived {wall_s:.4g} s: its log is of another run, "
             "or its clock is wrong"
         )
+    # ``nan`` and ``skipped`` are numbers: 1 if the step's loss is not finite, or if its update was skipped.
     if not_finite := sum(step.nan for step in counted):
         first = next(number for number, step in enumerate(counted, 1) if step.nan)
         return "diverged", f"the loss is not finite in {not_finite} of {requested} steps, first in step {first}"

@@ -155,7 +155,7 @@ def _check_liveness(claim: RawProfile, planted: Ledger, steps: Ledger) -> Livene
         entry.count for entry in planted.entries if entry.kind == "all_reduce" and _has_kernels_if_on_nccl(entry)
     )
     advances = claim.sequence_advances
-    if advances is None:
+    if advances is None:  # the backend keeps no sequence numbers
         return Liveness(planted=claim.planted, seen=seen)
     excludes_outer_steps = len(advances) == steps.steps + 2  # the reader left out the first and the last step
     collectives_per_step = sum(entry.count for entry in steps.entries if entry.via in PROCESS_GROUP_VIAS)

@@ -196,8 +196,8 @@ def _multi_rank_groups() -> dict[str, Any]:
 def read_sequence_numbers() -> Any:
     """Return how many collectives the backend has issued in each group, by the group's name.
 
-    The backend keeps these numbers, called sequence numbers. Return None if it keeps none. The fake backend of a trace
-    is such a backend.
+    These are the backend's sequence numbers. Return None if the backend has no sequence numbers. For example, the fake
+    backend of a trace has none.
     """
     try:
         return {name: group._get_sequence_number_for_group() for name, group in _multi_rank_groups().items()}

@@ -86,7 +86,7 @@ class Observer(StepCounter, TorchDispatchMode):
             raise Untraceable(f"{func.name()} runs a program of its own, whose operators cannot be counted one by one")
         kwargs = kwargs or {}
         spec = collective_spec(func)
-        if self.shadows is None or spec is not None:
+        if self.shadows is None or spec is not None:  # the shadows of a collective's outputs are set below
             result = call_unchanged(func, args, kwargs)
         else:
             result = self.shadows.call(func, args, kwargs)

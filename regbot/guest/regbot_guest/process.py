@@ -162,7 +162,7 @@ def _fill_record(
         return _refusal(error.kind, str(error))
     except UnknownCollective as error:
         return _refusal("untraceable", str(error))
-    except UNTRACEABLE as error:
+    except UNTRACEABLE as error:  # the step needs real data, which a trace does not have
         return _refusal("untraceable", f"{error}", _failing_line(error, request))
     except (Exception, SystemExit) as error:
         stage = "in the counted step, after all timed steps: " if "steps" in record else ""

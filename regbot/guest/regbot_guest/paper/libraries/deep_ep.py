@@ -191,7 +191,7 @@ def _buffer(device: Device) -> type:
             route = handle or _route(device, topk_idx, num_tokens_per_expert.numel(), self.group.size())
             device.launch("deep_ep::dispatch", [x])
             _announce(DEEPEP, self.group, route.rows_sent, x)
-            # num_worst_tokens is a fixed number of rows, which the caller chooses; 0 means the received number.
+            # The caller may set an upper limit, which is then the number of rows of the output. 0 means no limit.
             rows = x.new_empty(num_worst_tokens or route.rows_received, x.shape[1])
             if has_handle or topk_idx is None or topk_weights is None:
                 return rows, None, None, None, None, EventOverlap()

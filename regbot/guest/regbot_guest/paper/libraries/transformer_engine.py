@@ -61,7 +61,7 @@ def prepare() -> None:
     version = importlib.metadata.version
 
     def version_of_package(name: str) -> str:
-        # Packages of Transformer Engine's compiled parts may not be installed. They get the version of the main package.
+        # The packages of the compiled parts may not be installed. They get the version of the main package.
         is_part = name.replace("_", "-").startswith("transformer-engine")
         return version(PACKAGE) if is_part else version(name)
 
@@ -258,8 +258,8 @@ def _attention_backward(*args: Any) -> list[Any]:
 
 
 def _norms(chunk: int, overflow: Tensor, lists: Sequence[Sequence[Tensor]], *args: Any) -> tuple[Tensor, Tensor]:
-    """Return the norm of all tensors together, and the norm of each tensor. The second result is empty if the caller
-    does not request it by a further argument that is true.
+    """Return the norm of all tensors together, and the norm of each tensor. A further argument that is true requests
+    the norm of each tensor. Otherwise the second result is empty.
     """
     count = len(lists[0]) if any(args) else 0
     return torch.empty(1, device="cuda"), torch.empty(count, device="cuda")
