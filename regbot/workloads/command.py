@@ -173,7 +173,7 @@ def build_run(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, log: Lo
         if len(logged_losses) == len(counted):
             losses = [loss if math.isfinite(loss) else None for loss in logged_losses]
         seconds = [step.seconds for step in counted if step.seconds is not None]
-        if outcome in ("ok", "short", "diverged"):
+        if outcome in ("ok", "short", "diverged"):  # with any other outcome, the log's step times are not used
             timing = _build_timing(step_log, seconds, spec.steps, spec.cut)
     run = bare_run(task, arm, outcome, reason, spec.attempt, "timed").model_copy(
         update={
@@ -218,10 +218,11 @@ def _judge_steps(step_log: StepLog, requested: int, cut: int, wall_s: float) -> 
     """Return "ok" if the first ``requested`` steps of the log are training steps with plausible times.
 
     Otherwise return another outcome and the reason. The first ``cut`` steps are warm-up, so implausible times in them
-    are allowed. The process ran for ``wall_s`` seconds by the engine's clock.
+    are allowed. ``step_log.suspect`` has the numbers of steps whose logged times are implausible. The process ran for
+    ``wall_s`` seconds by the engine's clock.
     """
     counted = step_log.steps[:requested]
-    if step_log.too_coarse:
+    if step_log.too_coarse:  # a text that says why the log rounds its times too much; '' if it does not
         return "bad_record", f"its log's {step_log.too_coarse}"
     values_may_be_means = step_log.steps_per_value is None or step_log.steps_per_value > 1
     if values_may_be_means:
@@ -242,6 +243,7 @@ def _judge_steps(step_log: StepLog, requested: int, cut: int, wall_s: float) -> 
             f"claims {claimed_s:.4g} s for its steps, and the process lived {wall_s:.4g} s: its log is of another run, "
             "or its clock is wrong"
         )
+    # ``nan`` and ``skipped`` are numbers: 1 if the step's loss is not finite, or if its update was skipped.
     if not_finite := sum(step.nan for step in counted):
         first = next(number for number, step in enumerate(counted, 1) if step.nan)
         return "diverged", f"the loss is not finite in {not_finite} of {requested} steps, first in step {first}"

@@ -170,6 +170,7 @@ def trace_together(
         return [bare_run(task, arm, "crashed", str(error), attempt).model_copy(update=empty_crash) for task in tasks]
     result = replace(result, wall_s=result.wall_s / len(tasks))  # each task gets the same part of the time
     runs = [build_run(task, arm, result, record, attempt) for task, record in zip(tasks, records, strict=True)]
+    # A trace is a single process, whatever the number of ranks that it traces.
     return [add_hang_report(run, record_folder, ranks=1, root=root) for run in runs]
 
 
@@ -302,7 +303,8 @@ def request_document(task: Task, root: Path, record: RawRecord, absent_files: Se
     """Return the request for the guest. ``regbot_guest.request.Request`` explains the fields.
 
     ``absent_files`` are the files of the commit that a sparse checkout lacks, relative to ``root``. regbot's smoke
-    model is not in the checkout, so files that the checkout lacks do not matter for the adapter ``smoke``.
+    model is not in the checkout, so files that the checkout lacks do not matter for the adapter ``smoke``. If the
+    workload sets ``watch``, only the packages in ``watch`` must come from the checkout, and no absent ones are listed.
     """
     workload, is_smoke = task.workload, task.workload.adapter == "smoke"
     return {
@@ -327,9 +329,10 @@ def request_document(task: Task, root: Path, record: RawRecord, absent_files: Se
             [] if is_smoke or workload.watch else list_absent_packages(workload.source_roots, absent_files)
         ),
         "mlp": task.variant.mlp,
+        # A variant with the ending -skewed has skewed routing whatever the workload says.
         "routing": task.variant.routing if task.variant.routing == "skewed" else workload.routing,
         "dtype": task.variant.dtype,
-        "dispatcher": workload.dispatcher or ("alltoall" if is_smoke else ""),
+        "dispatcher": workload.dispatcher or ("alltoall" if is_smoke else ""),  # '': none is requested
         "config": workload.config,
     }
 
@@ -342,7 +345,8 @@ def list_absent_packages(source_roots: Sequence[str], absent_files: Sequence[str
     """
     names = set()
     for root in source_roots:
-        prefix = "" if PurePosixPath(root) == PurePosixPath() else f"{PurePosixPath(root)}/"
+        is_checkout_root = PurePosixPath(root) == PurePosixPath()  # the source root is "."
+        prefix = "" if is_checkout_root else f"{PurePosixPath(root)}/"
         for path in absent_files:
             if not path.startswith(prefix):
                 continue
@@ -437,7 +441,11 @@ def _read_crash(raw: RawRun | None) -> Crash:
 
 
 def engine_outcome(result: LaunchResult, task: Task) -> tuple[Outcome, str] | None:
-    """Return outcome and reason of a run that the engine killed. Return None if the engine did not kill the run."""
+    """Return outcome and reason of a run that the engine killed. Return None if the engine did not kill the run.
+
+    The engine kills a run that exceeds its time limit. It also kills a run whose record folder exceeds its size limit
+    or is made unreadable (``dir_overflow``).
+    """
     if result.timed_out:
         return "hung", (
             f"did not end within {task.workload.timeout_min:g} minutes and was killed; see the end of its log, or "

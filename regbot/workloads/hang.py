@@ -237,7 +237,8 @@ def read_notes(page: bytes) -> CollectiveNotes:
     """Parse the page ``last.{rank}`` that one rank recorded. An invalid page is treated as empty.
 
     The page has a table with one row for each of the latest collectives. Collectives have serial numbers from 1. A row
-    whose serial number is 0 or above the latest one is ignored.
+    whose serial number is 0 or above the latest one is ignored. ``inside_serial`` is the collective that the rank was
+    calling since ``entered_ns``; 0 if it was calling none. ``dump_ns`` is the time at which the rank wrote its stacks.
     """
     if len(page) != FILE_BYTES or not page.startswith(MAGIC):
         return CollectiveNotes()

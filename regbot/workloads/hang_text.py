@@ -181,8 +181,9 @@ def _find_pending(ranks: Sequence[RankHang]) -> Pending:
 def _find_launched(rank: RankHang, ranks: Sequence[RankHang]) -> Collective | None:
     """Return the latest collective that a rank has launched on its device, if the rank may wait for it.
 
-    The device cannot end the collective while a rank of the group has not begun it. If all ranks have begun it, a rank
-    whose Python is in the code under test is busy there and does not wait.
+    Such a collective is asynchronous: its call returns before the device has ended it. The device cannot end it while a
+    rank of the group has not begun it. If all ranks have begun it, a rank whose Python is in the code under test is
+    busy there and does not wait.
     """
     last = rank.last
     if last is None or not last.asynchronous:
@@ -238,6 +239,7 @@ def _describe_pending(collective: Collective, waiting: Iterable[RankHang], pendi
 
 def _describe_wait(inside: Sequence[RankHang], collective: Collective, with_hosts: bool) -> str:
     """Describe the ranks ``inside``, which all wait in ``collective``, with their module if it is the same."""
+    # The call of an asynchronous collective returns before the device has ended it. Its ranks are then in no call.
     has_returned = collective.asynchronous and all(rank.inside is None for rank in inside)
     if has_returned:
         verb = "has launched" if len(inside) == 1 else "have launched"

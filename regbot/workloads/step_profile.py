@@ -57,13 +57,14 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
 
     ``claim`` is the part of the guest's record about the profile. ``folder`` has the traces that ``claim`` names.
     """
-    if claim.problem:
+    if claim.problem:  # the guest's reason why it has no profile; '' if it has one
         raise UnusableProfileError(claim.problem)
     if claim.trace is None or claim.planted_trace is None:
         raise UnusableProfileError("the record names no trace")
     planted = _read(folder / claim.planted_trace, task, max_bytes)
     steps = _read(folder / claim.trace, task, max_bytes)
-    if steps.scope != "step":
+    are_steps_counted_singly = steps.scope == "step"  # the other scope is the whole file
+    if not are_steps_counted_singly:
         reasons = "; ".join(steps.warnings)
         raise UnusableProfileError(f"{claim.trace}: its steps cannot be counted one by one: {reasons}")
     has_only_middle_step = steps.steps == 1  # the reader left out the first and the last step
@@ -154,7 +155,7 @@ def _check_liveness(claim: RawProfile, planted: Ledger, steps: Ledger) -> Livene
         entry.count for entry in planted.entries if entry.kind == "all_reduce" and _has_kernels_if_on_nccl(entry)
     )
     advances = claim.sequence_advances
-    if advances is None:
+    if advances is None:  # the backend keeps no sequence numbers
         return Liveness(planted=claim.planted, seen=seen)
     excludes_outer_steps = len(advances) == steps.steps + 2  # the reader left out the first and the last step
     collectives_per_step = sum(entry.count for entry in steps.entries if entry.via in PROCESS_GROUP_VIAS)
@@ -177,7 +178,8 @@ def describe_dispatcher(ledger: Ledger, task: Task) -> dict[str, Backend]:
     """Return the dispatcher that ran, under the key ``dispatcher``. The payload of the expert-parallel groups shows it.
 
     Return {} if the workload requests no dispatcher, or if the ledger does not show which one ran. If a data-parallel
-    group has the same ranks, an all-gather can be FSDP's. So an all-gather counts only if its axis is ``ep`` alone.
+    group has the same ranks, the axis has both names, as in ``ep|dp``, and an all-gather can be FSDP's. So an
+    all-gather counts only if its axis is ``ep`` alone.
     """
     requested = task.workload.dispatcher
     payload = [entry for entry in ledger.entries if entry.role == "payload" and EXPERT_AXIS in entry.axis.split("|")]

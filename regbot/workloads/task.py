@@ -169,7 +169,7 @@ def timed_tasks(config: Config, tasks: Sequence[Task], gpus: int) -> list[Task]:
     for task in tasks:
         timed_shapes = config.workloads[task.workload_name].timed  # None: all shapes that can be timed
         key = (task.workload_name, task.shape.name)
-        mesh = task.parallelism.shape_mesh
+        mesh = task.parallelism.shape_mesh  # None: a mesh that the workload itself defines
         if task.workload.adapter == "maxtext" or mesh is None or key in selected:
             continue
         if timed_shapes is not None and task.shape.name not in timed_shapes:

@@ -125,7 +125,7 @@ def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratc
         ranks=ranks,
         readable=(root, request),
         writable=checkout.caches,
-        timed_between=(STEADY, ENDED),
+        timed_between=(STEADY, ENDED),  # the marks between which GPU clocks, power and temperature are sampled
     )
     try:
         result = seat.run(launch)
@@ -290,7 +290,7 @@ def _determine_outcome(
                 f"{missing_ranks} ended without a record (os._exit, or a signal), "
                 f"and its peers report only that: {message}"
             )
-        return ("crashed" if refusal.kind == "code" else "refused"), message
+        return ("crashed" if refusal.kind == "code" else "refused"), message  # code: the code under test failed
     if missing:
         if result.exit_code == 0:
             return "no_record", (

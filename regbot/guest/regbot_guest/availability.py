@@ -92,7 +92,10 @@ def find_buffer(name: str, device: torch.device, required_buffer: str = "", ep: 
 
 
 def _find_buffer_obstacle(buffer: str, library: DeepEPInstallation, device: torch.device, ep: int) -> str:
-    """Return why groups of ``ep`` ranks cannot use the class ``buffer`` on this device, or '' if they can."""
+    """Return why groups of ``ep`` ranks cannot use the class ``buffer`` on this device, or '' if they can.
+
+    ``library.missing_by_class`` lists, for each class of deep_ep, the methods and parameters that the class lacks.
+    """
     if buffer not in library.missing_by_class:
         return f"it offers no {buffer}"
     if missing := library.missing_by_class[buffer]:

@@ -29,7 +29,7 @@ def describe_backends(request: Request, counter: StepCounter, device: torch.devi
     """
     uses_own_layer = request.entry is None
     table = {"attention": _describe_attention(counter.operators)}
-    if request.mlp != "moe":
+    if request.mlp != "moe":  # the dense counterpart has no experts, so it has only attention
         return table
     if uses_own_layer:
         dtype = _torch_dtype(request)
@@ -85,11 +85,16 @@ def _describe_local(requested: str) -> dict[str, str]:
 
 
 def _describe_dispatcher(requested: str, resolution: Resolution, counter: StepCounter) -> dict[str, str]:
-    """Describe the dispatcher by the payload collectives on axis ep. Exchanges of a library take precedence."""
+    """Describe the dispatcher by the payload collectives on axis ep. Exchanges of a library take precedence.
+
+    A library's exchanges bypass torch, so its dispatcher announces each one to the counter. The evidence names the
+    library's class. If the class is unknown, it says ``announced``.
+    """
     exchanges_by_library = dict.fromkeys(BUFFERS, 0)
     torch_collectives = dict.fromkeys(("all_to_all", "all_gather", "reduce_scatter"), 0)
     for key, count in counter.tally.count.items():
-        if key.role != "payload" or "ep" not in key.axis.split("|"):
+        is_on_ep = "ep" in key.axis.split("|")  # the axis may be 'ep|dp'
+        if key.role != "payload" or not is_on_ep:
             continue
         if key.via in exchanges_by_library:
             exchanges_by_library[key.via] += count

@@ -81,7 +81,8 @@ def _describe_dispatchers() -> dict[str, dict[str, Any]]:
     """Return what this node offers for each dispatcher that needs a library.
 
     ``importable`` says whether the library can be imported, and ``usable`` whether the dispatcher can be used in
-    bfloat16. ``buffer`` is the class of the library that it would use. ``why`` and ``advice`` may be ''.
+    bfloat16. ``buffer`` is the class of the library that it would use. ``why`` says why it is not usable. ``advice`` is
+    for a node without RDMA adapters, which only ``ElasticBuffer`` needs by default. Both may be ''.
     """
     import torch
 

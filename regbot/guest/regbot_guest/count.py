@@ -102,7 +102,7 @@ def count_step(request: Request) -> dict[str, Any]:
             if not is_static:
                 losses.append(loss.item())
         warnings = [f"the loss of step {n + 1} is {loss}" for n, loss in enumerate(losses) if not math.isfinite(loss)]
-        if numbers_before is not None:
+        if numbers_before is not None:  # the backend of a fake world keeps no sequence numbers
             liveness.update(measure_sequence_advance(observer, numbers_before))
         refuse_compiled(compile_watch)
         refuse_unreliable_count(request, uncounted_watch, observer)
@@ -196,7 +196,8 @@ def _multi_rank_groups() -> dict[str, Any]:
 def read_sequence_numbers() -> Any:
     """Return how many collectives the backend has issued in each group, by the group's name.
 
-    Return None if the backend keeps no such sequence numbers, as the fake backend does not.
+    These are the backend's sequence numbers. Return None if the backend has no sequence numbers. For example, the fake
+    backend of a trace has none.
     """
     try:
         return {name: group._get_sequence_number_for_group() for name, group in _multi_rank_groups().items()}
@@ -294,7 +295,7 @@ def build_ledger(
         "schema": "regbot/ledger@1",
         "source": method.source,
         "device": method.device,
-        "gpu": request.gpu if request.paper else None,
+        "gpu": request.gpu if request.paper else None,  # the GPU model that a paper GPU imitates
         "scope": "step",
         "steps": 1,
         "workload": request.workload,

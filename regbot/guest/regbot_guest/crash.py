@@ -47,8 +47,8 @@ def describe_crash(error: BaseException, root: Path, regbot_keys: Iterable[str])
     """Return the record of a crash.
 
     ``frames`` holds frames of the error, then of the error that it was raised from, and so on. So the last frame is
-    where the original error was raised. ``keys`` lists those of ``regbot_keys`` that the messages or the failing lines
-    name. ``root`` is the folder of the checkout.
+    where the original error was raised. ``regbot_keys`` are the configuration keys that regbot set, and not the user.
+    ``keys`` lists those of them that the messages or the failing lines name. ``root`` is the folder of the checkout.
     """
     errors = list(_iterate_errors(error))
     frames: list[Frame] = []

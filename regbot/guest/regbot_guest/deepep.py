@@ -83,6 +83,7 @@ class LegacyWrapper:
 
     def dispatch(self, x: Tensor, experts: Tensor, weights: Tensor) -> DispatchResult:
         per_rank, per_rdma_rank, per_expert, in_rank, _ = self._buffer.get_dispatch_layout(experts, self._num_experts)
+        # The ignored results are the numbers of rows by expert, and the event of the exchange.
         x, experts, weights, _, handle, _ = self._buffer.dispatch(
             x,
             topk_idx=experts,

@@ -115,6 +115,7 @@ class HangRecorder:
         self._folder, self._rank = folder, rank
         self._stacks: TextIO | None = None
         self._memory: mmap.mmap | None = None
+        """The mapped file ``last.{rank}``. None before ``record_collectives`` is called."""
         self._serial = 0
         """Serial number of the latest collective. The first collective has number 1."""
         self._groups: dict[int, _GroupCounter] = {}

@@ -96,7 +96,7 @@ class Training:
         phase("optimizer")
         self.optimizer.step()
         self.optimizer.zero_grad()
-        phase("unknown")
+        phase("unknown")  # between two steps
         return loss.detach()
 
     def _build_layer(self, plugin: Plugin) -> nn.Module:
@@ -129,7 +129,7 @@ class Training:
         return parameters
 
     def _build_optimizer(self) -> torch.optim.Optimizer:
-        """Return AdamW, in its fused implementation on a GPU.
+        """Return AdamW, in its fused implementation on a GPU and as a plain loop over the parameters on a CPU.
 
         Parameters that FSDP shards (DTensors) and other parameters are separate parameter groups, because one fused
         call cannot handle both.

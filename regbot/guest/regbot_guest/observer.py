@@ -86,7 +86,7 @@ class Observer(StepCounter, TorchDispatchMode):
             raise Untraceable(f"{func.name()} runs a program of its own, whose operators cannot be counted one by one")
         kwargs = kwargs or {}
         spec = collective_spec(func)
-        if self.shadows is None or spec is not None:
+        if self.shadows is None or spec is not None:  # the shadows of a collective's outputs are set below
             result = call_unchanged(func, args, kwargs)
         else:
             result = self.shadows.call(func, args, kwargs)
@@ -126,5 +126,5 @@ def _has_own_dispatch(types: Sequence[type]) -> bool:
     """Whether an argument is a tensor that consists of other tensors (DTensor, float8, quantised) and has its own
     dispatch.
     """
-    plain = torch._C._disabled_torch_dispatch_impl
+    plain = torch._C._disabled_torch_dispatch_impl  # torch's value for a class without a dispatch of its own
     return any(kind is not FakeTensor and getattr(kind, "__torch_dispatch__", plain) is not plain for kind in types)

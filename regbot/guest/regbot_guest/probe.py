@@ -93,7 +93,8 @@ def profile_if_uncountable(request: Request, source: StepSource, replays: str, r
         record["warnings"] = [
             f"the step was not counted: {obstacle}, and while regbot counts, it would run eagerly, as another program"
         ]
-    return "profile" in record or bool(obstacle)
+    is_profiled = "profile" in record  # profile_steps adds this field
+    return is_profiled or bool(obstacle)
 
 
 def time_training(request: Request, device: torch.device, step: Callable[[int], None]) -> dict[str, Any]:
@@ -154,7 +155,7 @@ def _count_step(request: Request, training: Training, world: World) -> dict[str,
         observer.new_step()
         with observer:
             training.step(request.steps, lambda phase: setattr(observer, "phase", phase))
-        if numbers_before is not None:
+        if numbers_before is not None:  # None: the backend keeps no sequence numbers
             liveness.update(measure_sequence_advance(observer, numbers_before))
         refuse_compiled(compile_watch)
         refuse_unreliable_count(request, uncounted_watch, observer)

@@ -82,7 +82,7 @@ def run_requests(requests: Sequence[Request]) -> list[int]:
         # Position 0 is the folder of regbot_guest, which code under test must not shadow.
         sys.path.insert(1, str((root / source).resolve()))
     os.chdir(root)
-    if first_request.sparse:
+    if first_request.sparse:  # the checkout lacks files of its commit
         MissingModules.install(root)
     return [_run_request(request, variables) for request in requests]
 
@@ -107,7 +107,7 @@ def _run_request(request: Request, variables: Mapping[str, str]) -> int:
         if refusal["kind"] != "code":  # an error of the code under test is already in the log
             print(f"{refusal['kind']}: {refusal['message']}", file=sys.stderr)
     write_record(request, record)
-    if refusal is not None and "steps" in record:
+    if refusal is not None and "steps" in record:  # the times of all timed steps: the error came in the counted step
         time.sleep(PEER_WAIT_S)
     return EXIT_REFUSED if refusal is not None else 0
 
@@ -149,6 +149,7 @@ def _fill_record(
     if recorder is not None and request.mode != "static":  # collectives in a fake world do not wait
         recorder.record_collectives(torch.distributed)
     if request.device == "cuda" and request.mode != "static":
+        # Ranks that share a GPU all use the first one.
         index = 0 if request.share_gpu else int(os.environ.get("LOCAL_RANK", "0"))
         record["environment"]["pinning"] = pin_to_gpu(torch, index, request.numa_pinning)
     from regbot_guest.collectives import UnknownCollective
@@ -161,7 +162,7 @@ def _fill_record(
         return _refusal(error.kind, str(error))
     except UnknownCollective as error:
         return _refusal("untraceable", str(error))
-    except UNTRACEABLE as error:
+    except UNTRACEABLE as error:  # the step needs real data, which a trace does not have
         return _refusal("untraceable", f"{error}", _failing_line(error, request))
     except (Exception, SystemExit) as error:
         stage = "in the counted step, after all timed steps: " if "steps" in record else ""

@@ -97,7 +97,11 @@ class _Operation(NamedTuple):
 
 
 def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: int) -> dict[str, Any]:
-    """Measure all operations, and return the summary of each. None stands for an all-to-all of a single rank."""
+    """Measure all operations, and return the summary of each. None stands for an all-to-all of a single rank.
+
+    The request has the sizes of the tensors, the seconds that each operation may take, and the planted slowdowns:
+    ``slowed`` has percents by rank.
+    """
     sizes, seconds, host_ranks = request["sizes"], request["seconds"], request["ranks_per_host"]
     hosts = request["ranks"] // host_ranks
     time_repetitions = _time_on_gpu if device.type == "cuda" else _time_on_cpu

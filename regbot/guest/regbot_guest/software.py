@@ -51,6 +51,7 @@ def environment(torch: Any, variables: Mapping[str, str]) -> dict[str, Any]:
         "packages": hashlib.sha256("\n".join(packages).encode()).hexdigest(),
         "toolkit": None if torch is None else toolkit(torch),
         "nccl": None if torch is None else nccl(torch),
+        # A framework without torch runs on jax.
         "jax": _installed_version("jax") if torch is None else None,
         "jaxlib": _installed_version("jaxlib") if torch is None else None,
         "variables": fingerprint(variables),

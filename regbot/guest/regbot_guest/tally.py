@@ -112,6 +112,7 @@ class StepCounter:
         splits = _list_input_splits(call_arguments)
         if collective.kind == "all_to_all" and collective.role == "payload" and self.phase == "forward" and splits:
             self.payload_splits.append((axis, tuple(splits)))
+        # A control exchange on axis ep may contain the routing: row counts, or the experts of every token.
         sent = call_arguments.get("input", call_arguments.get("input_tensor"))
         is_control_on_ep = collective.role == "control" and "ep" in axis.split("|")
         if self.routed_tokens is not None and is_control_on_ep and sent is not None:

@@ -49,7 +49,7 @@ class TorchFiles:
         headers.
 
         The contents of the files are hashed only once. The result is stored in the folder ``cache``, in a file whose
-        name is a hash of the files' names, sizes and modification times.
+        name is a hash of the files' names, sizes, modification times and inode numbers.
         """
         main_header = self.include_folders[0] / "ATen" / "ATen.h"
         missing = [path for path in (*self.libraries, main_header) if not path.is_file()]

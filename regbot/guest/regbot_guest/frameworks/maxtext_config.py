@@ -244,7 +244,7 @@ def _resolved_shape_keys(geometry: Geometry) -> dict[str, Scalar]:
 
 def _pinned_keys(request: Request) -> dict[str, Any]:
     """Return the keys of a workload without a recipe: the shape's name as the model, and the numbers of the shape."""
-    shape_and_version = request.workload.split(":")[-1]
+    shape_and_version = request.workload.split(":")[-1]  # the workload is called [label:]shape@version/mesh
     model = shape_and_version.split("@")[0]
     return {"model_name": model, **SHAPE_DEFAULTS, **_shape_keys(request.geometry), "dtype": request.dtype}
 

@@ -223,6 +223,7 @@ class _RecipeJob:
         model_settings = {
             key.removeprefix("model."): value for key, value in config.items() if key.startswith("model.")
         }
+        # Paths differ between machines and do not influence the step.
         settings = {key: value for key, value in config.items() if not is_path(value)}
         return ProgramDescription(
             config={**settings, "routing": request.routing, "mlp": request.mlp},

@@ -85,6 +85,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
     if not command_line.flags.get("use_megatron_fsdp"):  # Megatron-FSDP refuses this setting
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # Megatron requires it for several kinds of overlap
     shape_names = SHAPE_FLAGS if test_case is None else ()
+    # The report of a crash lists those of these flags that the error names.
     crash_keys[:] = [name for name in command_line.regbot_flags if name not in shape_names]
     program = TrainingProgram(
         start=script,
@@ -226,7 +227,8 @@ def describe_dispatcher(
         configured = str(config.get("moe_flex_dispatcher_backend"))
     exchanges = ", ".join(f"{count} {exchange}" for exchange, count in sorted(counts.items())) or "none"
     evidence = f"exchanges of expert layers on axis ep: {exchanges}"
-    return {"dispatcher": _backend_entry(request.dispatcher or configured, configured, executed, evidence)}
+    requested = request.dispatcher or configured  # a request without a dispatcher leaves the choice to Megatron
+    return {"dispatcher": _backend_entry(requested, configured, executed, evidence)}
 
 
 def _count_exchanges(counter: PaperCounter) -> dict[str, int]:

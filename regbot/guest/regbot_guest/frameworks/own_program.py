@@ -115,8 +115,9 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
     torch.set_num_threads(1)  # traces run in parallel and must not compete for cores
     steps = max(STEPS, request.steps)
     device.begin_program()
-    libraries.install(device)
+    libraries.install(device)  # stand-ins for libraries with kernels of their own, such as deep_ep
     device.set_expert_choice(program.experts, make_expert_choice(request))
+    # The paper GPU counts the collectives of every thread, so other threads need no watch.
     compile_watch, uncounted_watch = CompileWatch(), UncountedWatch(watch_other_threads=False)
     watch = _StepWatch(request, device, program, steps)
     with compile_watch, uncounted_watch, rank_zero_of(request.world), ExitStack() as stack:
@@ -149,7 +150,7 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
             raise ContractError(
                 "liveness", f"a collective was issued where it cannot be counted ({uncounted_watch.collectives[0]})"
             )
-        guesses = compile_watch.guesses() | device.notes()
+        guesses = compile_watch.guesses() | device.notes()  # the notes are the paper GPU's own guesses
         watch.record["ledger"] |= as_ledger_fields(guesses)
         return watch.record
 
@@ -240,7 +241,7 @@ class _StepWatch:
         }
         return {
             "ledger": ledger,
-            "loss": [],
+            "loss": [],  # a paper GPU has no values
             "backends": {name: dict(backend) for name, backend in description.backends.items()},
             "phases_s": self.seconds,
             "peak_rss_bytes": peak_resident_bytes(),

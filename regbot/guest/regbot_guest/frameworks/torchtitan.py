@@ -157,7 +157,7 @@ class _TorchtitanJob:
         self.warnings += configuration.configure(config, request)
         self.backends = choose_dispatcher(config, request, self.device)
         self.requested = flatten_config(config)
-        if SPMD_BACKEND not in request.config:
+        if SPMD_BACKEND not in request.config:  # a backend that the user has set is never changed
             use_known_backend(config, self.changes)
         use_test_data(config, self.changes)
         configuration.validate(config)

@@ -136,7 +136,7 @@ def _resize(model: Any, shape: Geometry) -> Any:
             num_experts=shape.experts,
             top_k=shape.top_k,
             attn_backend="flex",
-            moe_comm_backend="standard",
+            moe_comm_backend="standard",  # all-to-all; choose_dispatcher sets the requested dispatcher later
             rope=_resize_rope(first_layer.attention.rope, shape),
         )
         if not shape.qk_norm:

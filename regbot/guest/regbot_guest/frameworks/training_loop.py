@@ -93,7 +93,7 @@ def count_loop(request: Request, loop: TrainingLoop, steps: int) -> dict[str, An
             loop.seconds[f"step {number + 1}"] = round(time.perf_counter() - start, 3)
             if loss is not None:
                 losses.append(loss)
-        if numbers_before is not None:
+        if numbers_before is not None:  # None: the backend keeps no sequence numbers
             liveness.update(measure_sequence_advance(observer, numbers_before))
     _refuse_unreliable_count(request, loop, compile_watch, uncounted_watch, observer)
     backends = loop.backends(observer)
@@ -182,7 +182,7 @@ def _refuse_unreliable_count(
             "liveness", f"a collective was issued where it cannot be counted ({uncounted_watch.collectives[0]})"
         )
     compiled_functions = set(compile_watch.called_names)
-    if loop.build_watch is not None:
+    if loop.build_watch is not None:  # it sees calls of code that was compiled while the loop was built
         compiled_functions |= set(loop.build_watch.called_names)
     if compiled_functions:
         raise ContractError(
@@ -193,7 +193,8 @@ def _refuse_unreliable_count(
         )
     if request.routing == "balanced":
         for axis, splits in observer.payload_splits:  # splits: rows that an all-to-all sends to each rank
-            if "ep" in axis.split("|") and len(set(splits)) > 1:
+            is_on_ep = "ep" in axis.split("|")  # the axis may be 'ep|dp'
+            if is_on_ep and len(set(splits)) > 1:
                 raise ContractError(
                     "routing",
                     f"balanced routing was requested, but an all-to-all sends {min(splits)} to {max(splits)} rows per "

@@ -116,12 +116,13 @@ class PaperCounter(StepCounter):
             return
         phase, current_path = PHASES.index(self.phase), self.module_path()
         for (name, _, captured_module), count in graph.launches.items():
-            module = captured_module or self._module_number(current_path)
+            module = captured_module or self._module_number(current_path)  # 0: captured outside of any module
             self._replayed_launches[name, phase, module] += count
         for key, count in graph.tally.count.items():
             replayed_key = key._replace(phase=self.phase, where=key.where or current_path)
             self.tally.count[replayed_key] += count
             self.tally.bytes[replayed_key] += graph.tally.bytes[key]
+        # The fingerprint gets the content of the graph, because a replay dispatches no operators.
         self.device.record(f"replay {sorted(graph.launches.items())} {graph.tally.entries()}", [])
 
     def read_operators(self) -> None:

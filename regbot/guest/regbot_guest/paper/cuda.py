@@ -177,14 +177,17 @@ def _set_device(device: Any) -> None:
 
 def _exchange_device(index: int) -> int:
     """Make ``index`` the current GPU and return the previous one. Negative numbers change nothing."""
-    previous = gpu_index(None)
+    previous = gpu_index(None)  # None means the current GPU
     if index >= 0:
         _set_device(index)
     return previous
 
 
 def _platform_functions(device: Device) -> dict[str, Any]:
-    """Return the functions of ``torch.cuda`` about GPUs and synchronization, by name."""
+    """Return the functions of ``torch.cuda`` about GPUs and synchronization, by name.
+
+    ``gpu_index(-1)`` is the number of the current GPU.
+    """
     gpu = device.gpu
     synchronization: dict[str, int | str] = {"mode": 0}
 
@@ -367,7 +370,10 @@ def _refuse_bytes(name: str) -> NoReturn:
 
 
 def _patch_cuda_build(device: Device) -> None:
-    """Replace the functions of ``torch._C`` which the Python code of a CUDA build calls."""
+    """Replace the functions of ``torch._C`` which the Python code of a CUDA build calls.
+
+    ``gpu_index(-1)`` is the number of the current GPU.
+    """
     module: Any = torch._C
     module._cuda_getDevice = lambda: gpu_index(-1)
     module._cuda_setDevice = lambda index: _set_device(index)  # a separate object, for the reason in _no_op

@@ -35,6 +35,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
     of the program, and ContractError if the count is not reliable.
     """
     torch.set_num_threads(1)  # traces of two arms run in parallel
+    # The paper GPU counts the collectives of every thread, so other threads need no watch.
     compile_watch, uncounted_watch = CompileWatch(), UncountedWatch(watch_other_threads=False)
     seconds: dict[str, float] = {}
     device.begin_program()
@@ -71,7 +72,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
         )
         return {
             "ledger": build_ledger(request, world, counter, liveness, method),
-            "loss": [],
+            "loss": [],  # a paper GPU has no values
             "backends": describe_backends(request, counter, world.device),
             "phases_s": seconds,
             "peak_rss_bytes": peak_resident_bytes(),

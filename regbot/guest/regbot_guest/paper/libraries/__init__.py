@@ -44,7 +44,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None) -> Any:
         if name not in MAKERS and not name.startswith(_SUBMODULE):
             return None
-        return importlib.machinery.ModuleSpec(name, self, is_package=name.startswith(deep_ep.NAME))
+        has_submodules = name.startswith(deep_ep.NAME)
+        return importlib.machinery.ModuleSpec(name, self, is_package=has_submodules)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         self.imported.append(spec.name)
@@ -58,7 +59,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def install(device: Device) -> None:
     """Install the stand-ins. From then on, importing one of the compiled modules returns its stand-in."""
     global _finder
-    if _finder is not None:
+    if _finder is not None:  # an earlier request of this process has installed them
         return
     transformer_engine.prepare()
     flex_attention.replace_kernels(device)

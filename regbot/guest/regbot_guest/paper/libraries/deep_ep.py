@@ -186,10 +186,12 @@ def _buffer(device: Device) -> type:
             is_token_in_rank: Any = None, num_tokens_per_expert: Any = None, topk_idx: "Tensor | None" = None,
             topk_weights: "Tensor | None" = None, expert_alignment: int = 1, num_worst_tokens: int = 0, **_: Any,
         ) -> tuple[Any, ...]:  # fmt: skip
+            # The handle of this class is the route. With a handle, other rows of the same tokens travel over its route.
             has_handle = handle is not None
             route = handle or _route(device, topk_idx, num_tokens_per_expert.numel(), self.group.size())
             device.launch("deep_ep::dispatch", [x])
             _announce(DEEPEP, self.group, route.rows_sent, x)
+            # The caller may set an upper limit, which is then the number of rows of the output. 0 means no limit.
             rows = x.new_empty(num_worst_tokens or route.rows_received, x.shape[1])
             if has_handle or topk_idx is None or topk_weights is None:
                 return rows, None, None, None, None, EventOverlap()

@@ -70,7 +70,8 @@ def _packed_backward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """
     query, starts = args[1], args[9]
     queries, heads = query.shape[:2]
-    padded = queries + ROWS_OF_A_BLOCK * (starts.numel() - 1)
+    sequences = starts.numel() - 1
+    padded = queries + ROWS_OF_A_BLOCK * sequences
     sums = torch.empty(heads, padded, dtype=torch.float32, device=query.device)
     return (*_gradients(args[1:4], args[6:9]), sums)
 

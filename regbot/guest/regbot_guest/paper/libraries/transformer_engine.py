@@ -61,6 +61,7 @@ def prepare() -> None:
     version = importlib.metadata.version
 
     def version_of_package(name: str) -> str:
+        # The packages of the compiled parts may not be installed. They get the version of the main package.
         is_part = name.replace("_", "-").startswith("transformer-engine")
         return version(PACKAGE) if is_part else version(name)
 
@@ -239,7 +240,8 @@ def _float_tensors(values: Sequence[Any]) -> list[Tensor]:
 def _attention(longest: int, longest_kv: int, *args: Any) -> list[Tensor]:
     """Return the output, the log-sum-exp and the random state.
 
-    The output has the layout of the query and the width of the value.
+    The output has the layout of the query and the width of the value. ``longest`` is the largest number of queries in a
+    sequence.
     """
     query, _, value = _float_tensors(args)[:3]
     output = query.new_empty(*query.shape[:-1], value.shape[-1])
@@ -256,15 +258,18 @@ def _attention_backward(*args: Any) -> list[Any]:
 
 
 def _norms(chunk: int, overflow: Tensor, lists: Sequence[Sequence[Tensor]], *args: Any) -> tuple[Tensor, Tensor]:
-    """Return the norm of all tensors together, and the norm of each tensor. If no further argument is set, the second
-    result is empty.
+    """Return the norm of all tensors together, and the norm of each tensor. A further argument that is true requests
+    the norm of each tensor. Otherwise the second result is empty.
     """
     count = len(lists[0]) if any(args) else 0
     return torch.empty(1, device="cuda"), torch.empty(count, device="cuda")
 
 
 def _top_k(device: Device) -> Callable[..., Any]:
-    """Return the fused router. ``device.choose_experts`` decides which experts the scores select."""
+    """Return the fused router. ``device.choose_experts`` decides which experts the scores select.
+
+    The router returns the probabilities, the routing map ``[tokens, experts]``, and values that backward uses.
+    """
 
     def forward(logits: Tensor, top_k: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor, Tensor]:
         chosen = device.choose_experts(
