@@ -47,7 +47,7 @@ def paired_section(
             log_ratios.append(head_summaries[name] - base_summaries[name])
     warnings: list[str] = []
     known_sd = given_sd
-    if given_sd is not None and len(base) < LOOKS[0]:
+    if given_sd is not None and len(base) < LOOKS[0]:  # the scatter of so few pairs cannot check the given noise
         known_sd, warnings = correct_known_noise(given_sd, base, head)
     test = sequential_test(ratios, len(SUMMARIES), THRESHOLDS, known_sd)
     if test is not None and given_sd is not None:
@@ -78,6 +78,7 @@ def _tested_section(
         return unsteady_section(base, head, unsteady_reasons, estimates, fields)
     intervals = _intervals(test)
     fields |= {
+        # The smallest detectable slowdown, with the pairs of this test and with those of a full session.
         "mde_pct": percent(session_mde(intervals, test.pairs, THRESHOLDS.eps, is_noise_known)),
         "mde_full_pct": percent(session_mde(intervals, LOOKS[-1], THRESHOLDS.eps, is_noise_known)),
         "slow_launches": slow_launches(test.outliers),
@@ -93,7 +94,11 @@ def _tested_section(
 
 
 def _reasons(test: SequentialTest, is_noise_known: bool) -> Iterator[str]:
-    """Yield the reasons for the decision, then which pairs were not used, then what an undecided test would need."""
+    """Yield the reasons for the decision, then which pairs were not used, then what an undecided test would need.
+
+    If ``test.withheld`` is true, head does not pass because it has more slow launches than base. More pairs of the same
+    noise need not change that, so no number of pairs is given.
+    """
     if test.withheld:
         yield explain_withheld(test.outliers)
     else:
