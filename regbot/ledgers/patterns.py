@@ -110,7 +110,7 @@ def compare_ledgers(
       outside of the layers. All renamed units together count as one unit.
     """
     view = build_view(base, head)
-    # A ledger covers one step, or everything in a recording whose steps are not marked.
+    # The counts of a ledger are those of one step, or those of a whole file with any number of steps.
     scope_text = "Per step and rank" if base.scope == "step" else "In all"
     claims = list(_collect_claims(view, dispatcher))
     gradient_lost = any(claim.pattern in REDUCTIONS_LOST for claim in claims)

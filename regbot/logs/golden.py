@@ -138,7 +138,7 @@ def _rows(raw_steps: Mapping[int, _RawStep]) -> Iterator[StepRow]:
             tflops=tflops,
             nan=int(is_nan),
         )
-        yield StepRow(WHOLE_FILE, rank="", step=step)
+        yield StepRow(WHOLE_FILE, rank="", step=step)  # in place of a line number, because the file is one document
 
 
 def _read_value(value: Any) -> float | None:

@@ -158,7 +158,8 @@ def parse_communication(
         counted_tensors = _take_first(parse_elements(instruction.shape))
     else:
         counted_tensors = parse_tensors(instruction.shape)
-    # The result of a reduce-scatter is the share of one device, and the ledger counts the input.
+    # The result of a reduce-scatter is the share of one device, and the ledger counts the input. The result of a
+    # ``-start`` operation contains the input itself.
     rank_factor = len(group.ranks) if kind == "reduce_scatter" and not is_start else 1
     if is_scatter and kind == "all_reduce":
         kind = "reduce_scatter"

@@ -148,7 +148,7 @@ class Export:
         for row in self._select(_RANGES, *columns):
             start, end, event_type, text, text_id, global_tid, domain, json_text, json_text_id = row
             name = text if isinstance(text, str) and text else self.find_string(text_id)
-            if event_type == _DOMAIN and name in ("NCCL", "RCCL"):
+            if event_type == _DOMAIN and name in ("NCCL", "RCCL"):  # this event gives a domain its name
                 nccl_domains.add(domain)
             span = _parse_span(start, end)
             is_nccl_range = event_type in (_PUSH_POP, _START_END) and re.match(r"nccl[A-Z]", name)
