@@ -96,8 +96,8 @@ def _tested_section(
 def _reasons(test: SequentialTest, is_noise_known: bool) -> Iterator[str]:
     """Yield the reasons for the decision, then which pairs were not used, then what an undecided test would need.
 
-    If ``test.withheld`` is true, head does not pass because it has more slow launches than base. The last reason is then
-    the next look, without a number of pairs that would decide.
+    If ``test.withheld`` is true, head does not pass because it has more slow launches than base. The last reason is
+    then the next look, without a number of pairs that would decide.
     """
     if test.withheld:
         yield explain_withheld(test.outliers)

@@ -274,8 +274,8 @@ def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPost
     # ``slope`` is B, its product with the values, and ``residual`` is the product of the values with themselves.
     fit = inner_products(table, hits, outliers)
     variances = model.noises**2
-    # [sets, noises] Logarithm of prior times likelihood if no run is affected, up to a constant. ``table.freedom`` is the
-    # degrees of freedom of the values.
+    # [sets, noises] Logarithm of prior times likelihood if no run is affected, up to a constant. ``table.freedom`` has
+    # the degrees of freedom of the values.
     log_unaffected = log_noise_prior - table.freedom * np.log(model.noises) - fit.residual[:, None] / (2 * variances)
     log_unaffected += fit.log_prior[:, None]
     # Axes: sets of outliers, groups, effects, noises. With A and B divided by the variance of a run, a Gaussian of the

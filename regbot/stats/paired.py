@@ -332,7 +332,8 @@ def session_mde(intervals: Collection[Interval], pairs: int, eps: float, known: 
     ``intervals`` are the intervals of the measured session, and the noisiest of them counts. If the measured session
     had slow launches, the imagined session is assumed to have them too.
     """
-    trimmed = trimmed_pairs(pairs) if any(bounds.trimmed for bounds in intervals) else 0
+    had_slow_launches = any(bounds.trimmed for bounds in intervals)  # pairs were left out because of them
+    trimmed = trimmed_pairs(pairs) if had_slow_launches else 0
     noisiest = max(intervals, key=lambda bounds: bounds.sd)
     return mde(noisiest.sd, pairs, noisiest.alpha, eps, known=known, trimmed=trimmed, luck=luck_of_draw(noisiest))
 

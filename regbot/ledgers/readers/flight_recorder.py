@@ -382,7 +382,9 @@ class _CountedCall(NamedTuple):
     """All calls of one group that have everything in common except their bytes."""
 
     call: CallSum
+    """What the calls have in common, with the sum of their bytes."""
     calls: int
+    """Number of calls."""
     ranks: tuple[int, ...]
     """Ranks of the group; empty if the dump does not list them."""
 

@@ -276,7 +276,7 @@ def _make_collective(
 
 def classify_role(dtypes: set[str], size_bytes: int) -> Role:
     """Return control if all tensors are integers and their bytes do not exceed the limits above, else payload."""
-    if not dtypes:
+    if not dtypes:  # no tensors
         return "payload"
     if dtypes <= {*INDEX_TYPES}:
         return "control" if size_bytes <= MAX_CONTROL_INDEX_BYTES else "payload"
