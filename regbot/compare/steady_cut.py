@@ -51,7 +51,7 @@ def describe_left_out(files: Files) -> str:
     """Return a sentence that says which steps do not count, and why."""
     cuts = {file.cut for file in files}
     unit = "steps" if all(file.log is None or file.log.steps_per_value == 1 for file in files) else "logged values"
-    user_gave_cuts = not any(file.steady for file in files)  # regbot searched for no steady state
+    user_gave_cuts = not any(file.steady for file in files)  # ``steady`` is None only with --skip
     cause = "as given by --skip" if user_gave_cuts else "they come before the steady state"
     if not max(cuts):
         return f"all {unit} count, {cause}"

@@ -97,6 +97,7 @@ class GpuDevice:
     """Constant properties of one GPU."""
 
     index: int
+    """Number of the GPU in NVML, which CUDA_VISIBLE_DEVICES does not change."""
     handle: Any
     """NVML's own object for the GPU."""
     name: str
@@ -275,7 +276,7 @@ def is_descendant(pid: int, ancestor: int) -> bool | None:
     for _ in range(MAX_GENERATIONS):
         if pid == ancestor:
             return True
-        if pid == 1:
+        if pid == 1:  # the first process has no parent
             return False
         if pid <= 0:  # the process has no id in this process's namespace
             return None

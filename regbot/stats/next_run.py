@@ -319,6 +319,7 @@ def imagine_outcomes(
         level_errors: dict[str, float] = {}  # error of each stratum's level, shared by all runs of the stratum
         for run in pending:
             has_effect = effect > 0
+            # One row, because ``_stratum_level`` takes one row for each group.
             affected_points = hits[hypothesis : hypothesis + 1] if has_effect else np.zeros((1, hits.shape[1]))
             level, share, var = _stratum_level(beliefs, affected_points, run.stratum)
             slowdown = effect if has_effect and model.affected[hypothesis, run.point] else 0.0

@@ -43,7 +43,9 @@ class TraceEvent(NamedTuple):
     category: str
     name: str
     pid: str
+    """Process id; in the event of a kernel, the device."""
     tid: str
+    """Thread id."""
     start_us: float
     end_us: float
     args: dict[str, Any]

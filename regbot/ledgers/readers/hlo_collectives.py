@@ -97,6 +97,7 @@ class HloCollective:
     role: Role
     group: ReplicaGroup
     op_name: str
+    """jax's name of the operation, with transforms and scopes; '' if the program has none."""
     is_ragged: bool = False
     """Whether the sizes are known only at run time, so that ``bytes`` is an upper bound."""
 
@@ -106,6 +107,7 @@ class UnknownInstruction:
     """An instruction that seems to communicate, but whose kind of communication is unknown."""
 
     name: str
+    """Opcode or call target, for the report."""
 
 
 ShapeLookup = Callable[[str], str]

@@ -46,6 +46,7 @@ def open_database(source: Source) -> sqlite3.Connection:
     database = sqlite3.connect(f"{source.path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
     database.text_factory = lambda data: data.decode("utf-8", "replace")
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_TEXT)
+    # A negative cache size is in KiB.
     for pragma in ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON", "mmap_size=0", "cache_size=-16384"):
         database.execute(f"PRAGMA {pragma}")
     millions = count(1)
