@@ -47,7 +47,8 @@ def paired_section(
             log_ratios.append(head_summaries[name] - base_summaries[name])
     warnings: list[str] = []
     known_sd = given_sd
-    if given_sd is not None and len(base) < LOOKS[0]:  # the scatter of so few pairs cannot check the given noise
+    # The scatter of few pairs shows too little, so the noise of the steps checks the given noise first.
+    if given_sd is not None and len(base) < LOOKS[0]:
         known_sd, warnings = correct_known_noise(given_sd, base, head)
     test = sequential_test(ratios, len(SUMMARIES), THRESHOLDS, known_sd)
     if test is not None and given_sd is not None:
