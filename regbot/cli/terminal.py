@@ -303,11 +303,8 @@ def _throughput_lines(name: str, section: Throughput) -> list[str]:
         cost_text = f", {count(section.cost.runs, 'run')} in {section.cost.minutes:.1f} minutes" if section.cost else ""
         node_text = f" on {section.node}" if section.node else ""
         variant_text = f", variant {section.variant}" if section.variant else ""
-        lines.append(
-            wrapped(
-                f"median step {step_times}: {count(section.pairs, 'pair')}{void_text}{cost_text}{node_text}{variant_text}"
-            )
-        )
+        measured = f"{count(section.pairs, 'pair')}{void_text}{cost_text}{node_text}{variant_text}"
+        lines.append(wrapped(f"median step {step_times}: {measured}"))
         if expert_text := "".join(describe_expert_shares([(name, section)])):
             lines.append(wrapped(expert_text))
     return lines

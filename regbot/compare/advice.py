@@ -47,7 +47,7 @@ def pairs_advice(estimates: Mapping[str, float]) -> str:
         f"to prove {_target_text(estimates)}, run base and head in turn on one node and compare with --paired: it takes"
     )
     needed = [pairs_needed(noise.pair_pct / 100, ALPHA, thresholds) for noise in NODE_NOISES]
-    numbers = [_number_text(pairs, limit=LOOKS[-1]) for pairs in needed]
+    numbers = [_number_text(pairs, limit=LOOKS[-1]) for pairs in needed]  # a session has no more pairs than this
     pair_noises = [f"{noise.pair_pct:g}%" for noise in NODE_NOISES]
     return f"{advice} {_list_by_node(numbers, 'pairs', pair_noises)}"
 
@@ -65,6 +65,7 @@ def tipping_point(intervals: Mapping[str, Difference], has_single_launch: bool) 
     for name, interval in intervals.items():
         half_width = 0.0 if has_single_launch else interval.high - interval.estimate
         largest_sds[name] = tipping_sd(interval.estimate, half_width, ALPHA, THRESHOLDS)
+    # Summaries whose estimate can prove a change. If there are none, the estimate can only prove "no change".
     beyond = [name for name, interval in intervals.items() if abs(interval.estimate) > THRESHOLDS.eps]
     # A change is proven if one summary proves it. "No change" needs both summaries.
     sd = max(largest_sds[name] for name in beyond) if beyond else min(largest_sds.values())

@@ -36,7 +36,8 @@ def find_omissions(file: StepFile) -> Iterator[str]:
 
     Each text continues the file name: ``lacks steps between 20 and 40``.
     """
-    first_counted = file.numbers[file.cut]
+    # ``file.log`` is None for a CSV file or a Run record.
+    first_counted = file.numbers[file.cut]  # number of the first step after the warm-up
     if file.log is not None and file.log.jobs > 1:
         yield f"contains {file.log.jobs} jobs, of which only the last is compared; check why the others ended"
     elif file.steady is not None and file.steady.restart:
@@ -58,6 +59,7 @@ def find_omissions(file: StepFile) -> Iterator[str]:
 
 def csv_warnings(files: Sequence[StepFile]) -> Iterator[str]:
     """Yield warnings about gaps in the step numbers of CSV files. For logs, the log readers warn about gaps."""
+    # A CSV file is neither a log nor a Run record. A file with faults may have no steps.
     csv_files = [file for file in files if file.log is None and file.run is None and not file.faults]
     yield from merge_warnings(
         (file.name, warning) for file in csv_files for warning in _step_number_warnings(file.numbers)

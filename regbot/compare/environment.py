@@ -54,7 +54,7 @@ def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str
     its environment, yield a warning about that.
     """
     files = [*base, *head]
-    facts_by_file = {file.name: _read_facts(file.path) for file in files if file.log is not None}
+    facts_by_file = {file.name: _read_facts(file.path) for file in files if file.log is not None}  # of logs only
     for fact in FACTS:
         files_by_value: dict[str, list[str]] = {}
         for name, facts in facts_by_file.items():
@@ -68,7 +68,8 @@ def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str
             )
     yield from _work_warnings(files)
     yield from _peak_warnings(base, head)
-    if any(file.run is None for file in files) and not any(facts_by_file.values()):
+    has_only_run_records = all(file.run is not None for file in files)  # these always state their environment
+    if not has_only_run_records and not any(facts_by_file.values()):
         yield (
             "the files do not name their node, software or commit; if base and head ran on other nodes or with other "
             "software, the estimate includes the effect of that"

@@ -25,7 +25,7 @@ def _comparison_faults(base: Sequence[StepFile], head: Sequence[StepFile], paire
     """Yield all faults that appear only in the comparison of files."""
     files = [*base, *head]
     for file in files:
-        if file.log is not None and file.log.too_coarse:
+        if file.log is not None and file.log.too_coarse:  # a sentence: the times are rounded too much
             yield f"{file.name}: its {file.log.too_coarse}"
     yield from _find_copies(files)
     yield from _find_different_averaging(files)
@@ -38,7 +38,7 @@ def _comparison_faults(base: Sequence[StepFile], head: Sequence[StepFile], paire
     if paired:
         yield from _find_pair_faults(base, head)
     for name, run in runs:
-        if run.code is not None and run.code.foreign:
+        if run.code is not None and run.code.foreign:  # packages that were imported from outside of the checkout
             package, folder = min(run.code.foreign.items())
             yield f"{name}: ran {package} from {folder}, outside of its checkout; it is not a run of that commit"
     yield from _find_dispatcher_faults(base, head)
@@ -107,6 +107,7 @@ def _describe_values(file: StepFile) -> str:
 
 def _find_mismatch(first: Run, second: Run) -> str:
     """Return why the times of two records cannot be compared; '' if they can be compared."""
+    # A record without step times was rejected when it was read.
     assert first.timing is not None
     assert second.timing is not None
     first_class, second_class = (run.node.node_class if run.node else None for run in (first, second))

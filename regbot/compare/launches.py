@@ -50,6 +50,7 @@ class CommonSession:
     end_s: float
     """End of the last launch (Unix time)."""
     hosts: tuple[str, ...]
+    """Hosts of each launch; all launches have the same hosts."""
     turns: int
     """Number of changes between base and head, in the order of the launches."""
 

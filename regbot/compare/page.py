@@ -44,7 +44,7 @@ def _headline(section: Throughput) -> str:
 
     The estimate is that of the median step time, or that of the mean step time if only the mean led to the decision.
     """
-    if section.decision is None:
+    if section.decision is None:  # the files could not be compared
         return section.reasons[0]
     words = DECISION_WORDS[section.decision]
     deciding_tests = [test for test in section.tests if test.decision == section.decision]
@@ -88,4 +88,4 @@ def _test_table(section: Throughput) -> list[str]:
         )
         for test in section.tests
     ]
-    return columns(rows, right={1, 2}, indent="  ")
+    return columns(rows, right={1, 2}, indent="  ")  # estimate and interval are aligned on the right

@@ -47,6 +47,7 @@ def paired_section(
             log_ratios.append(head_summaries[name] - base_summaries[name])
     warnings: list[str] = []
     known_sd = given_sd
+    # The scatter of few pairs shows too little, so the noise of the steps checks the given noise first.
     if given_sd is not None and len(base) < LOOKS[0]:
         known_sd, warnings = correct_known_noise(given_sd, base, head)
     test = sequential_test(ratios, len(SUMMARIES), THRESHOLDS, known_sd)
@@ -78,6 +79,7 @@ def _tested_section(
         return unsteady_section(base, head, unsteady_reasons, estimates, fields)
     intervals = _intervals(test)
     fields |= {
+        # The smallest detectable slowdown, with the pairs of this test and with those of a full session.
         "mde_pct": percent(session_mde(intervals, test.pairs, THRESHOLDS.eps, is_noise_known)),
         "mde_full_pct": percent(session_mde(intervals, LOOKS[-1], THRESHOLDS.eps, is_noise_known)),
         "slow_launches": slow_launches(test.outliers),
@@ -93,7 +95,11 @@ def _tested_section(
 
 
 def _reasons(test: SequentialTest, is_noise_known: bool) -> Iterator[str]:
-    """Yield the reasons for the decision, then which pairs were not used, then what an undecided test would need."""
+    """Yield the reasons for the decision, then which pairs were not used, then what an undecided test would need.
+
+    If ``test.withheld`` is true, head does not pass because it has more slow launches than base. The last reason is
+    then the next look, without a number of pairs that would decide.
+    """
     if test.withheld:
         yield explain_withheld(test.outliers)
     else:
@@ -114,7 +120,10 @@ def _reasons(test: SequentialTest, is_noise_known: bool) -> Iterator[str]:
     if not test.final:
         next_look = LOOKS[test.look]  # looks are counted from 1, so this index is that of the next look
         missing_pairs = next_look - test.pairs - test.unused
-        yield f"the next decision is after {next_look} pairs: give {missing_pairs} more base and {missing_pairs} more head files"
+        yield (
+            f"the next decision is after {next_look} pairs: give {missing_pairs} more base and {missing_pairs} more head "
+            "files"
+        )
     if test.withheld:
         return
     needed = pairs_needed(worst_sd, test.alpha, THRESHOLDS, known=is_noise_known)

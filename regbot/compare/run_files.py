@@ -152,7 +152,8 @@ def _detect_log_format(log: StepLogFile) -> LogFormat | None:
 
 
 def _file_from_log(path: Path, log: StepLog, skip: int | None) -> StepFile:
-    # Every step of ``timed`` has seconds. NaN is only for the type checker.
+    # Every step of ``timed`` has seconds. NaN is only for the type checker. A value may stand for several steps, so the
+    # log counts how many values belong to the first ``skip`` steps.
     step_faults = [(step, _step_fault(step.seconds or math.nan)) for step in log.timed]
     faults = [
         f"{log.origin}: step {step.number} took {step.seconds:g} s: {fault}" for step, fault in step_faults if fault

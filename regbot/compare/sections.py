@@ -55,7 +55,8 @@ def decision_sentences(
         largest = max(percent(interval.high) for _, interval in tests.values())
         rounded_up = ceil(100 * largest) / 100
         bound = f"at most {rounded_up:.2f}% slower" if largest > 0 else "not slower"
-        yield f"both intervals lie between -{SETTINGS.threshold_pct:g}% and +{SETTINGS.threshold_pct:g}%; head is {bound} than {against}"
+        limit = f"{SETTINGS.threshold_pct:g}%"
+        yield f"both intervals lie between -{limit} and +{limit}; head is {bound} than {against}"
     else:
         yield (
             f"the intervals are too wide to compare with {against}: FAIL needs one above "

@@ -51,7 +51,7 @@ def describe_left_out(files: Files) -> str:
     """Return a sentence that says which steps do not count, and why."""
     cuts = {file.cut for file in files}
     unit = "steps" if all(file.log is None or file.log.steps_per_value == 1 for file in files) else "logged values"
-    is_detected = any(file.steady for file in files)
+    is_detected = any(file.steady for file in files)  # ``steady`` is None only with --skip
     cause = "warm-up" if is_detected else "as given by --skip"
     if not max(cuts):
         return f"all {unit} count, {'because no warm-up was detected' if is_detected else cause}"

@@ -179,7 +179,7 @@ def _prediction_section(sessions: Files, base: Files, head: Files) -> Throughput
         reasons.append(
             f"one file of each session counts; {count(unused, 'base file')} {'is' if unused == 1 else 'are'} left out"
         )
-    undated = sum(read_times(file) is None for file in sessions)
+    undated = sum(read_times(file) is None for file in sessions)  # files that do not show when they ran
     source = f"--separate-sessions declares it for {undated}" if undated else "the times at which they ran show it"
     reasons.append(f"{len(sessions)} base files are of separate sessions: {source}")
     worst_sd = max(prediction.sd for prediction in predictions.values())

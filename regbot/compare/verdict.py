@@ -79,7 +79,7 @@ def compare(options: ComparisonOptions) -> Verdict:
         section, section_warnings = _throughput_section(base, head, options)
     entry = WorkloadVerdict(
         name=WORKLOAD,
-        sharding=None,
+        sharding=None,  # files of step times have no ledger
         throughput=section,
         validity=Validity(
             status="INVALID" if file_faults else "PASS",

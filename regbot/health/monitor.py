@@ -99,6 +99,7 @@ class Monitor:
         before = NodeSnapshot(cpu=self._cpu_before, gpus=result.before)
         during = NodeUsage(seconds=seconds, samples=result.samples, cpu=self._cpu.summary(), gpus=result.during)
         after = NodeSnapshot(cpu=cpu_after, gpus=result.after)
+        # ``answered`` is False if a GPU query did not return in time. ``fault`` says why GPU health is unknown.
         causes = find_causes(before, during) if result.answered else [driver_not_answering()]
         self._health = Health(before=before, during=during, after=after, causes=causes)
         self.warnings = [clip(printable(result.fault), 1000)] if result.fault else []
@@ -270,7 +271,7 @@ class GpuWatch:
     def _attribute(self, samples: "_GpuSamples", process: GpuProcess) -> None:
         """Store a process on a GPU if it does not belong to the run, or if that is unknown."""
         is_own = self._is_own(process.pid, os.getpid())
-        if is_own:
+        if is_own:  # NVML's id led to a process of the run, so NVML and /proc use the same ids
             self._can_attribute = True
         elif is_own is None:
             samples.unplaced.add(process.pid)

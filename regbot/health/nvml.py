@@ -97,6 +97,7 @@ class GpuDevice:
     """Constant properties of one GPU."""
 
     index: int
+    """Number of the GPU in NVML, which CUDA_VISIBLE_DEVICES does not change."""
     handle: Any
     """NVML's own object for the GPU."""
     name: str
@@ -140,7 +141,7 @@ class NvmlSession:
     def snapshot(self, gpu: GpuDevice, with_processes: bool = True) -> GpuSnapshot:
         """Return the current state of one GPU."""
         query, nvml = self._query, self._nvml
-        power = query(gpu, nvml.nvmlDeviceGetPowerUsage, gpu.handle)
+        power = query(gpu, nvml.nvmlDeviceGetPowerUsage, gpu.handle)  # in milliwatts
         return GpuSnapshot(
             index=gpu.index,
             sm_mhz=query(gpu, nvml.nvmlDeviceGetClockInfo, gpu.handle, CLOCK_SM),
@@ -160,7 +161,7 @@ class NvmlSession:
         """Return GPU index and XID of each error that was reported since the last call."""
         xids: list[tuple[int, int]] = []
         while self._events is not None and len(xids) < MAX_XIDS:
-            event = self._query(None, self._nvml.nvmlEventSetWait, self._events, 0)
+            event = self._query(None, self._nvml.nvmlEventSetWait, self._events, 0)  # with a timeout of 0 ms
             if event is None:  # the query timed out, so there are no more events
                 break
             index = self._query(None, self._nvml.nvmlDeviceGetIndex, event.device)
@@ -177,7 +178,7 @@ class NvmlSession:
         handle = query(None, nvml.nvmlDeviceGetHandleByIndex, index)
         if handle is None:
             return None
-        limit = query(None, nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+        limit = query(None, nvml.nvmlDeviceGetEnforcedPowerLimit, handle)  # in milliwatts
         return GpuDevice(
             index=index,
             handle=handle,
@@ -275,7 +276,7 @@ def is_descendant(pid: int, ancestor: int) -> bool | None:
     for _ in range(MAX_GENERATIONS):
         if pid == ancestor:
             return True
-        if pid == 1:
+        if pid == 1:  # the first process has no parent
             return False
         if pid <= 0:  # the process has no id in this process's namespace
             return None

@@ -194,7 +194,8 @@ class View:
 
 
 def build_view(base: Ledger, head: Ledger) -> View:
-    """Return the table of both ledgers in the direction from base to head."""
+    """Return the table of both ledgers in the direction from base to head. ``entry.where`` is the path of the module
+    that issued the collective."""
     find_place, find_axis = _align_places(base, head), _align_axes(base, head)
     entries_by_key: dict[CellKey, tuple[list[Entry], list[Entry]]] = defaultdict(lambda: ([], []))
     for side, ledger in enumerate((base, head)):  # index 0 has the entries of base, index 1 those of head

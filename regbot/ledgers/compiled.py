@@ -41,7 +41,7 @@ def detect_exchange_replaced(view: View) -> Iterator[Claim]:
             changed_modules=changed_modules,
             population=changed_modules,
             detail=replacement_axes,
-            noun="op",
+            noun="op",  # names of ops take the place of MoE layers
         )
 
 

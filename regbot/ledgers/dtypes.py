@@ -27,7 +27,7 @@ def width(dtype: str) -> int | None:
     if name in _BYTES_BY_NAME:
         return _BYTES_BY_NAME[name]
     bits_match = _BITS.match(name)
-    bits = int(bits_match[1]) if bits_match else 0
+    bits = int(bits_match[1]) if bits_match else 0  # 0: the name has no number
     if bits % 8 != 0 or not 8 <= bits <= 128:
         return None
     return bits // 8

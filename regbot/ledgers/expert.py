@@ -108,7 +108,8 @@ def _is_mostly_gone(view: View) -> bool:
 
 
 def detect_exchange_replaced(view: View) -> Iterator[Claim]:
-    """Detect an all-to-all that was replaced by a gather of all tokens and a sum of the results, on any axis."""
+    """Detect an all-to-all that was replaced by a gather of all tokens and a sum of the results, on any axis. The
+    ``detail`` of a claim has the axes of the replacement."""
     exchanging_modules = _list_exchanging_modules(view)
     for lost_exchange in find_lost_exchanges(view):
         replacement = _find_replacement(view, lost_exchange)
@@ -131,7 +132,8 @@ def detect_axis_lost(view: View) -> Iterator[Claim]:
     ``find_lost_exchanges`` does not return them again.
 
     Experts that are now replicated or sharded differently also change the traffic of their parameters and gradients.
-    This traffic changes for the same reason, so the claim includes it.
+    This traffic changes for the same reason, so the claim includes it. The claim's ``detail`` has the axes of this
+    traffic.
     """
     exchanging_modules = _list_exchanging_modules(view)
     for lost_exchange in find_lost_exchanges(view):
@@ -172,8 +174,8 @@ def detect_dispatcher_off(view: View) -> Iterator[Claim]:
     changed_axes = frozenset(cell.signature.axis for cell in exchange_cells) & view.expert_axes
     changed_modules: frozenset[str] = frozenset().union(*(cell.issuers for cell in exchange_cells))
     yield Claim(
-        pattern=DISPATCHER_OFF,
-        merge_key=(),
+        pattern=DISPATCHER_OFF,  # the caller sets DISPATCHER_ON if base replaced the dispatcher
+        merge_key=(),  # there is only one such finding
         axes=changed_axes or view.expert_axes,
         cells=exchange_cells,
         changed_modules=changed_modules,
@@ -192,7 +194,8 @@ def detect_recompute(view: View) -> Iterator[Claim]:
     for cells in view.units.values():
         for axis in sorted(view.expert_axes):
             exchange_cells = [cell for cell in cells if cell.signature.axis == axis and view.moves_activations(cell)]
-            if {cell.signature.phase for cell in exchange_cells} == {"unknown"}:
+            has_no_phases = {cell.signature.phase for cell in exchange_cells} == {"unknown"}
+            if has_no_phases:
                 repeated_cells = _find_growth_by_half(view, exchange_cells)
             else:
                 repeated_cells = _find_repeats_in_backward(view, exchange_cells)

@@ -50,8 +50,8 @@ def find_host_read_changes(base: Ledger, head: Ledger, exchange_patterns: Sequen
         Finding(
             pattern=pattern,
             status=status,
-            axis="host",
-            base={},
+            axis="host",  # stands in place of a mesh axis
+            base={},  # host reads are no collectives, so there is no traffic
             head={},
             text=text,
             modules=list(changed_reads)[:MAX_MODULES],

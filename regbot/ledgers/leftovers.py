@@ -85,7 +85,7 @@ def detect_moved(view: View) -> Iterator[Claim]:
     """
     for unit in view.units:
         payload_moves: set[tuple[AxisGroup, AxisGroup]] = set()
-        for role in ("payload", "control"):
+        for role in ("payload", "control"):  # payload first: control exchanges count only if payload moved with them
             # Cells by process group, for each form: kind, dtype and phase.
             cells_by_form: dict[tuple[str, str, str], dict[AxisGroup, list[Cell]]]
             cells_by_form = defaultdict(lambda: defaultdict(list))
@@ -143,6 +143,7 @@ def claim_unexplained(view: View) -> Iterator[Claim]:
         if has_equal_totals(cells):  # the claims of detect_other_layer, which are not marked in the view yet
             continue
         is_of_payload = signature.role == "payload"
+        # The empty texts put the control exchanges of all kinds and group sizes of an axis into one group.
         kind, group_size = (signature.kind, str(signature.group_size)) if is_of_payload else ("", "")
         groups[signature.role, kind, signature.axis, group_size][signature] = cells
     for (role, *merge_key), cells_by_signature in groups.items():

@@ -91,7 +91,7 @@ def detect_gradient_lost(view: View) -> Iterator[Claim]:
         cells = (*reductions, *gathers)
         yield Claim(
             pattern=OPTIMIZER_SUM_REMOVED if _sums_statistics(view, cells) else GRADIENT_LOST,
-            merge_key=(),
+            merge_key=(),  # the claims of all units become one finding
             axes=frozenset(cell.signature.axis for cell in lossy_cells),
             cells=cells,
             changed_modules=modules_before or all_issuers,
@@ -138,7 +138,7 @@ def detect_reshards(view: View) -> Iterator[Claim]:
             if is_new and repeats_forward and any(_reduces_gradients(view, peer) for peer in peers):
                 yield Claim(
                     pattern=RESHARDS,
-                    merge_key=(),
+                    merge_key=(),  # the claims of all units become one finding
                     axes=frozenset({cell.signature.axis}),
                     cells=(cell,),
                     changed_modules=cell.issuers_after,
@@ -206,7 +206,7 @@ def _find_losing_units(view: View) -> set[str]:
     """
     gained_exchanges = {exchange.unit: exchange for exchange in find_lost_exchanges(view.reverse)}
     before = {unit: _scale_to_experts(_chain_reductions(view, unit), gained_exchanges.get(unit)) for unit in view.units}
-    after = {unit: _chain_reductions(view.reverse, unit) for unit in view.units}
+    after = {unit: _chain_reductions(view.reverse, unit) for unit in view.units}  # "before" in the reverse view
     reaches = {reduction.reach for reduction in _list_reductions(before, after)}
     losing_units: set[str] = set()
     for reach in reaches:
@@ -295,7 +295,8 @@ def _gathers_follow_reductions(
 
 
 def _sum_growth(cells: Sequence[Cell]) -> float:
-    """Return the number of elements after minus the number of elements before."""
+    """Return the number of elements after minus the number of elements before. ``_count_elements`` counts the elements
+    before, so cells are flipped to count those after."""
     return _count_elements([cell.flip() for cell in cells]) - _count_elements(cells)
 
 

@@ -110,9 +110,10 @@ def compare_ledgers(
       outside of the layers. All renamed units together count as one unit.
     """
     view = build_view(base, head)
+    # The counts of a ledger are those of one step, or those of a whole file with any number of steps.
     scope_text = "Per step and rank" if base.scope == "step" else "In all"
     claims = list(_collect_claims(view, dispatcher))
-    gradient_lost = any(claim.pattern in REDUCTIONS_LOST for claim in claims)
+    gradient_lost = any(claim.pattern in REDUCTIONS_LOST for claim in claims)  # a removed optimizer sum counts too
     step_wire = WireTime(base_s=wire_s(base, wire), head_s=wire_s(head, wire))
     base_model, head_model = WireModel(wire, base.axes), WireModel(wire, head.axes)
     base_payload = sum_by_kind(base, lambda entry: entry.role == "payload")
@@ -142,7 +143,7 @@ def compare_ledgers(
     exchange_patterns = sorted({finding.pattern for finding in findings} & EXCHANGE_PATTERNS)
     findings += [*find_overlap_changes(base, head), *find_host_read_changes(base, head, exchange_patterns)]
     statuses_by_severity = ("FAIL", "REVIEW", "PASS")
-    pattern_order = list(EXPLANATIONS)
+    pattern_order = list(EXPLANATIONS)  # the order of the catalogue
 
     def sort_key(finding: Finding) -> tuple[int, int, str, str]:
         severity = statuses_by_severity.index(finding.status)

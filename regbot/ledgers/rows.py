@@ -105,7 +105,7 @@ def build_rows(base: Ledger, head: Ledger) -> list[Row]:
     for key, (base_entries, head_entries) in entries_by_key.items():
         modules = sorted({entry.where for entry in (*base_entries, *head_entries)})
         row = Row(
-            *key,
+            *key,  # the first fields of ``Row`` are those of ``_RowKey``
             module=modules[0] if len(modules) == 1 else key.template,
             layers=len(modules),
             base=sum_entries(base_entries),

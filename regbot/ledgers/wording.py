@@ -84,7 +84,8 @@ def format_seconds(value: float) -> str:
 
 
 def _describe_exchange_replaced(claim: Claim) -> str:
-    if claim.noun == "op":
+    is_compiled = claim.noun == "op"  # in compiled programs, names of ops stand in place of layers
+    if is_compiled:
         return (
             f"in {_name_layers(claim)} the expert-parallel all-to-all on {format_axis(claim)} was replaced by "
             f"gathering the experts' weights and summing their gradients on {claim.detail}"
@@ -96,7 +97,8 @@ def _describe_exchange_replaced(claim: Claim) -> str:
 
 
 def _describe_restored(claim: Claim) -> str:
-    if claim.noun == "op":
+    is_compiled = claim.noun == "op"  # in compiled programs, names of ops stand in place of layers
+    if is_compiled:
         return (
             f"in {_name_layers(claim)} the expert-parallel all-to-all on {format_axis(claim)} is back; before, the "
             f"experts' weights were gathered and their gradients summed on {claim.detail}"

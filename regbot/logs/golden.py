@@ -74,8 +74,9 @@ def _read_megatron(log: StepLogFile, metrics: Mapping[str, Any]) -> StepLog:
 
     ``steps_per_value`` of the result is 1 if the file has every step, else None.
     """
+    # Here a distance above 1 between steps does not prove that the values are means.
     run = extract_run(log, NAME, _megatron_rows(log, metrics), _ADVICE, values_are_means=False)
-    interval = run.steps_per_value
+    interval = run.steps_per_value  # the usual distance of step numbers; 1 for a single step
     if interval and interval > 1:
         unknown = f"it does not show whether a value is of one step or the mean of {interval}"
         warning = f"the file has only every {interval}th step; {unknown}"
@@ -138,7 +139,7 @@ def _rows(raw_steps: Mapping[int, _RawStep]) -> Iterator[StepRow]:
             tflops=tflops,
             nan=int(is_nan),
         )
-        yield StepRow(WHOLE_FILE, rank="", step=step)
+        yield StepRow(WHOLE_FILE, rank="", step=step)  # in place of a line number, because the file is one document
 
 
 def _read_value(value: Any) -> float | None:

@@ -79,6 +79,7 @@ def extract_run(
 
 def _select_rank(rows: list[StepRow]) -> tuple[list[StepRow], str, list[str]]:
     """Return the lines of the lowest labelled rank, its label ('' if no line has one), and warnings."""
+    # Labels are numbers. Lines without a label come last.
     ranks = sorted({row.rank for row in rows}, key=lambda rank: (rank == "", int(rank or 0)))
     if len(ranks) == len(rows) > 1:  # no two labels are equal, so they are line numbers (grep -n)
         return rows, "", []

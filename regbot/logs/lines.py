@@ -73,7 +73,7 @@ class StepLogFile:
                 if not is_too_long and start < line_end.start() <= start + MAX_LINE_BYTES:
                     yield LogLine(number, _decode_line(data[start : line_end.start()]), whole=True)
                 is_too_long, start = False, line_end.end()
-                number += line_end.group() == b"\n"
+                number += line_end.group() == b"\n"  # a carriage return begins no new line number
             remainder = data[start:]
             if len(remainder) > MAX_LINE_BYTES:
                 is_too_long, remainder = True, b""

@@ -91,7 +91,7 @@ def _rows(log: StepLogFile, warnings: list[str], rampup: list[int], digits: set[
         elif step_match := _STEP_LINE_START.search(line.text):
             number, step_text = int(step_match[1]), line.text[step_match.start() :]
             seconds_match = _SECONDS.search(step_text)
-            if seconds_match is None or not line.whole:
+            if seconds_match is None or not line.whole:  # the end of the file may cut off the last line
                 warnings.append(_incomplete_line_warning(line))
                 continue
             _, _, decimals = seconds_match[1].partition(".")
@@ -113,7 +113,7 @@ def _read_metrics(log: StepLogFile, line: LogLine, warnings: list[str]) -> Itera
     try:
         entry = json.loads(line.text)
     except (ValueError, RecursionError) as error:
-        if line.whole:
+        if line.whole:  # the end of the file has not cut it off, so the file is damaged
             raise log.error(line.number, f"is not JSON: {error}", "copy the metrics_file again") from error
         warnings.append(_incomplete_line_warning(line))
         return

@@ -51,6 +51,7 @@ class StepLog:
     origin: str
     """Name of the file, for messages."""
     format: str
+    """Name of the format: the ``NAME`` of its reader, such as 'megatron'."""
     steps: tuple[LogStep, ...]
     steps_per_value: int | None = 1
     """Each value is the mean over this number of steps (the log interval); None if the log does not say."""

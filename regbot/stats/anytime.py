@@ -85,7 +85,7 @@ def robust_anytime_interval(log_ratios: Sequence[float], alpha: float) -> Interv
     standard error of the trimmed mean in place of the standard deviation. Otherwise this is ``anytime_interval``.
     """
     pairs = len(log_ratios)
-    trimmed = trimmed_pairs(pairs)
+    trimmed = trimmed_pairs(pairs)  # pairs to leave out at each end; 0 for fewer than 8 pairs
     if not trimmed or not find_outliers(log_ratios):
         return anytime_interval(log_ratios, alpha)
     result = trimmed_mean(log_ratios, trimmed)
@@ -118,7 +118,8 @@ def decide_anytime(
     )
     decision = combine(tests.values(), thresholds)
     (pairs,) = {bounds.pairs for _, bounds in tests.values()}  # all summaries have equally many
-    outliers = tuple(find_pair_outliers(log_ratios)) if trimmed_pairs(pairs) else ()
+    can_trim = trimmed_pairs(pairs) > 0  # false for fewer than 8 pairs
+    outliers = tuple(find_pair_outliers(log_ratios)) if can_trim else ()
     if decision in PASSING and has_more_slow_launches(outliers, pairs):
         untrimmed = _test_summaries(
             log_ratios, lambda values: add_luck(anytime_interval(values, alpha), luck), thresholds

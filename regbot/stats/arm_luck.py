@@ -135,7 +135,7 @@ def estimate_luck(draws: Sequence[Sequence[float]], neighbour_correlation: float
     # Without luck, both mean squares have the same expectation. So the estimate is the luck at the ratio 1.
     estimate = LuckEstimate(luck_at(1.0), low, high, counted=0.0, draws=df_between)
     is_chance = mean_square_between <= mean_square_within * float(fdtri(df_between, df_within, 1 - CHANCE))
-    if neighbour_correlation > SHARED_NOISE:
+    if neighbour_correlation > SHARED_NOISE:  # the pairs share noise that the F test may not detect
         is_chance = False
     return estimate if is_chance or estimate.is_small else replace(estimate, counted=estimate.sd)
 

@@ -129,7 +129,7 @@ def resample_sessions(
             raise ValueError("a log-ratio is not finite")
         shifted = effect + stretch * (log_ratios - log_ratios.mean())
         pools[name] = shifted.reshape(pool_blocks, BLOCK_PAIRS)
-    session_blocks = LOOKS[-1] // BLOCK_PAIRS
+    session_blocks = LOOKS[-1] // BLOCK_PAIRS  # blocks of a full session, which ends at the last look
     # [sessions, session_blocks]: which blocks of the pool make each simulated session
     drawn_blocks = np.random.default_rng(seed).integers(0, pool_blocks, (sessions, session_blocks))
     counts: dict[Decision, int] = {"regressed": 0, "improved": 0, "no_change": 0, "undecided": 0}

@@ -265,18 +265,21 @@ def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPost
     hits = model.contains[first][:, table.points].astype(float)  # [groups, measured points]: 1 if affected
     prior = np.bincount(labels, weights=model.prior).astype(float)
     with np.errstate(divide="ignore"):
-        log_group_prior = np.log(np.append(prior, model.no_culprit))
+        log_group_prior = np.log(np.append(prior, model.no_culprit))  # the last value is for no culprit
         log_noise_prior = np.log(model.noise_prior)
     smallest, largest = float(model.effects[0]), float(model.effects[-1])
     evidence_model = EvidenceModel(hits, log_group_prior, model.noises, log_noise_prior, smallest, largest)
     outliers = plausible_sets(table, evidence_model)
+    # For each set of outliers: ``affected`` is A, the inner product of the indicator of affected runs with itself,
+    # ``slope`` is B, its product with the values, and ``residual`` is the product of the values with themselves.
     fit = inner_products(table, hits, outliers)
     variances = model.noises**2
-    # [sets, noises] Logarithm of prior times likelihood if no run is affected, up to a constant.
+    # [sets, noises] Logarithm of prior times likelihood if no run is affected, up to a constant. ``table.freedom`` has
+    # the degrees of freedom of the values.
     log_unaffected = log_noise_prior - table.freedom * np.log(model.noises) - fit.residual[:, None] / (2 * variances)
     log_unaffected += fit.log_prior[:, None]
-    # Axes: sets of outliers, groups, effects, noises. With A and B, the inner products over the variance of a run, a
-    # Gaussian of the effect's prior (mean m, sd w) has the likelihood
+    # Axes: sets of outliers, groups, effects, noises. With A and B divided by the variance of a run, a Gaussian of the
+    # effect's prior (mean m, sd w) has the likelihood
     # exp((B m + B^2 w^2 / 2 - A m^2 / 2) / (1 + A w^2)) / sqrt(1 + A w^2).
     effects, widths = model.effects[:, None], model.widths[:, None]
     a = fit.affected[:, :, None, None] / variances

@@ -42,7 +42,7 @@ def pool_noise(groups: Sequence[Mapping[str, Sequence[float]]]) -> PairNoise | N
     mean of each group are pooled. All pairs that compare a commit with itself are one group, even if they are from
     several sessions. The noise then includes what differs from session to session.
     """
-    groups = [group for group in groups if group.get("median")]
+    groups = [group for group in groups if group.get("median")]  # without groups that have no pair
     df = sum(len(group["median"]) - 1 for group in groups)
     if df < MIN_NOISE_DF:
         return None

@@ -48,6 +48,7 @@ def analyse_secondary_metrics(log_ratios: Mapping[str, Sequence[float]]) -> list
     from scipy.stats import false_discovery_control
 
     tests = {name: _t_test(values) for name, values in log_ratios.items()}
+    # "by" stands for Benjamini and Yekutieli.
     adjusted_p_values = false_discovery_control([p for _, p in tests.values()], method="by")
     results = []
     for name, p_adjusted in zip(tests, adjusted_p_values, strict=True):

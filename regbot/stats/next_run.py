@@ -77,7 +77,7 @@ def choose_next_run(
     ended_runs = sum(sample.stratum == stratum for sample in samples)
     if opening := _opening_points(model, chances, begun_points, ended_runs):
         return opening[0]
-    if not is_noise_known(model, [*samples, *pending]):
+    if not is_noise_known(model, [*samples, *pending]):  # pending runs count as repeats already
         good_end, bad_end = int(points[0]), int(points[-1])
         return min((bad_end, good_end), key=begun_points.count)  # the end with fewer runs
     beliefs = group_posterior(model, samples)
@@ -230,6 +230,7 @@ def _information_gain(model: CulpritModel, beliefs: GroupPosterior, stratum: str
     mean_square = (component_weights * (mean**2 + var)).sum(axis=1)
     group_effect_var = np.maximum(mean_square - group_effect**2, 0.0)
     # The mixture: first all groups with the point not affected, then all groups with it affected, then no culprit.
+    # [groups, measured points] 1 if the group affects the point, by one hypothesis that represents the group.
     hits = model.contains[beliefs.first[group_ids]][:, beliefs.strata.points].astype(float)
     level, share, level_var = _stratum_level(beliefs, hits, stratum)
     run_var = beliefs.noise**2 + level_var  # without the uncertainty of the effect
@@ -308,7 +309,7 @@ def imagine_outcomes(
     mean_value = math.fsum(sample.value for sample in samples) / len(samples) if samples else 0.0
     rng = np.random.default_rng([seed, len(samples), len(pending)])
     summary = posterior(model, samples)
-    hits = model.contains[:, beliefs.strata.points].astype(float)
+    hits = model.contains[:, beliefs.strata.points].astype(float)  # [hypotheses, measured points] 1 if affected
     outcomes = []
     # The quantiles of the posterior are evenly spaced, with one random offset.
     for quantile in (np.arange(IMAGINED_OUTCOMES) + rng.random()) / IMAGINED_OUTCOMES:
@@ -318,6 +319,7 @@ def imagine_outcomes(
         level_errors: dict[str, float] = {}  # error of each stratum's level, shared by all runs of the stratum
         for run in pending:
             has_effect = effect > 0
+            # One row, because ``_stratum_level`` takes one row for each group.
             affected_points = hits[hypothesis : hypothesis + 1] if has_effect else np.zeros((1, hits.shape[1]))
             level, share, var = _stratum_level(beliefs, affected_points, run.stratum)
             slowdown = effect if has_effect and model.affected[hypothesis, run.point] else 0.0

@@ -190,6 +190,8 @@ def approximate_evidence(table: RunTable, model: EvidenceModel, outliers: Bools)
     The effect is integrated by Laplace's method, under a prior that is flat on the log scale: the likelihood at the
     best effect is multiplied by the width of the likelihood's peak, as a share of the prior's width.
     """
+    # With the indicator of affected runs: ``affected`` is its product with itself, ``slope`` its product with the
+    # values. Their ratio is the effect that fits best.
     fit = inner_products(table, model.hits, outliers)
     variances = model.noises**2
     log_unaffected = (

@@ -186,7 +186,7 @@ def look_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
     The half width of the interval is multiplied by ``widening``. ``Interval.sd`` does not contain this factor.
     """
     pairs = len(log_ratios)
-    trimmed = trimmed_pairs(pairs)
+    trimmed = trimmed_pairs(pairs)  # pairs to leave out at each end; 0 for fewer than 8 pairs
     if not trimmed or not find_outliers(log_ratios):
         plain = interval(log_ratios, alpha)
         half_width = widening(pairs) * (plain.high - plain.estimate)
@@ -281,7 +281,8 @@ def sequential_test(
             intervals[name] = add_luck(without_luck, luck)
         tests = {name: (decide(bounds, thresholds), bounds) for name, bounds in intervals.items()}
         decision = combine(tests.values(), thresholds)
-        outliers = tuple(find_pair_outliers(used)) if known_sd is None and trimmed_pairs(pairs) else ()
+        can_trim = trimmed_pairs(pairs) > 0  # false for fewer than 8 pairs
+        outliers = tuple(find_pair_outliers(used)) if known_sd is None and can_trim else ()
         withheld = (
             decision in PASSING
             and has_more_slow_launches(outliers, pairs)
@@ -331,7 +332,8 @@ def session_mde(intervals: Collection[Interval], pairs: int, eps: float, known: 
     ``intervals`` are the intervals of the measured session, and the noisiest of them counts. If the measured session
     had slow launches, the imagined session is assumed to have them too.
     """
-    trimmed = trimmed_pairs(pairs) if any(bounds.trimmed for bounds in intervals) else 0
+    had_slow_launches = any(bounds.trimmed for bounds in intervals)  # pairs were left out because of them
+    trimmed = trimmed_pairs(pairs) if had_slow_launches else 0
     noisiest = max(intervals, key=lambda bounds: bounds.sd)
     return mde(noisiest.sd, pairs, noisiest.alpha, eps, known=known, trimmed=trimmed, luck=luck_of_draw(noisiest))
 

@@ -29,6 +29,8 @@ from regbot.stats.unpaired import fisher
 
 Array = NDArray[np.float64]
 Method = Literal["changes-and-tail", "short-log", "none"]
+"""How a run was judged: by the two searches, by the trend test of a short log, or not at all ("none"), because it has
+too few steps or too many artefacts."""
 
 MIN_CUT = 10
 """Number of leading steps that are always left out of a long log; most warm-ups of real jobs end within them."""
@@ -138,7 +140,7 @@ class SteadyState:
     """Number of leading steps to leave out, in 1..steps - 1. If ``steady`` is false, use it only to display the run."""
     steady: bool
     reason: str
-    """One sentence: the evidence for the steady state, or why there is none."""
+    """A phrase: the evidence for the steady state, or why there is none."""
     method: Method
     warmup_steps: int | None
     """Steps from the start of the process to the last change of level, independent of ``MIN_CUT`` and of the cuts of

@@ -43,7 +43,9 @@ class TraceEvent(NamedTuple):
     category: str
     name: str
     pid: str
+    """Process id; in the event of a kernel, the device."""
     tid: str
+    """Thread id."""
     start_us: float
     end_us: float
     args: dict[str, Any]
@@ -211,6 +213,7 @@ class TraceReader:
                 continue
             category, name, pid, tid, ts, dur = match.groups()
             if category in _KERNEL_BYTES:
+                # A kernel with the key 'Collective name' belongs to a collective, whatever the name of the kernel is.
                 is_compute = compute_names.get(name) or self._is_compute(name)
                 if is_compute and region.find(b'"Collective name"', match.end(), end_offset) < 0:
                     start_us = float(ts)
@@ -286,6 +289,7 @@ class TraceReader:
         ``times`` instead. Raises ReadError if an event of interest has no valid times.
         """
         category, name = document.get("cat"), document.get("name")
+        # The phase X marks a complete event, with a start and a duration.
         if document.get("ph") != "X" or not isinstance(category, str) or not isinstance(name, str):
             return
         args = document.get("args")
@@ -308,7 +312,8 @@ class TraceReader:
         elif name.startswith(_BACKWARD_PREFIX):
             times.backward[thread].add(start_us, end_us)
         elif category in KERNEL_CATEGORIES and classify(name) is None and "Collective name" not in args:
-            times.compute[thread[0].encode()].add(start_us, end_us)
+            process_id, _ = thread  # in the event of a kernel, the process id is the device
+            times.compute[process_id.encode()].add(start_us, end_us)
         else:
             yield TraceEvent(category, name, *thread, start_us, end_us, args)
 

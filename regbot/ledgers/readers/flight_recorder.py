@@ -382,7 +382,9 @@ class _CountedCall(NamedTuple):
     """All calls of one group that have everything in common except their bytes."""
 
     call: CallSum
+    """What the calls have in common, with the sum of their bytes."""
     calls: int
+    """Number of calls."""
     ranks: tuple[int, ...]
     """Ranks of the group; empty if the dump does not list them."""
 
@@ -424,6 +426,7 @@ class _DumpContents:
         inputs, outputs = (_TensorSide.parse(entry, side) for side in ("input", "output"))
         if kind in ("all_gather", "reduce_scatter"):
             self._infer_group_size(group, inputs, outputs)
+        # Of these kinds, the ledger counts the output tensors, and of all others the input tensors.
         counts_output = kind in ("all_gather", "scatter") or operation.startswith("recv")
         counted_side = outputs if counts_output else inputs
         dtype, size_bytes = ("none", 0) if kind == "barrier" else (counted_side.dtype, counted_side.bytes)
@@ -431,7 +434,7 @@ class _DumpContents:
         call = CallSum(
             kind,
             axis=printable(self._groups.label(group, description)),
-            group_size=0,
+            group_size=0,  # ``calls`` sets the size and the bytes, which are known only after the last entry
             dtype=dtype,
             phase="backward" if is_backward else "unknown",
             role=classify_role(kind, dtype, size_bytes),

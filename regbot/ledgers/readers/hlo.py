@@ -56,7 +56,8 @@ def recognises(head: bytes) -> bool:
 
 
 def read(source: Source) -> Ledger:
-    """Return the ledger of the HLO module in ``source``. Raises ReadError."""
+    """Return the ledger of the HLO module in ``source``. Raises ReadError. ``header.is_scheduled`` says whether XLA has
+    run all its passes."""
     header, bodies = read_module(source)
     devices = Devices(header.replica_count, header.num_partitions)
     fingerprint = ProgramFingerprint(header.text)

@@ -97,6 +97,7 @@ class HloCollective:
     role: Role
     group: ReplicaGroup
     op_name: str
+    """jax's name of the operation, with transforms and scopes; '' if the program has none."""
     is_ragged: bool = False
     """Whether the sizes are known only at run time, so that ``bytes`` is an upper bound."""
 
@@ -106,6 +107,7 @@ class UnknownInstruction:
     """An instruction that seems to communicate, but whose kind of communication is unknown."""
 
     name: str
+    """Opcode or call target, for the report."""
 
 
 ShapeLookup = Callable[[str], str]
@@ -158,7 +160,8 @@ def parse_communication(
         counted_tensors = _take_first(parse_elements(instruction.shape))
     else:
         counted_tensors = parse_tensors(instruction.shape)
-    # The result of a reduce-scatter is the share of one device, and the ledger counts the input.
+    # The result of a reduce-scatter is the share of one device, and the ledger counts the input. The result of a
+    # ``-start`` operation contains the input itself.
     rank_factor = len(group.ranks) if kind == "reduce_scatter" and not is_start else 1
     if is_scatter and kind == "all_reduce":
         kind = "reduce_scatter"
@@ -275,7 +278,7 @@ def _make_collective(
 
 def classify_role(dtypes: set[str], size_bytes: int) -> Role:
     """Return control if all tensors are integers and their bytes do not exceed the limits above, else payload."""
-    if not dtypes:
+    if not dtypes:  # no tensors
         return "payload"
     if dtypes <= {*INDEX_TYPES}:
         return "control" if size_bytes <= MAX_CONTROL_INDEX_BYTES else "payload"

@@ -325,7 +325,7 @@ def _parse_mesh(attributes: str) -> ReplicaGroup | None:
     count = math.prod(axis_sizes.values())
     if not axis_sizes or len(axis_sizes) > 32 or not 0 < count <= MAX_DEVICES:
         raise BadGroup(f"the mesh {clip(axes_text, 80)!r} is not valid")
-    devices = _parse_numbers(devices_text) if devices_text else []
+    devices = _parse_numbers(devices_text) if devices_text else []  # listed devices by mesh position; [] without a list
     order = _DeviceOrder.parse(dimensions or str(count), permutation)
     is_permutation = not devices or sorted(devices) == list(range(count))
     if order.number != count or not is_permutation:
@@ -352,7 +352,7 @@ def _parse_mesh(attributes: str) -> ReplicaGroup | None:
     if any(not 0 <= position < count for position in positions):
         raise BadGroup(f"the axes {clip(group_axes_text, 80)!r} of the mesh {clip(axes_text, 80)!r} are not valid")
     ranks = _sort_ranks(devices[position] if devices else order.device(position) for position in positions)
-    if any(_GENERATED_NAME.match(name) for name in group_axes):
+    if any(_GENERATED_NAME.match(name) for name in group_axes):  # a name that XLA generated names no axis of the model
         return ReplicaGroup(ranks)
     mesh_order = list(axis_sizes)
     group_axes.sort(key=lambda axis: mesh_order.index(axis.partition(":")[0]))

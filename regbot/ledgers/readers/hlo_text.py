@@ -186,7 +186,7 @@ def read_module(source: Source) -> tuple[Header, Iterator[ComputationText]]:
     Both this function and the iterator raise ReadError.
     """
     pieces = _split_pieces(source)
-    first_piece, is_complete = next(pieces)
+    first_piece, is_complete = next(pieces)  # ``is_complete``: a closing brace ends the piece
     for line in first_piece.split("\n"):
         if _MODULE.match(line.lstrip()):
             return _parse_header(line.strip()), _read_computations(source, first_piece, is_complete, pieces)
@@ -291,7 +291,7 @@ def parse_elements(shape: str) -> list[list[Tensor]]:
     for token in _SHAPE.finditer(shape):
         if token[0] == "(":
             depth += 1
-            if depth == 2:
+            if depth == 2:  # a tuple inside the outer tuple is one element
                 elements.append([])
         elif token[0] == ")":
             depth -= 1
@@ -299,7 +299,7 @@ def parse_elements(shape: str) -> list[list[Tensor]]:
             tensor = _parse_tensor(token[1], token[2])
             if depth < 2 or not elements:
                 elements.append([])
-            if tensor is not None:
+            if tensor is not None:  # tokens and opaque handles have no data
                 elements[-1].append(tensor)
     return elements
 

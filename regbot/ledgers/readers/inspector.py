@@ -94,7 +94,7 @@ def read(source: Source) -> Ledger:
         steps=1,
         world_size=None,
         rank=contents.membership.rank,
-        entries=contents.tally.entries(default_size=0),
+        entries=contents.tally.entries(default_size=0),  # not needed, because every line has the size of its group
         unclassified=contents.unknown.records(),
         guesses=[STEPS_UNKNOWN, *contents.guesses()],
         warnings=[*contents.warnings()],
@@ -219,12 +219,12 @@ class _LogContents:
         if kind is None:
             self.unknown.add(name)
             return
-        if prefix == "coll" and not self._sequences[communicator, operation].add(sequence):
+        if prefix == "coll" and not self._sequences[communicator, operation].add(sequence):  # the number is not new
             self._repeated += 1
             return
         self._has_cpu_times |= str(call.get(f"{prefix}_timing_source", "")).endswith("_cpu")
         self._smallest_bytes = min(self._smallest_bytes, message_bytes)
-        if size == 1:
+        if size == 1:  # one rank exchanges nothing
             return
         self._has_transfers |= kind == "send_recv"
         moved_bytes = min(message_bytes * size if kind in _SCALED_BY_RANKS else message_bytes, MAX_VOLUME)
@@ -249,7 +249,7 @@ class _LogContents:
         The communicator's id is not used, because ids differ from run to run.
         """
         if communicator not in self._axes:
-            axis = parse_axis(printable(name)) if name != "unknown" else ""
+            axis = parse_axis(printable(name)) if name != "unknown" else ""  # 'unknown' counts as no name
             if not axis:
                 self._unnamed_by_size[size] += 1
                 axis = f"communicator of {size} ranks, no. {self._unnamed_by_size[size]}"

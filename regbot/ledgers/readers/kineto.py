@@ -158,7 +158,7 @@ def _add_host_calls(trace: TraceRecord, groups: ProcessGroups, log: _CallLog) ->
         log.add_rows([(row, kineto_calls.from_annotation(row, groups)) for row in trace.annotations])
     elif trace.nameless_rows:
         log.add_unclassified("record_param_comms without the name of a collective", calls=trace.nameless_rows)
-    if log.origin != "kernel-metadata":
+    if log.origin != "kernel-metadata":  # with this origin, the trace has no rows of the host
         _add_dispatcher_calls(trace, groups, log)
     log.add_rows([(row, kineto_calls.from_symmetric(row, groups)) for row in keep_outermost(trace.symmetric_rows)])
 
@@ -172,7 +172,7 @@ def _add_dispatcher_calls(trace: TraceRecord, groups: ProcessGroups, log: _CallL
     """
     trusted_rows = HostRows((*trace.metadata, *trace.annotations))
     uncovered_rows = [row for row in keep_outermost(trace.dispatcher_rows) if not trusted_rows.has_row_inside(row)]
-    has_other_source = log.origin != "kernels"
+    has_other_source = log.origin != "kernels"  # 'kernels' is the value before any source of host calls was used
     if has_other_source and not trace.gloo_rows:
         for row in uncovered_rows:
             log.add_unclassified(f"{row.name} of a backend that wrote no row")
@@ -211,7 +211,7 @@ def _assign_kernels(
     for kernel in trace.kernels:
         communication, external_id = kernel.communication, kernel.row.external_id
         category = communication.category if communication is not None else None
-        if category == "sync":
+        if category == "sync":  # a barrier inside a dispatch library is no collective
             continue
         host_time = launches.find_host_time(kernel.correlation)
         index: int | None = None  # of the call in the log
@@ -449,9 +449,10 @@ def _make_entry(
         raise source.error(f"its kernels of {key.kind} run for {exposed_s + hidden_s:.0f} s; its times are wrong")
     return Entry(
         **key._asdict(),
-        where="",
+        where="",  # a trace does not name the module that issued a call
         count=len(indices) // step_count,
         bytes=round(total_bytes / step_count),
+        # Without an assigned kernel, the times are unknown.
         exposed_s=exposed_s if spans_by_device else None,
         hidden_s=hidden_s if spans_by_device else None,
     )

@@ -180,6 +180,7 @@ def from_metadata(row: CallRow, groups: ProcessGroups) -> KinetoCall | UnknownCa
     kind = _KINDS.get(operation)
     if kind is None:
         return UnknownCall(f"Collective name {name}")
+    # Of these kinds, the ledger counts the output, and of all others the input.
     counts_output = kind in ("all_gather", "scatter") or operation.startswith(("recv", "irecv"))
     elements = parse_number(row.args.get("Out msg nelems" if counts_output else "In msg nelems"))
     dtype = _parse_dtype(row.args.get("dtype"))

@@ -116,6 +116,7 @@ def find_candidates(region: bytes, layout: Layout) -> list[tuple[int, int]]:
     category_starts = event_starts + prefix.size
     first_words = _read_four(data, category_starts)
     is_wanted = _match_any(first_words, _WANTED_CATEGORIES)
+    # In the other categories, eight letters of the category and four letters of the name select an event.
     for (first_word, second_word), distance, name_words in _WANTED_NAMES:
         matches = np.flatnonzero(first_words == first_word)
         matches = matches[_read_four(data, category_starts[matches] + 4) == second_word]

@@ -34,7 +34,7 @@ class KernelLaunches:
         wanted_ids = np.array(
             sorted({correlation for correlation in correlations if correlation is not None}), dtype=np.int64
         )
-        times = trace.times
+        times = trace.times  # ``times.launches`` has the correlation ids of all kernel launches
         launched_ids = np.frombuffer(times.launches, dtype=np.int64) if times.launches else np.empty(0, dtype=np.int64)
         threads = list(times.threads)  # a thread's position is its number
         self._host_times: dict[int, HostTime] = {}

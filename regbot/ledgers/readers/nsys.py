@@ -222,6 +222,7 @@ def _add_times(source: Source, entries: list[Entry], kernels: _ProcessKernels) -
     no_compute = union([], [])
     times_by_index: dict[int, Overlap] = {}  # seconds, by the index of the entry
     for (kinds, device), spans in kernels.communication.items():
+        # Collectives of gloo run no kernels.
         indices = [index for index, entry in enumerate(entries) if entry.kind in kinds and entry.via != "gloo"]
         if len(indices) == 1:
             on_device = overlap(union(*spans), compute.get(device, no_compute))

@@ -46,6 +46,7 @@ def open_database(source: Source) -> sqlite3.Connection:
     database = sqlite3.connect(f"{source.path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
     database.text_factory = lambda data: data.decode("utf-8", "replace")
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_TEXT)
+    # A negative cache size is in KiB.
     for pragma in ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON", "mmap_size=0", "cache_size=-16384"):
         database.execute(f"PRAGMA {pragma}")
     millions = count(1)
@@ -148,7 +149,7 @@ class Export:
         for row in self._select(_RANGES, *columns):
             start, end, event_type, text, text_id, global_tid, domain, json_text, json_text_id = row
             name = text if isinstance(text, str) and text else self.find_string(text_id)
-            if event_type == _DOMAIN and name in ("NCCL", "RCCL"):
+            if event_type == _DOMAIN and name in ("NCCL", "RCCL"):  # this event gives a domain its name
                 nccl_domains.add(domain)
             span = _parse_span(start, end)
             is_nccl_range = event_type in (_PUSH_POP, _START_END) and re.match(r"nccl[A-Z]", name)

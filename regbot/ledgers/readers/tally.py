@@ -105,7 +105,7 @@ class CallTally:
         largest_bytes = max((size_bytes for _, size_bytes in sums.values()), default=0)
         check_limits(self._source, len(sums), largest_bytes)
         return [
-            Entry(**key._asdict(), where="", count=count, bytes=size_bytes)
+            Entry(**key._asdict(), where="", count=count, bytes=size_bytes)  # no format names the module of a call
             for key, (count, size_bytes) in sorted(sums.items())
         ]
 
