@@ -159,12 +159,13 @@ def _find_class_noise(pair_set: PairSet, header: SessionHeader, plan: TimedPlan)
     look 0 if calibration has removed the gate's vote, or if an arm has no steady state.
     """
     first_block = pair_set.valid[:LOOK0_PAIRS]
-    if header.throughput.gate in ("pairs", "stored") or header.base.overrides or header.head.overrides:
+    gate_takes_no_look0 = header.throughput.gate in ("pairs", "stored")
+    if gate_takes_no_look0 or header.base.overrides or header.head.overrides:
         return None
     reference = select_reference(plan, first_block[0].head)
     if isinstance(reference, str):  # a string says why there is no reference
         return None
-    if reference.calibrated is not None and reference.calibrated.contradicted:
+    if reference.calibrated is not None and reference.calibrated.contradicted:  # the gate has lost its vote
         return None
     if has_gpus(first_block[0].head) and warn_of_unsteady_arms(first_block):
         return None
@@ -197,7 +198,7 @@ def luck_in_draws(calibrated: CalibrationSummary | None, draws: Sequence[Hashabl
     """
     if calibrated is None or calibrated.arm_luck is None:
         return SharedLuck.assume(draws)
-    luck = calibrated.arm_luck
+    luck = calibrated.arm_luck  # ``counted_pct`` is 0 if the measured luck is not significant or is proven to be small
     return SharedLuck(sd=luck.counted_pct / 100, df=luck.draws, draws=draws) if luck.counted_pct else None
 
 

@@ -187,6 +187,7 @@ def _write_unmeasurable(result: Bisection) -> Iterator[str]:
 def _write_facts(result: Bisection) -> Iterator[str]:
     """Yield the range, what was compared, and the cost."""
     endpoints = f"{result.good.name} -> {result.bad.name}"
+    # ``axis`` is the package whose versions were searched; '' if commits were searched.
     axis = f"{clip_line(result.axis, words.NAME_CHARACTERS)} " if result.axis else ""
     for label, fact in (
         ("range", f"{axis}{endpoints}: {words.describe_range(result)}"),

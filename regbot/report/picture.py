@@ -5,6 +5,8 @@ A cell is a layer. It is coloured if the layer issues collectives of this kind, 
 otherwise. Frames in both arms mark the differences. If a dispatcher falls back to another kind of collective, head has
 empty strips of one kind, and base has empty strips of another kind. Both arms have the same scale. The style sheet
 defines the colours.
+
+``where`` of a ledger entry is the path of the module that issued the collective. ``find_unit`` returns the layer in it.
 """
 
 import re

@@ -129,6 +129,7 @@ def load_checks(folder: Path) -> list[ShadowRow]:
         else:
             raise RecordError(f"{path}: its name is not that of a shadow check: delete or move it")
     last_outcomes: dict[str, ShadowOutcome] = {}  # by head commit
+    # In the order of their times. Outcomes of the same second are ordered by the names of their files.
     for name, outcome in sorted(outcomes.items(), key=lambda item: (item[1].when, item[0])):
         entry = entries.get(outcome.entry)
         if entry is None or entry.head != outcome.head or not name.startswith(f"{outcome.entry}."):
