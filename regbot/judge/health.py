@@ -116,7 +116,8 @@ def _hardware_slowdown(run: Run) -> str:
 
 
 def _driver_errors(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield the driver errors (Xid) that the code under test itself causes, by arm."""
+    """Yield the driver errors (Xid) that the code under test itself causes, by arm. An error with another cause
+    (``outside``) makes its run void, and is reported there."""
     for arm in ("base", "head"):
         arm_runs = [run for run in runs if run.arm.name == arm]
         texts_by_run = [

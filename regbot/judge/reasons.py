@@ -67,6 +67,7 @@ def explain_decision(
     sd = max(interval.sd for interval in interim.intervals)
     luck = max(luck_of_draw(interval) for interval in interim.intervals)
     needed = pairs_needed(sd, interim.alpha, limits, luck=luck)
+    # ``eps`` is the slowdown above which an interval proves a regression.
     detectable = round_up_percent(percent(session_mde(interim.intervals, max_pairs, limits.eps)))
     effort = f"about {needed} pairs" if needed is not None else "too many pairs to run"
     exceeds_session = needed is None or needed > max_pairs

@@ -55,7 +55,8 @@ def judge_sharding(
     the same commit with different overrides. A difference is then the wanted result and not a regression.
 
     The status is that of the worst finding, PASS without findings. If unclassified communication differs between the
-    arms, the status is INVALID if there are findings, else REVIEW. Guesses that differ turn PASS into REVIEW.
+    arms, the status is INVALID if there are findings, else REVIEW. Guesses that differ turn PASS into REVIEW. If the
+    ledgers cover a whole file and not one step, every finding that is not accepted is REVIEW.
     """
     findings = accept(compare_ledgers(base, head, config.sharding, config.wire, dispatcher), expectations, workload)
     if configurations_only:

@@ -133,7 +133,7 @@ def _judge_head_only(
     """Judge a session without runs of base. Stored sessions decide if the gate is ``stored``; otherwise the result is
     INCONCLUSIVE."""
     fields = _common_fields(plan, runs, PairSet(()))
-    fields["head_step_s"] = step_s(fields["runs"], "head", role="stored")
+    fields["head_step_s"] = step_s(fields["runs"], "head", role="stored")  # the role of runs of head alone
     if header.throughput.gate != "stored":  # sessions of version 0.1.0 could begin with runs of head alone ("screen")
         reason = "head was run alone, and only pairs of base and head decide: run the check again"
         section = _build_section("INCONCLUSIVE", [reason], decision="undecided", by="screen", **fields)

@@ -116,6 +116,7 @@ class Observation(Record):
     """One measurement at one point, or the reason why there is none."""
 
     point: Text = Field(description="the point's key")
+    # A bisection by ledger has a search for each traced workload. A bisection by time or by a command has one search.
     entry: Text = Field(default="", description="traced workload; '' where the bisection has only one search")
     purpose: Purpose
     usable: bool = Field(description="whether there is a value")

@@ -473,7 +473,8 @@ def _list_declaration_steps(check: Check) -> list[NextStep]:
 
 
 def _name_workloads_in_rules(item: SharedFinding, check: Check) -> tuple[str, ...]:
-    """Return the workloads to declare a finding for: ``*`` if all configured workloads ran and have the finding."""
+    """Return the workloads to declare a finding for: ``*`` if all configured workloads ran and have the finding. A
+    workload did not run if the change does not concern it, or if an option excluded it (``left_out``)."""
     ran_all = not check.unconcerned and not check.session.header.left_out
     return ("*",) if ran_all and len(item.workloads) == len(check.entries) else item.workloads
 

@@ -154,7 +154,8 @@ def _format_pull_request(point: Point) -> str:
 
 
 def _write_picture(result: Bisection) -> Iterator[str]:
-    """Yield the picture of the posterior; nothing for an exact search, which has no posterior."""
+    """Yield the picture of the posterior. Yield nothing for an exact search, which has no posterior, and if the range
+    could not be searched."""
     if not result.places or result.exact or result.outcome == "unmeasurable":
         return
     names = [words.point_name(place.key) for place in result.places]

@@ -6,7 +6,8 @@ All numbers come from the result.
 
 ``result.on`` is the cost that was searched by: "ledger", "time" or "command". ``result.axis`` is the package whose
 versions were searched, '' if commits were searched. ``change.parent`` is the point before the change, which the change
-was compared with.
+was compared with. ``change.confirmed`` is "yes", "no" or "undecided" if pairs were measured for a confirmation. It is
+"exact" after an exact search, which needs no confirmation, and "not asked" if the options switch the confirmation off.
 """
 
 from collections.abc import Callable, Sequence

@@ -138,7 +138,7 @@ class Check:
 
     @property
     def slower(self) -> list[WorkloadSection]:
-        """The workloads whose throughput failed, the worst first."""
+        """The workloads whose throughput failed, the one with the largest slowdown of the median step first."""
         failed = [
             (entry.throughput.estimate_pct or 0.0, entry)
             for entry in self.entries

@@ -6,8 +6,9 @@ numbers. All numbers come from the verdict. The *luck* of an arm is the part of 
 change.
 
 ``section.by`` names what decided: ``pairs``, ``look0`` (the first block), ``stored`` (stored sessions) or ``identity``
-(nothing differs, so nothing was timed). ``mde_pct`` is the smallest slowdown that the pairs of the session can detect,
-and ``mde_full_pct`` that of a full session.
+(nothing differs, so nothing was timed). In sessions of version 0.1.0 it may be ``screen``: head was run alone, which
+decides nothing. ``mde_pct`` is the smallest slowdown that the pairs of the session can detect, and ``mde_full_pct``
+that of a full session.
 """
 
 import math

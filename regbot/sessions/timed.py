@@ -157,6 +157,7 @@ class SessionRunner:
         run_name = f"{folder_name(plan.entry)}.{block_name}.{slot.position.slot}.{slot.attempt}.{arm.name}"
         scratch = self._scratch.child(run_name)
         environment = {**tree.environment, **self._fresh_caches(plan, task, arm, slot, tree)}
+        # ``absent``: files of the commit that a sparse worktree lacks.
         checkout = Checkout(arm, tree.path, environment, tree.absent)
         run = time_run(task.at(arm.overrides), spec, checkout, seat, scratch)
         # The run already contains the records in this folder. The log of the launch, beside the folder, is kept.

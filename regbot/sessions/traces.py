@@ -119,6 +119,7 @@ class TraceRunner:
         names = ", ".join(task.entry for _, task in batch)
         self._say(f"trace {names} at {arm.name} {arm.commit[:7]}")
         tasks = [task.at(arm.overrides) for _, task in batch]
+        # ``absent``: files of the commit that a sparse worktree lacks.
         checkout = Checkout(arm, tree.path, tree.environment, tree.absent)
         scratch = self._scratch.child(
             f"{folder_name(task.workload_name)}.{arm.name}.{folder_name(task.entry)}.together"
@@ -172,6 +173,7 @@ class TraceRunner:
         """Trace one job on a paper GPU with its ``library``, or as a CPU program if ``library`` is None."""
         ending = "paper" if library is not None else str(attempt)  # so that every trace has a folder of its own
         scratch = self._scratch.child(f"{folder_name(task.entry)}.{arm.name}.{ending}")
+        # ``absent``: files of the commit that a sparse worktree lacks.
         checkout = Checkout(arm, tree.path, tree.environment, tree.absent)
         run = trace(task.at(arm.overrides), checkout, self._engine, scratch, attempt, library)
         return with_checkout(run, tree)

@@ -140,6 +140,7 @@ def load_checks(folder: Path) -> list[ShadowRow]:
             raise RecordError(
                 f"{folder / name}.json: its content is the check of another commit or time: {RESTORE_ADVICE}"
             )
+    # By the time when the check ended, then by the name of the file.
     ordered = sorted(entries.items(), key=lambda item: (item[1].created, item[0]))
     return [ShadowRow(name=name, entry=entry, outcome=last_outcomes.get(entry.head)) for name, entry in ordered]
 
