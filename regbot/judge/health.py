@@ -117,7 +117,7 @@ def _hardware_slowdown(run: Run) -> str:
 
 def _driver_errors(runs: Sequence[Run]) -> Iterator[str]:
     """Yield the driver errors (Xid) that the code under test itself causes, by arm. An error with another cause
-    (``outside``) makes its run void, and is reported there."""
+    (``outside``) makes its run void, and is in the reason for that."""
     for arm in ("base", "head"):
         arm_runs = [run for run in runs if run.arm.name == arm]
         texts_by_run = [

@@ -115,8 +115,8 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
         return TimedResult(section, make_validity("INVALID", problems), base, head, warnings)
     valid = interim.pair_set.valid
     training_changes = [*training_differences([pair.base for pair in valid], [pair.head for pair in valid])]
-    has_decision = bool(interim.tests)  # there are no tests if there are too few pairs
-    fields = _common_fields(plan, all_runs, interim.pair_set, interim.pairs if has_decision else None)
+    has_enough_pairs = bool(interim.tests)  # with too few pairs, there are no tests
+    fields = _common_fields(plan, all_runs, interim.pair_set, interim.pairs if has_enough_pairs else None)
     section = _judge_pairs(header, plan, interim, paired_runs, fields)
     if interim.outliers:  # pairs with a slow launch
         warnings += (describe_slow_launches(interim.outliers, interim.pairs),)
