@@ -26,6 +26,7 @@ def dispatcher_change(base: Run, head: Run) -> DispatcherChange | None:
     base_executes, head_executes = _executes_request(base_backend), _executes_request(head_backend)
     if base_executes == head_executes:
         return None
+    # The name of the finding: head no longer executes the requested dispatcher, or only head executes it.
     pattern = DISPATCHER_OFF if base_executes else DISPATCHER_ON
     return DispatcherChange(pattern, base_backend.requested, base_backend.executed, head_backend.executed)
 

@@ -46,6 +46,7 @@ def _check_run(run: Run) -> Iterator[str]:
     if timing.clock == "log":
         return  # the program printed these times itself, so there is no clock of the harness to compare with
     has_steady_steps = len(timing.step_s) > timing.cut
+    # By the harness's clock, all steps took ``harness_s``, and the steps after the warm-up took ``harness_steady_s``.
     if timing.harness_s is None or (has_steady_steps and timing.harness_steady_s is None):
         yield f"{name} was not timed by the harness's own clock"
         return

@@ -34,6 +34,7 @@ def explain_doubt(crash: Crash, changed_files: Sequence[str] | None) -> str:
     """
     if not crash.frames:
         return "the process left no traceback, so nothing shows whose fault this is"
+    # The frames are in order of the calls, so the last one raised the error. ``owner`` says whose code a frame runs.
     own_frames = [frame for frame in crash.frames if frame.owner == "checkout"]
     caller = f", called from {_describe(own_frames[-1])}" if own_frames else ", before any code of the checkout"
     if replacements := [frame for frame in crash.frames if frame.owner == "regbot"]:

@@ -67,7 +67,8 @@ def find_slowed_blocks(runs: Sequence[Run]) -> dict[tuple[int, int], str]:
     """
     slowed: dict[tuple[int, int], dict[str, str]] = {}
     for run in runs:
-        if run.position is not None and run.position.block > 0 and (cause := _hardware_slowdown(run)):
+        is_in_block = run.position is not None and run.position.block > 0  # block 0 has the warm launches
+        if run.position is not None and is_in_block and (cause := _hardware_slowdown(run)):
             slowed.setdefault((run.position.block, run.attempt), {})[run.arm.name] = cause
     return {
         block: f"in runs of both arms of a block {cause_by_arm['head']}; look at the node's cooling and power supply"
@@ -105,6 +106,7 @@ def _hardware_slowdown(run: Run) -> str:
         return ""
     during = run.health.during
     for gpu in during.gpus:
+        # Older records do not give the number of samples of each GPU.
         samples = during.samples if gpu.samples is None else gpu.samples
         for reason in HARDWARE_REASONS:
             slowed_share = gpu.reasons.get(reason, 0.0)
@@ -114,7 +116,8 @@ def _hardware_slowdown(run: Run) -> str:
 
 
 def _driver_errors(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield the driver errors (Xid) that the code under test itself causes, by arm."""
+    """Yield the driver errors (Xid) that the code under test itself causes, by arm. An error with another cause
+    (``outside``) makes its run void, and is in the reason for that."""
     for arm in ("base", "head"):
         arm_runs = [run for run in runs if run.arm.name == arm]
         texts_by_run = [

@@ -133,6 +133,8 @@ def _decide_at_looks(pair_set: PairSet, pairs: int, header: SessionHeader, plan:
     result = sequential_test(ratios, count_primary_tests(header), thresholds(header), luck=luck)
     if result is None:
         return InterimDecision(pair_set)
+    # If only the assumed luck prevents a decision, record what the pairs would decide without it. A pass that is
+    # ``withheld`` because of slow launches has another cause.
     without_luck: Decision = "undecided"
     if assumed_luck and result.decision == "undecided" and not result.withheld:
         result_without_luck = sequential_test(ratios, count_primary_tests(header), thresholds(header))
@@ -159,12 +161,13 @@ def _find_class_noise(pair_set: PairSet, header: SessionHeader, plan: TimedPlan)
     look 0 if calibration has removed the gate's vote, or if an arm has no steady state.
     """
     first_block = pair_set.valid[:LOOK0_PAIRS]
-    if header.throughput.gate in ("pairs", "stored") or header.base.overrides or header.head.overrides:
+    gate_takes_no_look0 = header.throughput.gate in ("pairs", "stored")
+    if gate_takes_no_look0 or header.base.overrides or header.head.overrides:
         return None
     reference = select_reference(plan, first_block[0].head)
     if isinstance(reference, str):  # a string says why there is no reference
         return None
-    if reference.calibrated is not None and reference.calibrated.contradicted:
+    if reference.calibrated is not None and reference.calibrated.contradicted:  # the gate has lost its vote
         return None
     if has_gpus(first_block[0].head) and warn_of_unsteady_arms(first_block):
         return None
@@ -174,8 +177,8 @@ def _find_class_noise(pair_set: PairSet, header: SessionHeader, plan: TimedPlan)
 def _find_luck(pair_set: PairSet, plan: TimedPlan) -> SharedLuck | None:
     """Return the luck of the arms by which the intervals are widened, None if they are not widened.
 
-    If no calibration has measured the luck, ``luck_in_draws`` assumes a standard deviation. Sessions that measure the
-    luck themselves (calibrations) are not widened.
+    If no calibration has measured the luck, ``luck_in_draws`` assumes a standard deviation. The intervals of a session
+    that measures the luck itself (a calibration) are not widened.
     """
     if not pair_set.valid or plan.measures_luck:
         return None
@@ -197,7 +200,7 @@ def luck_in_draws(calibrated: CalibrationSummary | None, draws: Sequence[Hashabl
     """
     if calibrated is None or calibrated.arm_luck is None:
         return SharedLuck.assume(draws)
-    luck = calibrated.arm_luck
+    luck = calibrated.arm_luck  # ``counted_pct`` is 0 if the measured luck is not significant or is proven to be small
     return SharedLuck(sd=luck.counted_pct / 100, df=luck.draws, draws=draws) if luck.counted_pct else None
 
 
@@ -226,6 +229,7 @@ def _decide_joined(
     if not is_finite:  # too few pairs for an always-valid interval
         return InterimDecision(pair_set, continued=True)
     assumed_luck = _assumed_sd(luck)
+    # As in ``_decide_at_looks``: what the pairs would decide without the assumed luck.
     without_luck: Decision = "undecided"
     if assumed_luck and test.decision == "undecided" and not test.withheld:
         without_luck = decide_anytime(pair_set.log_ratios(), count_primary_tests(header), thresholds(header)).decision

@@ -75,7 +75,8 @@ def _judge_workload(session: Session, name: str, config: Config, rules: Sequence
     """Return the result of one workload that was run. Its throughput section is None if it was not planned to be timed.
 
     The sharding section comes from the traces. If the timed steps are compiled, profiles of them are compared too, and
-    both results are combined. The stored sessions and ledgers of main are shown beside the verdict.
+    both results are combined. If base differs from the stored ledger of its own git tree, a PASS becomes REVIEW. All
+    other comparisons with stored sessions and ledgers are only shown beside the verdict.
     """
     header = session.header
     warnings: list[str] = []

@@ -2,8 +2,8 @@
 
 A trace refuses compiled code, or runs it eagerly on a paper GPU and says so. The timed runs execute the compiled code
 and profile three of its steps. If the profiles of both arms are usable, they are compared like traces. If they are not,
-the collectives of the real program are unknown, and the workload is INVALID. The same holds if the profiles of one arm
-differ.
+the collectives of the real program are unknown, and the workload is INVALID. The same holds if two profiles of one arm
+differ from each other.
 """
 
 from collections.abc import Iterator, Sequence

@@ -56,7 +56,7 @@ def explain_decision(
         yield explain_withheld(interim.outliers)
     if interim.continued:
         return  # the advice below is about the looks of one session, and a continued session has none
-    if not interim.final:
+    if not interim.final:  # the session ended before its last look
         spent_min = sum(run.wall_s for run in runs) / 60
         reason = "the budget did not allow more" if header.budget_min is not None else "the session ended early"
         yield f"{interim.pairs} of at most {LOOKS[-1]} pairs were run in {spent_min:.1f} minutes: {reason}"
@@ -67,6 +67,7 @@ def explain_decision(
     sd = max(interval.sd for interval in interim.intervals)
     luck = max(luck_of_draw(interval) for interval in interim.intervals)
     needed = pairs_needed(sd, interim.alpha, limits, luck=luck)
+    # ``eps`` is the slowdown above which an interval proves a regression.
     detectable = round_up_percent(percent(session_mde(interim.intervals, max_pairs, limits.eps)))
     effort = f"about {needed} pairs" if needed is not None else "too many pairs to run"
     exceeds_session = needed is None or needed > max_pairs

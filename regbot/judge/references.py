@@ -19,7 +19,7 @@ def select_reference(plan: TimedPlan, run: Run) -> Reference | str:
     reference."""
     node_class, environment = node_class_of(run), environment_of(run)
     same_class = [reference for reference in plan.references if reference.node_class == node_class]
-    if not same_class:
+    if not same_class:  # ``no_reference`` says why stored sessions are not comparable; '' if nothing is stored
         return plan.no_reference or f"no session of this workload is stored for the node class {node_class}"
     for reference in same_class:
         if reference.environment == environment and run.timing is not None and reference.clock == run.timing.clock:

@@ -55,15 +55,18 @@ def judge_sharding(
     the same commit with different overrides. A difference is then the wanted result and not a regression.
 
     The status is that of the worst finding, PASS without findings. If unclassified communication differs between the
-    arms, the status is INVALID if there are findings, else REVIEW. Guesses that differ turn PASS into REVIEW.
+    arms, the status is INVALID if there are findings, else REVIEW. Guesses that differ turn PASS into REVIEW. If the
+    ledgers cover a whole file and not one step, every finding that is not accepted is REVIEW.
     """
     findings = accept(compare_ledgers(base, head, config.sharding, config.wire, dispatcher), expectations, workload)
     if configurations_only:
         findings = [finding.model_copy(update={"status": "PASS"}) for finding in findings]
-    if base.scope == "whole":  # the number of steps is unknown, so different counts prove nothing
+    # "whole": the counts are those of a whole file. Its number of steps is unknown, so different counts prove nothing.
+    if base.scope == "whole":
         findings = [
             finding if finding.accepted else finding.model_copy(update={"status": "REVIEW"}) for finding in findings
         ]
+    # ``program`` is the fingerprint of all operators; None if it is unknown.
     is_identical = not findings and base.program is not None and base.program == head.program
     finding_statuses = {finding.status for finding in findings}
     worst_status: Status = next((severity for severity in SEVERITY if severity in finding_statuses), "PASS")
@@ -159,6 +162,7 @@ def _unclassified_differences(base: Ledger, head: Ledger) -> list[str]:
 
 def _incomparable_measures(base: Ledger, head: Ledger) -> Iterator[str]:
     """Yield a sentence for each measure that is known in one arm only and was therefore not compared."""
+    # ``exposed_s`` is the time in which no compute overlaps a collective. None stands for unknown in both measures.
     known_by_arm = {
         "reads of the host": [ledger.host_reads is not None for ledger in (base, head)],
         "overlap": [any(entry.exposed_s is not None for entry in ledger.entries) for ledger in (base, head)],
@@ -200,7 +204,7 @@ def _counts(ledger: Ledger, other: Ledger) -> dict[Kind, RoleCounts]:
 
 def _describe_source(ledger: Ledger) -> str:
     """Return how a ledger was counted, such as 'dispatch-mode, fake world of 16 ranks, one steady step'."""
-    fake = any(entry.via == "fake" for entry in ledger.entries)
-    world = f"{'fake ' if fake else ''}world of {ledger.world_size} ranks" if ledger.world_size else ""
+    has_fake_ranks = any(entry.via == "fake" for entry in ledger.entries)  # ranks that exchange no data
+    world = f"{'fake ' if has_fake_ranks else ''}world of {ledger.world_size} ranks" if ledger.world_size else ""
     steps_text = "one steady step" if ledger.scope == "step" else f"{count(ledger.steps, 'step')} together"
     return clip_label(", ".join(part for part in (ledger.source, world, steps_text) if part))

@@ -17,7 +17,8 @@ from regbot.stats.steady import unsettled_warnings
 
 
 def reason_not_to_decide(pairs: Sequence[Pair], calibrated: CalibrationSummary | None) -> str:
-    """Return why the pairs must not decide, '' if they may decide."""
+    """Return why the pairs must not decide, '' if they may decide. They must not if the calibration of the node class
+    (``calibrated``) took away the gate's vote, or if runs on GPUs have no steady state."""
     if calibrated is not None and calibrated.contradicted:
         return f"regbot judges no step times on this node class: {calibrated.contradicted}; see 'regbot calibrate'"
     if has_gpus(pairs[-1].head) and (warnings := warn_of_unsteady_arms(pairs)):

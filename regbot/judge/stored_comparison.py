@@ -54,6 +54,7 @@ def compare_times(
     alpha = SESSION_ALPHA / count_primary_tests(header)
     base = _predict(reference, pairs, "base", alpha) if not header.base.overrides else {}
     head = _predict(reference, pairs, "head", alpha) if not header.head.overrides else {}
+    # The first interval of base (median or mean) that shows base outside of the predicted range; None if there is none.
     outside = next((prediction for prediction in base.values() if prediction.p_value < alpha), None)
     is_drifted = outside is not None and len(reference.sessions) >= MIN_SESSIONS
     times = StoredTimes(

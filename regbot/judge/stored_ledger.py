@@ -35,10 +35,10 @@ def compare_with_stored(
         is_outdated = _counting_method(stored_trace.ledger) != _counting_method(base.ledger)
         advice = "; replace it with 'regbot baseline refresh'" if is_outdated else ""
         return sharding, [f"{stored_name} and base's ledger cannot be compared: they {reason}{advice}"]
-    changed = judge_sharding(stored_trace.ledger, base.ledger, config, workload=base.workload)
-    if not changed.findings:
+    comparison = judge_sharding(stored_trace.ledger, base.ledger, config, workload=base.workload)
+    if not comparison.findings:
         return sharding, []
-    names = ", ".join(dict.fromkeys(finding.pattern for finding in changed.findings))
+    names = ", ".join(dict.fromkeys(finding.pattern for finding in comparison.findings))
     if stored_trace.tree != base.arm.tree:
         return sharding, [
             f"{stored_name} differs from base: {names}; refresh the stored ledgers if this change was merged"
@@ -52,17 +52,18 @@ def compare_with_stored(
 
 
 def compare_head_with_stored(header: SessionHeader, head: Run, config: Config) -> StoredCollectives | None:
-    """Return how the ledger of head differs from the stored one. None if there is no stored ledger of this workload, or
-    if head has overrides, which no stored ledger has."""
+    """Return how the ledger of head differs from the stored one, or why the two cannot be compared. None if there is no
+    stored ledger of this workload, or if head has overrides, which no stored ledger has."""
     stored_trace = _find_trace(header.stored, head)
     if stored_trace is None or head.ledger is None or header.head.overrides:
         return None
     reason = not_comparable(stored_trace.ledger, head.ledger, ("the stored ledger", "head"))
-    changed = None if reason else judge_sharding(stored_trace.ledger, head.ledger, config, workload=head.workload)
+    comparison = None if reason else judge_sharding(stored_trace.ledger, head.ledger, config, workload=head.workload)
+    findings = comparison.findings if comparison is not None else []
     return StoredCollectives(
         commit=stored_trace.commit,
         age_days=find_age_days(stored_trace.measured, header),
-        patterns=list(dict.fromkeys(finding.pattern for finding in changed.findings)) if changed is not None else [],
+        patterns=list(dict.fromkeys(finding.pattern for finding in findings)),
         reason=clip_message(f"they {reason}") if reason else "",
     )
 

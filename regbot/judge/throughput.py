@@ -117,9 +117,10 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
         return TimedResult(section, make_validity("INVALID", problems), base, head, warnings)
     valid = interim.pair_set.valid
     training_changes = [*training_differences([pair.base for pair in valid], [pair.head for pair in valid])]
-    fields = _common_fields(plan, all_runs, interim.pair_set, interim.pairs if interim.tests else None)
+    has_enough_pairs = bool(interim.tests)  # with too few pairs, there are no tests
+    fields = _common_fields(plan, all_runs, interim.pair_set, interim.pairs if has_enough_pairs else None)
     section = _judge_pairs(header, plan, interim, paired_runs, fields)
-    if interim.outliers:
+    if interim.outliers:  # pairs with a slow launch
         warnings += (describe_slow_launches(interim.outliers, interim.pairs),)
     # With GPUs, pairs without a steady state decide nothing (``_judge_pairs``). Without GPUs, this is only a warning.
     if valid and not has_gpus(valid[-1].head):
@@ -134,17 +135,17 @@ def _judge_head_only(
     """Judge a session without runs of base. Stored sessions decide if the gate is ``stored``; otherwise the result is
     INCONCLUSIVE."""
     fields = _common_fields(plan, runs, PairSet(()))
-    fields["head_step_s"] = step_s(fields["runs"], "head", role="stored")
+    fields["head_step_s"] = step_s(fields["runs"], "head", role="stored")  # the role of runs of head alone
     if header.throughput.gate != "stored":  # sessions of version 0.1.0 could begin with runs of head alone ("screen")
         reason = "head was run alone, and only pairs of base and head decide: run the check again"
         section = _build_section("INCONCLUSIVE", [reason], decision="undecided", by="screen", **fields)
         return TimedResult(section, warnings=warnings)
     result = judge_by_stored(header, plan, runs)
-    if result is None:
+    if result is None:  # more runs of head are needed
         reason = "the comparison with stored sessions is incomplete: go on with --resume"
         section = _build_section("INCONCLUSIVE", [reason], decision="undecided", by="stored", **fields)
         return TimedResult(section, warnings=warnings)
-    if result.decision is None:
+    if result.decision is None:  # head may not be compared with the stored sessions
         return _undecided_by_stored(result, runs, fields, warnings)
     head = find_last_good(runs, "head")
     if distrust_reasons := [*distrust_timed(header, plan, runs)]:
@@ -186,12 +187,15 @@ def _undecided_by_stored(
 
 def _judge_untimed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Run]) -> Throughput:
     """Return the section of a workload without timed runs: PASS if both arms provably run the same program, else
-    INCONCLUSIVE because nothing has been timed yet. ``traced`` has the static runs of base and head."""
+    INCONCLUSIVE because nothing has been timed yet. ``traced`` has the static runs of base and head.
+
+    If the user asked to time the workload even without a difference (``plan.even_if_identical``), it is never a PASS.
+    """
     difference = first_difference(header, *traced)
     if not difference and not plan.even_if_identical:
         reason = (
-            "nothing was timed, because everything that can change a step time is the same; device program, code that ran "
-            "(without comments), configuration, packages and every other changed file were compared"
+            "nothing was timed, because everything that can change a step time is the same; device program, code that "
+            "ran (without comments), configuration, packages and every other changed file were compared"
         )
         return _build_section("PASS", [reason], decision="no_change", by="identity", estimate_pct=0.0, bound_pct=0.0)
     if header.throughput.gate == "stored" and not plan.references:
@@ -233,6 +237,7 @@ def _judge_pairs(
     if not interim.tests:
         return _undecided_by_too_few_pairs(interim, fields)
     assert interim.alpha is not None
+    is_look0 = interim.class_noise is not None  # look 0 uses the stored noise of the node class
     used_pairs = interim.pair_set.valid[: interim.pairs]
     median_interval = interim.median_interval
     calibrated = _select_calibration(plan, used_pairs[-1].head)
@@ -241,7 +246,7 @@ def _judge_pairs(
         "base_warmup_steps": measure_warmup_steps(pair.base for pair in used_pairs),
         "head_warmup_steps": measure_warmup_steps(pair.head for pair in used_pairs),
         "decision": interim.decision,
-        "by": "pairs" if interim.class_noise is None else "look0",
+        "by": "look0" if is_look0 else "pairs",
         "class_noise": interim.class_noise,
         "estimate_pct": percent(median_interval.estimate),
         "low_pct": percent(median_interval.low),
@@ -259,11 +264,13 @@ def _judge_pairs(
         "assumed_luck_pct": 100 * interim.assumed_luck,
         "decision_without_luck": interim.decision_without_luck,
     }
-    if not interim.continued:  # the smallest detectable slowdowns hold for the looks, not for always-valid intervals
-        if interim.class_noise is None:
+    # ``continued``: an always-valid interval decided, because pairs of an earlier session are included. The smallest
+    # detectable slowdowns hold for the looks only. ``eps`` is the slowdown above which an interval proves a regression.
+    if not interim.continued:
+        if not is_look0:
             section["mde_pct"] = percent(session_mde(interim.intervals, interim.pairs, limits.eps))
         section["mde_full_pct"] = percent(session_mde(interim.intervals, LOOKS[-1], limits.eps))
-    if reason := reason_not_to_decide(used_pairs, calibrated):
+    if reason := reason_not_to_decide(used_pairs, calibrated):  # no vote of the gate, or no steady state
         section |= {"decision": "undecided", "pass_withheld": False, "decision_without_luck": None}
         return _build_section("INCONCLUSIVE", [reason], **section)
     if STATUS[interim.decision] == "PASS":

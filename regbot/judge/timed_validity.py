@@ -118,6 +118,7 @@ def _pair_mismatches(runs: Sequence[Run]) -> Iterator[str]:
         if run.position is None or is_head_only(run):
             continue
         pair_number = run.position.slot // 2  # slots 0 and 1 of a block are its first pair
+        # ``joined`` is the earlier session that the run comes from. ``draw`` numbers the compiler caches of a session.
         pair = (run.joined, run.position.draw, run.position.block, run.attempt, pair_number)
         if pair in first_runs and (mismatch := describe_mismatch(first_runs[pair], run)):
             yield mismatch
@@ -137,7 +138,7 @@ def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) 
         reasons |= dict.fromkeys(distrust_code(run, planned))
         reasons |= dict.fromkeys(_differences_from_plan(run, plan))
     counted = [run for run in good_runs if not is_warm(run)]
-    for run in counted[1:]:
+    for run in counted[1:]:  # runs of different pairs may be on different nodes of one class
         if mismatch := describe_mismatch(counted[0], run, same_pair=False):
             reasons[f"the runs cannot be compared: {mismatch}"] = None
     reasons |= dict.fromkeys(f"the runs cannot be compared: {mismatch}" for mismatch in _pair_mismatches(counted))

@@ -74,7 +74,8 @@ def examine_traced_runs(session: Session, workload: str) -> TracedRuns:
     if failed := [run for run in (base, head) if run.outcome != "ok"]:
         doubt = explain_doubt_of_sparse_checkout(failed)
         result = _invalid_result([*describe_failures(failed), *([doubt] if doubt else [])])
-        return result._replace(needs_profile=all(run.refusal == "compiled" for run in failed))
+        all_refused_as_compiled = all(run.refusal == "compiled" for run in failed)
+        return result._replace(needs_profile=all_refused_as_compiled)
 
     problems = [
         *_distrust_both(base, head, session),
@@ -89,6 +90,7 @@ def examine_traced_runs(session: Session, workload: str) -> TracedRuns:
         *backend_warnings(base, head),
         *_own_warnings(base, head),
     )
+    # A dispatcher problem that is not in ``problems`` was left to the timed runs.
     if not problems and any(dispatcher_problems(base, head)):
         warnings += ("the trace is of a substitute dispatcher, because the requested one needs GPUs",)
     if problems:
@@ -122,12 +124,13 @@ def not_comparable(base: Ledger, head: Ledger, names: tuple[str, str] = ("base",
         return f"were counted in different ways: {base.source!r} in {base_name}, {head.source!r} in {head_name}"
     if None not in (base.device, head.device) and base.device != head.device:
         return f"are of programs for different devices: {base.device} in {base_name}, {head.device} in {head_name}"
+    # Older ledgers do not record which GPU the paper GPU imitated. It was the default one.
     base_gpu, head_gpu = base.gpu or DEFAULT_PAPER_GPU, head.gpu or DEFAULT_PAPER_GPU
     if base_gpu != head_gpu:
         return f"were traced for different GPUs: {base_gpu} in {base_name}, {head_gpu} in {head_name}"
     if base.scope != head.scope:
         return f"cover different things: scope {base.scope!r} in {base_name}, {head.scope!r} in {head_name}"
-    if base.scope == "whole" and base.steps != head.steps:
+    if base.scope == "whole" and base.steps != head.steps:  # "whole": the counts are sums over all steps
         return f"cover different numbers of steps: {base.steps} in {base_name}, {head.steps} in {head_name}"
     for property_name, base_value, head_value in (
         ("workload", base.workload, head.workload),
@@ -137,7 +140,7 @@ def not_comparable(base: Ledger, head: Ledger, names: tuple[str, str] = ("base",
     ):
         if base_value is not None and head_value is not None and base_value != head_value:
             return f"are of another {property_name}: {base_value} in {base_name}, {head_value} in {head_name}"
-    if sorted(base.patches) != sorted(head.patches):
+    if sorted(base.patches) != sorted(head.patches):  # what a trace replaces, because it has no GPU
         one_sided = sorted(set(base.patches) ^ set(head.patches))
         return f"were traced with different replacements: {'; '.join(one_sided[:3])}"
     return None
@@ -173,8 +176,11 @@ def _last_usable(runs: list[Run]) -> Run:
 
 
 def _judge_broken_head(runs: list[Run], changed_files: Sequence[str] | None) -> Validity:
-    """Return the validity of a workload whose head failed while base ran: FAIL after two failed attempts, INVALID after
-    one, and INVALID if a crash does not show a fault of the pull request. ``runs`` are the runs of head."""
+    """Return the validity of a workload whose head failed while base ran. ``runs`` are the runs of head.
+
+    It is FAIL after two failed attempts, INVALID after one. It is also INVALID if a file that a sparse checkout lacks
+    may be the cause, or if a crash does not show a fault of the pull request.
+    """
     failures = {run.attempt: run for run in runs if run.outcome in BROKEN}
     last_failure = describe_failure(runs[-1])
     if len(failures) < 2:
@@ -221,6 +227,8 @@ def distrust_code(run: Run, planned: Arm) -> Iterator[str]:
     if run.code is None:
         yield f"{name} does not prove which code it ran: the record has no code proof"
     else:
+        # ``watched`` has the packages that were imported from the commit's worktree. ``foreign`` has the packages of
+        # the checkout that were imported from elsewhere. ``missing`` has the files that the sparse checkout lacks.
         if run.adapter in FRAMEWORKS and not run.code.watched and not run.code.foreign:
             yield (
                 f"{name} ran an installed {run.adapter} and no code of its commit; set 'source_roots' to the folder of "

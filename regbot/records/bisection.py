@@ -20,7 +20,10 @@ from regbot.text.clip import short_commit
 
 SearchMetric = Literal["ledger", "time", "command"]
 Purpose = Literal["search", "confirm", "remainder", "reused"]
+"""Why something was measured. confirm: to compare a culprit with its parent. remainder: to search for a second culprit
+before or after the first. reused: for an earlier check, whose run the search uses."""
 BisectionOutcome = Literal["culprit", "none", "undecided", "unmeasurable"]
+"""none: no point of the range is the culprit. unmeasurable: the range could not be searched."""
 
 EXIT_CODES: dict[BisectionOutcome, int] = {"culprit": 0, "none": 3, "undecided": 3, "unmeasurable": 4}
 
@@ -113,6 +116,7 @@ class Observation(Record):
     """One measurement at one point, or the reason why there is none."""
 
     point: Text = Field(description="the point's key")
+    # A bisection by ledger has a search for each traced workload. A bisection by time or by a command has one search.
     entry: Text = Field(default="", description="traced workload; '' where the bisection has only one search")
     purpose: Purpose
     usable: bool = Field(description="whether there is a value")
@@ -212,7 +216,7 @@ class PointSummary(Record):
 
 
 class Bisection(Record):
-    """The result of a bisection."""
+    """The result of a bisection. ``on``, ``exact`` and ``axis`` have the same meaning as in ``BisectionHeader``."""
 
     schema_id: Literal["regbot/bisect@1"] = Field(default="regbot/bisect@1", alias="schema")
     outcome: BisectionOutcome = Field(alias="found")
@@ -275,7 +279,11 @@ class Bisection(Record):
 
 
 class BisectionPlan(Record):
-    """Expected cost of a bisection, computed before anything is measured."""
+    """Expected cost of a bisection, computed before anything is measured.
+
+    ``commits`` and ``different`` have the same meaning as in ``Bisection``. If the bisection cannot succeed,
+    ``possible`` is false and ``reasons`` says why. An expected number is null if it is unknown.
+    """
 
     schema_id: Literal["regbot/bisect-plan@1"] = Field(default="regbot/bisect-plan@1", alias="schema")
     on: SearchMetric

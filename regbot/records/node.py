@@ -48,7 +48,8 @@ class Sizes(Record):
 
 
 class RawNodeProbe(Record):
-    """Result of one rank of the probe, as the rank wrote it."""
+    """Result of one rank of the probe, as the rank wrote it. ``refusal`` says why the rank could not measure; '' if it
+    could."""
 
     schema_id: Literal["regbot/node-probe-raw@1"] = Field(default="regbot/node-probe-raw@1", alias="schema")
     request: Text = Field(description="the request's nonce")
@@ -212,7 +213,7 @@ class StragglerSession(Record):
 
 
 class Evidence(Record):
-    """Why a node was quarantined."""
+    """Why a node was quarantined. ``automatic`` is true if regbot decided, and false if a person did."""
 
     host: Host
     when: Text = Field(description="UTC")
@@ -234,7 +235,10 @@ class Evidence(Record):
 
 
 class NodeEvent(Record):
-    """A change of a node's state: it was quarantined, was released on trial, or passed its trial with a good probe."""
+    """A change of a node's state: it was quarantined, was released on trial, or passed its trial with a good probe.
+
+    ``automatic`` is true if regbot made the change, and false if a person did.
+    """
 
     schema_id: Literal["regbot/node-event@1"] = Field(default="regbot/node-event@1", alias="schema")
     event: Literal["quarantined", "released", "passed"]
@@ -263,7 +267,7 @@ class NodeRow(Record):
 
 
 class NodeListing(Record):
-    """Output of ``node list``."""
+    """Output of ``node list``. ``sets`` and ``fleet`` have findings that accuse no single node (``NodeJudgement``)."""
 
     schema_id: Literal["regbot/node-list@1"] = Field(default="regbot/node-list@1", alias="schema")
     nodes: list[NodeRow]

@@ -136,7 +136,7 @@ class SessionHeader(Record):
 
 
 def is_documentation(path: str) -> bool:
-    """Return whether a file is text that no program runs, by its suffix."""
+    """Return whether a file is documentation, which no program runs. The suffix of its name decides."""
     return PurePosixPath(path).suffix.lower() in DOCUMENTATION_SUFFIXES
 
 
@@ -147,7 +147,8 @@ class Session(Record):
     runs: list[Run]
 
     def timed_runs(self, entry: str) -> list[Run]:
-        """Return the timed runs of one entry in file order, including warm-up launches."""
+        """Return the timed runs of one entry in file order, including warm-up launches. A timed run without a position
+        in a block is left out."""
         return [run for run in self.runs if run.tier == "timed" and run.workload == entry and run.position is not None]
 
 

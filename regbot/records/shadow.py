@@ -25,7 +25,7 @@ Minutes = Annotated[float, Field(ge=0)]
 
 
 class ShadowThroughput(Record):
-    """Summary of a workload's throughput section."""
+    """Summary of a workload's throughput section. A value that the section does not have is null."""
 
     status: Status
     decision: Decision | None
@@ -37,7 +37,7 @@ class ShadowThroughput(Record):
 
 
 class ShadowWorkload(Record):
-    """Summary of one workload's verdict."""
+    """Summary of one workload's verdict. A section that the verdict does not have is null."""
 
     name: Text
     sharding: Status | None

@@ -2,6 +2,7 @@
 
 A finding that several workloads have in common appears once. Every state of a check (``state.py``) has its own function
 that returns the steps, the most useful first. "Maintainer:" begins a step that the author of the change cannot take.
+``check.entries`` are the workloads that were run, and ``check.decisive`` are those that cause the state.
 """
 
 import shlex
@@ -166,13 +167,14 @@ def _advise_on_undecided_times(check: Check) -> list[NextStep]:
             ),
         )
         return [NextStep(words, (_build_timed_command(check, ("--budget MINUTES",)),))]
-    if any(section.pass_withheld for section in sections):
+    if any(section.pass_withheld for section in sections):  # head has more slow launches than base
         words = (
             "Find out why these runs of head were slow. ",
             REPORT,
             " has their steps and the health of the node. If you repeat the timing, its pairs are added to these:",
         )
         return _list_retiming_steps(check, words)
+    # The pairs would decide, but no calibration has measured the luck of an arm.
     if any(section.decision_without_luck for section in sections):
         words = (
             (
@@ -187,8 +189,8 @@ def _advise_on_undecided_times(check: Check) -> list[NextStep]:
 def _is_unfinished(section: Throughput) -> bool:
     """Return whether the session has fewer pairs than a full session.
 
-    A full session would then detect a smaller slowdown. If one of the two detectable slowdowns is unknown, the session
-    counts as unfinished.
+    A full session would then detect a smaller slowdown. If the smallest detectable slowdown (``mde``) of the session or
+    of a full session is unknown, the session counts as unfinished.
     """
     session_mde, full_mde = section.mde_pct, section.mde_full_pct
     return session_mde is None or full_mde is None or full_mde < session_mde
@@ -230,7 +232,7 @@ def _advise_on_missing_record(check: Check) -> list[NextStep]:
 
 def _advise_on_doubtful_crash(check: Check) -> list[NextStep]:
     """Return the steps if the traced head crashed, and nothing shows that the change is the cause."""
-    if check.is_unsupported:
+    if check.is_unsupported:  # the crash is in regbot's own code, or over a key that regbot sets
         words = "Maintainer: update regbot. If its newest version fails too, report the reason above."
     else:
         words = "If the reason above names no remedy, run the head on real ranks, to see whether it crashes there too."
@@ -358,6 +360,7 @@ def _build_times_step(check: Check) -> NextStep:
 
 def _list_loss_steps(check: Check) -> list[NextStep]:
     """Return the step that compares the losses; [] if no workload trains differently."""
+    # The validity section is REVIEW exactly if head trains differently.
     if all(entry.verdict.validity.status != "REVIEW" for entry in check.entries):
         return []
     compare: Words = ("Compare the losses step by step in ", REPORT)
@@ -470,7 +473,8 @@ def _list_declaration_steps(check: Check) -> list[NextStep]:
 
 
 def _name_workloads_in_rules(item: SharedFinding, check: Check) -> tuple[str, ...]:
-    """Return the workloads to declare a finding for: ``*`` if all configured workloads ran and have the finding."""
+    """Return the workloads to declare a finding for: ``*`` if all configured workloads ran and have the finding. A
+    workload did not run if the change does not concern it, or if an option excluded it (``left_out``)."""
     ran_all = not check.unconcerned and not check.session.header.left_out
     return ("*",) if ran_all and len(item.workloads) == len(check.entries) else item.workloads
 

@@ -110,6 +110,7 @@ def _describe_throughput(section: Throughput) -> str:
         change = test.estimate_pct if test else section.estimate_pct
         word = "slower" if answer is ThroughputAnswer.SLOWER else "faster"
         return word if change is None else f"{size(change)} {word}"
+    # WITHIN_BOUND is decided by look 0 (the pairs of the first block), or by stored sessions of main.
     return {
         ThroughputAnswer.NO_CHANGE: "no change",
         ThroughputAnswer.WITHIN_BOUND: "no slowdown" if section.by == "look0" else "like main's last sessions",

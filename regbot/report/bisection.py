@@ -80,7 +80,7 @@ def _count_measurements(result: Bisection) -> str:
 
 
 def _format_value(observation: Observation, result: Bisection) -> str:
-    """Return the value of a measurement: a time, a cost, or the digest of the collectives.
+    """Return the value of a measurement: a time, a cost, or the digest of the collectives (``observation.state``).
 
     Noisy searches store the logarithms of their values. Of several summaries, the median is shown, else the mean, else
     the cost.

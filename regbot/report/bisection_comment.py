@@ -128,7 +128,7 @@ def _write_search(result: Bisection, commit_url: str) -> str:
     """Return what was searched and compared, and the cost. If a command can repeat the search, the text ends with the
     words that introduce the command."""
     commit = _link_commit(result.good.commit, commit_url)
-    if result.axis:
+    if result.axis:  # the package whose versions were searched, all at one commit
         versions = (*words.describe_point(result.good, result.axis), " to ", Name(result.bad.version))
         endpoints = f"{sentence(versions)} at commit {commit}"
     else:

@@ -154,7 +154,8 @@ def _format_pull_request(point: Point) -> str:
 
 
 def _write_picture(result: Bisection) -> Iterator[str]:
-    """Yield the picture of the posterior; nothing for an exact search, which has no posterior."""
+    """Yield the picture of the posterior. Yield nothing for an exact search, which has no posterior, and if the range
+    could not be searched."""
     if not result.places or result.exact or result.outcome == "unmeasurable":
         return
     names = [words.point_name(place.key) for place in result.places]
@@ -188,6 +189,7 @@ def _write_unmeasurable(result: Bisection) -> Iterator[str]:
 def _write_facts(result: Bisection) -> Iterator[str]:
     """Yield the range, what was compared, and the cost."""
     endpoints = f"{result.good.name} -> {result.bad.name}"
+    # ``axis`` is the package whose versions were searched; '' if commits were searched.
     axis = f"{clip_line(result.axis, words.NAME_CHARACTERS)} " if result.axis else ""
     for label, fact in (
         ("range", f"{axis}{endpoints}: {words.describe_range(result)}"),

@@ -3,6 +3,11 @@
 Every kind of result has its own small function. Page, reply and terminal use the same sentences. A sentence is a tuple
 of text parts (``Words``). Untrusted parts have the type ``Name`` or ``UntrustedText``. This module computes no numbers.
 All numbers come from the result.
+
+``result.on`` is the cost that was searched by: "ledger", "time" or "command". ``result.axis`` is the package whose
+versions were searched, '' if commits were searched. ``change.parent`` is the point before the change, which the change
+was compared with. ``change.confirmed`` is "yes", "no" or "undecided" if pairs were measured for a confirmation. It is
+"exact" after an exact search, which needs no confirmation, and "not asked" if the options switch the confirmation off.
 """
 
 from collections.abc import Callable, Sequence
@@ -172,7 +177,10 @@ def _name_version(point: Point, axis: str) -> Words:
 
 
 def _describe_change(change: Change, result: Bisection) -> Words:
-    """Return the effect of a change, as the predicate of a sentence about its commit: ``raised the step time: ...``."""
+    """Return the effect of a change, as the predicate of a sentence about its commit: ``raised the step time: ...``.
+
+    ``before`` and ``after`` are the values that an exact search measured. In other searches, both are ''.
+    """
     if change.findings:
         return (f"changed {SUBJECTS['ledger']}: ", *_name_findings(change.findings))
     if change.estimate is not None:
@@ -355,7 +363,8 @@ def list_other_reasons(result: Bisection) -> list[str]:
 
 
 def describe_range(result: Bisection) -> str:
-    """Return the size of the range: ``64 commits, 52 of which change the code that runs``."""
+    """Return the size of the range: ``64 commits, 52 of which change the code that runs``. ``result.different`` is the
+    number of these points that run other code than the point before them."""
     noun = _choose_noun(result)
     if result.different == result.commits:
         return count(result.commits, noun)

@@ -3,6 +3,9 @@
 Every state of a check has its own small function, which returns the sentence for that state. Comment and page use the
 same sentences. A sentence is a tuple of text parts (``Words``). Untrusted parts have the type ``Name`` or
 ``UntrustedText``.
+
+``check.entries`` are the workloads that were run. Among them, ``check.decisive`` are those that cause the state, and
+``check.changed`` are those with changed collectives or findings. ``check.unconcerned`` are workloads that were not run.
 """
 
 import re
@@ -45,7 +48,8 @@ _AXIS_SEPARATOR = re.compile(r" -> |, ")
 
 
 def headline(check: Check) -> Words:
-    """Return the sentence of the headline, without the icon and the word."""
+    """Return the sentence of the headline, without the icon and the word. If the verdict is INCONCLUSIVE only because
+    of workloads that were not run, the sentence begins with this reason."""
     words = _HEADLINES[check.state](check)
     if not check.entries or not check.is_passing_but_unproven:
         return words

@@ -49,10 +49,10 @@ def _describe_untimed(measured: Sequence[WorkloadVerdict], header: SessionHeader
     """
     sections = [entry.sharding for entry in measured if entry.sharding is not None]
     comparable = [section for section in sections if section.status != "INVALID"]
-    has_command = any(entry.name in header.untraced for entry in measured)
+    has_command = any(entry.name in header.untraced for entry in measured)  # a command is timed and never traced
     if not comparable and not has_command:
         return ("Throughput: not measured, because no workload has usable traces of both base and head.",)
-    if header.timing:
+    if header.timing:  # timing was on, so there is no option to name
         return ("Throughput: not measured.",)
     if header.command == "check" and not has_command and all(section.identical_program for section in comparable):
         return (

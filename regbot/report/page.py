@@ -165,7 +165,7 @@ def _format_per_layer(row: Row) -> str:
 
     Return '' for a row outside of layers, and for counts that the number of layers does not divide.
     """
-    is_in_layers = "*" in row.template
+    is_in_layers = "*" in row.template  # a template has "*" in place of the number of a layer
     if not is_in_layers or row.base.count % row.layers or row.head.count % row.layers:
         return ""
     base_per_layer, head_per_layer = row.base.count // row.layers, row.head.count // row.layers

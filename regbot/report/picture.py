@@ -5,6 +5,8 @@ A cell is a layer. It is coloured if the layer issues collectives of this kind, 
 otherwise. Frames in both arms mark the differences. If a dispatcher falls back to another kind of collective, head has
 empty strips of one kind, and base has empty strips of another kind. Both arms have the same scale. The style sheet
 defines the colours.
+
+``where`` of a ledger entry is the path of the module that issued the collective. ``find_unit`` returns the layer in it.
 """
 
 import re
@@ -214,7 +216,8 @@ def _order_bands(base_bands: dict[BandKey, Columns], head_bands: dict[BandKey, C
         for (kind, axis, size, _, _), columns in bands.items():
             bytes_by_group[kind, axis, size] += sum(volume.bytes for volume in columns.values())
     keys = base_bands.keys() | head_bands.keys()
-    changed_groups = {key[:3] for key in keys if base_bands.get(key) != head_bands.get(key)}
+    changed_keys = [key for key in keys if base_bands.get(key) != head_bands.get(key)]
+    changed_groups = {(kind, axis, size) for kind, axis, size, _phase, _role in changed_keys}
     phases = ("forward", "backward", "optimizer", "unknown")
 
     def rank(key: BandKey) -> tuple[object, ...]:

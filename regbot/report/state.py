@@ -138,7 +138,7 @@ class Check:
 
     @property
     def slower(self) -> list[WorkloadSection]:
-        """The workloads whose throughput failed, the worst first."""
+        """The workloads whose throughput failed, the one with the largest slowdown of the median step first."""
         failed = [
             (entry.throughput.estimate_pct or 0.0, entry)
             for entry in self.entries
@@ -182,8 +182,8 @@ def _find_failed_state(entries: Sequence[WorkloadSection]) -> State:
     slower = any(entry.throughput and entry.throughput.status == "FAIL" for entry in entries)
     if any(_get_sharding_status(entry) == "FAIL" for entry in entries):
         return State.BOTH_FAIL if slower else State.SHARDING_FAIL
-    breaks = any(entry.verdict.validity.status == "FAIL" for entry in entries)
-    return State.HEAD_BREAKS if breaks else State.THROUGHPUT_FAIL
+    head_breaks = any(entry.verdict.validity.status == "FAIL" for entry in entries)
+    return State.HEAD_BREAKS if head_breaks else State.THROUGHPUT_FAIL
 
 
 def _find_passing_state(verdict: Verdict, entries: Sequence[WorkloadSection]) -> State:
@@ -205,7 +205,11 @@ def _find_passing_state(verdict: Verdict, entries: Sequence[WorkloadSection]) ->
 
 def _find_invalid_state(entry: WorkloadSection | None) -> State:
     """Return the state of an INVALID workload. Its traced runs decide before its timed runs. ``entry`` is None if no
-    workload that was run is INVALID."""
+    workload that was run is INVALID.
+
+    ``entry.base`` and ``entry.head`` are the runs whose ledgers count; ``entry.judged`` says whether these ledgers were
+    compared.
+    """
     if entry is None:
         return State.UNMEASURED
     if entry.foreign:
@@ -219,7 +223,7 @@ def _find_invalid_state(entry: WorkloadSection | None) -> State:
         return State.DOUBTFUL_CRASH
     if base_outcome in ("no_record", "bad_record") or head_outcome in ("no_record", "bad_record"):
         return State.NO_RECORD
-    if entry.throughput is not None and entry.throughput.fallback:
+    if entry.throughput is not None and entry.throughput.fallback:  # another dispatcher ran than the requested one
         return State.ENVIRONMENT
     stopped_arms = {run.arm.name for run in entry.timed.failed if run.outcome in STOPPED}
     if entry.verdict.validity.status == "INVALID" and stopped_arms == {"base", "head"}:

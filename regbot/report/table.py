@@ -2,6 +2,9 @@
 
 Workloads with identical rows share these rows. If nothing changed, the table has no columns for base and head. It then
 has one row for all workloads with the same collectives.
+
+A workload is *judged* (``entry.judged``) if its ledgers were compared. ``entry.lines`` has its collectives by kind and
+axis, and ``entry.changed`` the lines that differ between the arms.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -4,6 +4,11 @@ power is the smallest slowdown that the pairs can detect.
 Every answer has its own small function. Comment, page and terminal use the same sentences. This module computes no
 numbers. All numbers come from the verdict. The *luck* of an arm is the part of its speed that a new compilation may
 change.
+
+``section.by`` names what decided: ``pairs``, ``look0`` (the first block), ``stored`` (stored sessions) or ``identity``
+(nothing differs, so nothing was timed). In sessions of version 0.1.0 it may be ``screen``: head was run alone, which
+decides nothing. ``mde_pct`` is the smallest slowdown that the pairs of the session can detect, and ``mde_full_pct``
+that of a full session.
 """
 
 import math
@@ -169,7 +174,8 @@ def describe_bound(bound_pct: float) -> str:
 
 def describe_reference(section: Throughput) -> str:
     """Return what head is compared with: ``base``, or ``the last 40 sessions of main``."""
-    return f"the last {count(section.sessions, 'session')} of main" if section.by in ("screen", "stored") else "base"
+    is_without_base = section.by in ("screen", "stored")  # "screen": head alone, in sessions of version 0.1.0
+    return f"the last {count(section.sessions, 'session')} of main" if is_without_base else "base"
 
 
 def _describe_undecided(section: Throughput, thresholds: Thresholds) -> str:

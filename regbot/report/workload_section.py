@@ -5,6 +5,8 @@ runs. Timed runs are kept separately in ``timed``, because they use another vari
 
 The collectives are folded to one line per kind and mesh axis. A line shows the count per layer, because "5 in each of
 48 layers" says more than 240. Whether a change matters is decided by the verdict, not here.
+
+``where`` of a ledger entry is the path of the module that issued the collective. ``find_unit`` returns the layer in it.
 """
 
 from collections import Counter, defaultdict
@@ -254,7 +256,7 @@ def kind_words(kind: str) -> str:
 
 def _select_run(entry: WorkloadVerdict, session: Session, static_runs: Sequence[Run], arm: str) -> Run | None:
     """Return the run whose ledger counts for an arm, as ``WorkloadSection`` describes; None if the arm has no run."""
-    if entry.sharding is not None and entry.sharding.tier == "timed":
+    if entry.sharding is not None and entry.sharding.tier == "timed":  # the judge compared profiles of timed runs
         return choose_run(session.timed_runs(entry.name), arm)
     attempts = [run for run in static_runs if run.arm.name == arm]
     attempts.sort(key=lambda run: (run.outcome == "ok", run.attempt))  # the last is the last good run, if any

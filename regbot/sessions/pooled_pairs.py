@@ -42,10 +42,12 @@ def pool_file(
     ``node_kind`` has values that identify the kind of the nodes, such as the node class. ``sparse`` are the folders of
     a sparse checkout.
     """
+    # "compiled": the trace was refused, because code of the step is compiled.
     runs_with_environment = [run for run in traced if run.outcome == "ok" or run.refusal == "compiled"]
     key = {
         "workload": plan.entry,
         "terms": [plan.variant, plan.world_size, plan.steps, plan.cut, plan.dispatcher],
+        # ``behaviour`` is a digest of everything in head's commit that may affect a run; None if it is unknown.
         "code": [header.base.tree, header.head.behaviour or header.head.tree],
         **({"sparse": sorted(sparse)} if sparse else {}),
         "overrides": [sorted(arm.overrides.items()) for arm in (header.base, header.head)],

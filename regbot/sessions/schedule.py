@@ -100,6 +100,7 @@ def _head_slot(plan: TimedPlan, runs: Sequence[Run], node: Node | None) -> Slot:
         attempt = min(attempt + 1, HEAD_ATTEMPTS)
     slot_number = sum(run.attempt == attempt for run in runs)
     steps = plan.steps if slot_number else min(WARM_STEPS, plan.steps)
+    # "screen" is the order of runs of head alone in a record.
     return Slot(Position(block=0, slot=slot_number, order="screen"), attempt, "head", steps)
 
 
@@ -119,6 +120,7 @@ def _pair_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan, node
             warm_state = _block_state(session_runs, 0, draw, node)
             if warm_state.status != "complete":
                 block, state = 0, warm_state  # warm launches come first
+            # The session ends if runs failed in both attempts, or if nodes were lost too often.
             if state.status != "open" or state.attempt > MAX_ATTEMPTS_WITH_MOVES:
                 return None
             return _make_slot(header, plan, block, state.slot, state.attempt, draw)
@@ -169,6 +171,7 @@ def block_numbers(runs: Sequence[Run], plan: TimedPlan) -> range:
     earlier_blocks = [run.position.block for run in runs if run.is_from_earlier_session and run.position]
     last_earlier_block = max(earlier_blocks, default=0)
     pairs = plan.max_pairs or LOOKS[-1]
+    # ``more_pairs``: pairs that the user requested in addition to the earlier session; 0 without such a request.
     if last_earlier_block and plan.more_pairs:
         pairs = plan.more_pairs
     first_block = last_earlier_block + 1
@@ -215,7 +218,7 @@ def progress_summary(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan
     log_ratios = pair_up(runs).log_ratios()["median"]
     pairs = len(log_ratios)
     interim = decide_so_far(runs, header, plan)
-    if interim.tests:
+    if interim.tests:  # there are enough pairs for an interval
         estimate = f"{format_estimate(interim.median_interval)} after {interim.pairs} pairs"
     elif pairs:
         estimate = f"{percent(mean(log_ratios)):+.1f}% so far, {pairs} of {LOOKS[0]} pairs to the first look"
@@ -243,12 +246,14 @@ def expected_cost(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -
         text += f", within a budget of {header.budget_min:g} min"
     calibrations = [reference.calibrated for reference in plan.references if reference.calibrated is not None]
     if calibrations:
+        # The largest noise of a pair, as a standard deviation on the log scale.
         noise = max(calibrated.sd_pct / 100 for calibrated in calibrations)
         limits = thresholds(header)
         alpha = LOOK_ALPHA / count_primary_tests(header)
         one_draw = [1] * DRAW_PAIRS  # the pairs of one draw of compiler caches
         lucks = [luck_in_draws(calibrated, one_draw) for calibrated in calibrations]
         luck_sd = max(luck.sd_of_mean(DRAW_PAIRS) if luck is not None else 0.0 for luck in lucks)
+        # ``eps`` is the slowdown above which an interval proves a regression.
         detectable_pct = percent(mde(noise, LOOKS[-1], alpha, limits.eps, luck=luck_sd))
         text += f"; pairs differ by {100 * noise:.2g}% here, so a full session detects {detectable_pct:.2g}% or more"
     return text

@@ -111,7 +111,7 @@ class SessionRunner:
             arm = self._header.base if slot.arm == "base" else self._header.head
             self._say(runs, plan, f"{plan.entry} {_describe_slot(slot)}; {progress_summary(runs, self._header, plan)}")
             run = self._run_slot(seat, plan, task, arm, slot, explain_profile(runs, arm))
-            if self._fitness is not None and self._fitness.probe_failure:
+            if self._fitness is not None and self._fitness.probe_failure:  # why the node could not be probed
                 run = run.model_copy(update={"warnings": [*run.warnings, clip(self._fitness.probe_failure, 2000)]})
             self._add(run, runs)
             if run.outcome == "lost":
@@ -144,10 +144,10 @@ class SessionRunner:
         """Launch the run of ``slot`` and return its record. If there is no worktree, the run counts as crashed.
         ``profile_reason``: why the steps are profiled; '' if they need not be."""
         tree = self._trees.worktree(arm, task)
-        if isinstance(tree, str):
+        if isinstance(tree, str):  # a string says why there is no worktree
             failed = bare_run(task, arm, "crashed", tree, slot.attempt, "timed")
             return failed.model_copy(update={"position": slot.position, "sparse": task.workload.sparse})
-        slowdown = plan.injected_pct if slot.arm == "head" else 0.0
+        slowdown = plan.injected_pct if slot.arm == "head" else 0.0  # a calibration may plant a slowdown in head
         spec = RunSpec(slot.position, slot.attempt, slot.steps, plan.cut, slowdown, profile_reason)
         # With the stored gate, runs of head alone have the order "screen" and no block.
         is_head_only = slot.position.order == "screen"
@@ -157,6 +157,7 @@ class SessionRunner:
         run_name = f"{folder_name(plan.entry)}.{block_name}.{slot.position.slot}.{slot.attempt}.{arm.name}"
         scratch = self._scratch.child(run_name)
         environment = {**tree.environment, **self._fresh_caches(plan, task, arm, slot, tree)}
+        # ``absent``: files of the commit that a sparse worktree lacks.
         checkout = Checkout(arm, tree.path, environment, tree.absent)
         run = time_run(task.at(arm.overrides), spec, checkout, seat, scratch)
         # The run already contains the records in this folder. The log of the launch, beside the folder, is kept.
@@ -205,7 +206,7 @@ def explain_profile(runs: Sequence[Run], arm: Arm) -> str:
 def _describe_slot(slot: Slot) -> str:
     """Return a phrase for the progress line, such as ``block 2 ABBA, run 3 (head)``."""
     retry = " again" if slot.attempt > 1 else ""
-    if slot.position.order == "screen":
+    if slot.position.order == "screen":  # the order of runs of head alone
         return f"head alone{retry}, {f'run {slot.position.slot}' if slot.position.slot else 'warm'}"
     if not slot.position.block:
         return f"warm {slot.arm}{retry}"

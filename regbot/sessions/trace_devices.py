@@ -30,6 +30,7 @@ class TraceDevices:
             self._on_paper.add(task.workload_name)
             if not task.has_cpu_program:
                 self._without_cpu_program.add(task.workload_name)
+            # A paper GPU is a device "cuda". A workload that has not been traced yet counts as traced on it.
             if traced_devices.get(task.entry, "cuda") != "cuda":
                 self.reject(task, "it was traced as a CPU program before this check was resumed")
         self.drop_rejected()
@@ -45,7 +46,7 @@ class TraceDevices:
         if task.workload_name in self._rejected:
             return None
         library = self._libraries.library(interpreter(task, tree.path), tree.path)
-        if isinstance(library, str):
+        if isinstance(library, str):  # a string says why the library cannot be built
             self.reject(task, library)
             return None
         return library.path

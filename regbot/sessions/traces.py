@@ -62,8 +62,8 @@ class TraceRunner:
         self._total = len(jobs)
         missing_jobs = [(arm, task) for arm, task in jobs if (arm.name, task.entry, 1) not in outcomes]
         self._trace_all(missing_jobs, attempt=1, outcomes=outcomes)
-        dropped = self._devices.drop_rejected()
-        cpu_jobs = [(arm, task) for arm, task in jobs if task.workload_name in dropped]
+        switched_workloads = self._devices.drop_rejected()
+        cpu_jobs = [(arm, task) for arm, task in jobs if task.workload_name in switched_workloads]
         self._hung.clear()
         self._trace_all(cpu_jobs, attempt=1, outcomes=outcomes)
         repeats = [(arm, task) for arm, task in jobs if arm.name == "head" and _must_repeat_head(task, outcomes)]
@@ -119,6 +119,7 @@ class TraceRunner:
         names = ", ".join(task.entry for _, task in batch)
         self._say(f"trace {names} at {arm.name} {arm.commit[:7]}")
         tasks = [task.at(arm.overrides) for _, task in batch]
+        # ``absent``: files of the commit that a sparse worktree lacks.
         checkout = Checkout(arm, tree.path, tree.environment, tree.absent)
         scratch = self._scratch.child(
             f"{folder_name(task.workload_name)}.{arm.name}.{folder_name(task.entry)}.together"
@@ -170,8 +171,9 @@ class TraceRunner:
 
     def _trace(self, arm: Arm, task: Task, attempt: int, tree: Worktree, library: Path | None = None) -> Run:
         """Trace one job on a paper GPU with its ``library``, or as a CPU program if ``library`` is None."""
-        kind = "paper" if library is not None else str(attempt)
-        scratch = self._scratch.child(f"{folder_name(task.entry)}.{arm.name}.{kind}")
+        ending = "paper" if library is not None else str(attempt)  # so that every trace has a folder of its own
+        scratch = self._scratch.child(f"{folder_name(task.entry)}.{arm.name}.{ending}")
+        # ``absent``: files of the commit that a sparse worktree lacks.
         checkout = Checkout(arm, tree.path, tree.environment, tree.absent)
         run = trace(task.at(arm.overrides), checkout, self._engine, scratch, attempt, library)
         return with_checkout(run, tree)

@@ -129,6 +129,7 @@ def load_checks(folder: Path) -> list[ShadowRow]:
         else:
             raise RecordError(f"{path}: its name is not that of a shadow check: delete or move it")
     last_outcomes: dict[str, ShadowOutcome] = {}  # by head commit
+    # In the order of their times. Outcomes of the same second are ordered by the names of their files.
     for name, outcome in sorted(outcomes.items(), key=lambda item: (item[1].when, item[0])):
         entry = entries.get(outcome.entry)
         if entry is None or entry.head != outcome.head or not name.startswith(f"{outcome.entry}."):
@@ -139,6 +140,7 @@ def load_checks(folder: Path) -> list[ShadowRow]:
             raise RecordError(
                 f"{folder / name}.json: its content is the check of another commit or time: {RESTORE_ADVICE}"
             )
+    # By the time when the check ended, then by the name of the file.
     ordered = sorted(entries.items(), key=lambda item: (item[1].created, item[0]))
     return [ShadowRow(name=name, entry=entry, outcome=last_outcomes.get(entry.head)) for name, entry in ordered]
 
