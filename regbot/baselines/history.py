@@ -177,8 +177,8 @@ def _class_trend(
             check_not_in_future(store, group, now)
             anchor = store.anchor(sample.workload, sample.variant, sample.node_class)
             anchor_commit = anchor.commit if anchor else None
-            for terms, stored in _count_sessions(store, group).items():
-                limit = stored if not last else min(stored, last)
+            for terms, session_count in _count_sessions(store, group).items():
+                limit = session_count if not last else min(session_count, last)
                 collected = _collect_buckets(store, group, terms, limit, anchor_commit)
                 class_series.append(_ClassSeries(sample.environment, terms, collected))
     if sample is None or not class_series:

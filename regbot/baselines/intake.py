@@ -216,7 +216,7 @@ def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, 
     timed_plan = plan if tier == "timed" else None  # None for a trace
     clock = counted_runs[0].timing.clock if counted_runs[0].timing is not None else None
     ledger_world_size = ledger.world_size if ledger is not None else None
-    executed = [run.backends[DISPATCHER].executed for run in counted_runs if DISPATCHER in run.backends]
+    executed_dispatchers = [run.backends[DISPATCHER].executed for run in counted_runs if DISPATCHER in run.backends]
     distilled.baselines.append(
         Baseline(
             tier=tier,
@@ -234,7 +234,7 @@ def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, 
             cut=timed_plan.cut if timed_plan else None,
             clock=clock if timed_plan else None,
             dispatcher=plan.dispatcher if plan else "",
-            executed=next(iter(executed), None),
+            executed=next(iter(executed_dispatchers), None),
             ledger=record_digest(ledger) if ledger is not None else None,
             environment=environment_of(last_run, intake.container),
             provenance=Provenance(

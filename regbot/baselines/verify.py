@@ -213,7 +213,8 @@ def _list_files(store: Store, folder: PurePosixPath, problems: list[str]) -> Ite
 
 def _check_ledger_name(path: PurePosixPath) -> str:
     """Return the hash in the path of a ledger. Raises BaselineError if the path is not that of a ledger."""
-    if len(path.parts) != 2 or not HASH_NAME.fullmatch(path.name):
+    is_directly_in_folder = len(path.parts) == 2  # ``ledgers`` and the name of the file
+    if not is_directly_in_folder or not HASH_NAME.fullmatch(path.name):
         raise BaselineError(path, "does not have the name of a ledger", "delete it")
     return path.stem
 

@@ -132,6 +132,7 @@ def _calibrate_on(
     """Run the sessions on an open engine, store the calibration, and summarise all calibrations on its terms."""
     folder, engine = setup.folder, setup.engine
     task = timed_task(SingleRunOptions(options.workload, options.rev, options.variant), folder, engine.gpus)
+    # Each look begins with empty compiler caches, so that the sessions show the luck of an arm.
     plan = plan_of(task, config.session).model_copy(update={"fresh_caches": True, "measures_luck": True})
     if ENTRY_PATTERN.fullmatch(plan.entry) is None:
         raise ConfigError(f"{plan.entry} cannot be stored: a label has letters, digits, '_', '.' and '-'")
@@ -320,7 +321,7 @@ class _WorkingTree:
             tree=WORKING_TREE.tree,
             submodules={},
             built=False,
-            key="",
+            key="",  # the working tree is not in the cache of worktrees
             changed=(),
             environment={},
         )

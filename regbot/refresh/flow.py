@@ -71,7 +71,7 @@ def _refresh_on(
     config = loaded.config
     planned = plan(config, options.workloads)
     tasks = _select_tasks(config, planned, engine)
-    write_text(options.out / ".gitignore", "*\n")
+    write_text(options.out / ".gitignore", "*\n")  # git ignores everything in the folder
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
         folder = config.baselines.folder
         if options.store is None:
@@ -162,6 +162,7 @@ def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
     if options.accept_pct is not None:
         accepted = Acceptance(who=options.who, slowdown_pct=options.accept_pct, why=options.why)
     run_verdicts = verdict.throughput.runs if verdict.throughput is not None else []
+    # Base is the anchor's commit. ``pair`` is None for a run that is in no valid pair.
     anchor_levels = [math.log(run.median_s) for run in run_verdicts if run.arm == "base" and run.pair and run.median_s]
     night = judge_night(
         verdict=verdict,
@@ -210,7 +211,7 @@ def _make_check_options(
         untrusted=True,
         no_sandbox=options.no_sandbox,
         even_if_identical=True,
-        gate="pairs",
+        gate="pairs",  # decide by the pairs of this night, not by stored sessions
         exact=True,  # compare with the anchor's commit itself, not with the merge base
         join=False,  # use no pairs of earlier sessions
         baselines=setup.store.root,
@@ -241,6 +242,7 @@ def _load_history(
     same_environment = [
         baseline for baseline in stored if baseline.environment == environment and baseline.session != own_session
     ]
+    # ``against`` is the comparison with the anchor in that night; None if the session is not of main.
     comparisons = [baseline.against for baseline in same_environment if baseline.against is not None]
     previous_sessions: list[Baseline] = []
     changes: list[str] = []
