@@ -157,6 +157,7 @@ def _note_outdated_times(content: _StoreContent) -> Iterator[str]:
     outdated: dict[PurePosixPath, list[Baseline]] = {}
     for path, baseline in sorted(timed.items()):
         facts = content.ledgers.get(baseline.ledger or "")
+        # ``environment.model`` is the hash of regbot's model code; None if other code ran, or in older sessions.
         is_own_model = baseline.environment.model is not None or (facts is not None and facts.is_own_model)
         folder = _class_folder_of(path)
         if is_own_model and folder not in current_folders:

@@ -281,8 +281,8 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
 def _find_unconcerned(context: _CheckContext, base: Arm, head: Arm, tasks: Sequence[Task]) -> ConcernResult:
     """Return the entries that the change does not concern.
 
-    Return none if the user asked for a measurement. A user does so by naming workloads, by overrides, or by requesting
-    to time identical programs."""
+    The result is empty if the user asked for a measurement. A user does so by naming workloads, by overrides, or by
+    requesting to time identical programs."""
     options, config = context.options, context.config
     is_requested = options.workloads or options.even_if_identical or base.overrides or head.overrides
     if is_requested or not has_paths(tasks):

@@ -69,6 +69,7 @@ def build_trusted_session(
     }
     kept_runs = [run for run in runs if run.workload in entries]
     trusted = Session(header=header.model_copy(update=update), runs=kept_runs)
+    # The runs cannot have taken longer than the job that measured, which took ``job_s`` seconds by GitHub's clock.
     if reasons := find_impossible_times(trusted, subject.job_s):
         raise UnusableArtifact("its times cannot be true: ", UntrustedText(reasons[0]))
     return trusted

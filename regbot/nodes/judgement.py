@@ -233,9 +233,10 @@ def _finding(
 ) -> NodeFinding | None:
     """Return a finding if a measurement of ``probe`` took too long compared with the probes ``others``; None otherwise.
 
-    ``against`` names the reference: "history" or "peers". All excesses and limits are shares of the reference. The time
-    must exceed the reference by ``limits.pct`` percent, by ``limits.scatters`` standard deviations of the repetitions,
-    and by ``limits.sds`` standard deviations of the reference's probes. Returns None too if the measurement is missing.
+    ``against`` names the reference: "history" or "peers". All excesses and limits are shares of the reference. Both
+    statistics must exceed the reference by ``limits.pct`` percent, and by ``limits.sds`` standard deviations of the
+    reference's probes. The median must also exceed it by ``limits.scatters`` standard deviations of the repetitions.
+    Returns None too if the measurement is missing.
     """
     timing, other_timings = probe.get_timing(measure), _timings(others, measure)
     if timing is None or not other_timings:

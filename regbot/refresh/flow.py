@@ -242,7 +242,7 @@ def _load_history(
     same_environment = [
         baseline for baseline in stored if baseline.environment == environment and baseline.session != own_session
     ]
-    # ``against`` is the comparison with the anchor in that night; None if the session is not of main.
+    # ``against`` is the comparison with the anchor; None if the session did not measure the anchor beside main.
     comparisons = [baseline.against for baseline in same_environment if baseline.against is not None]
     previous_sessions: list[Baseline] = []
     changes: list[str] = []

@@ -118,7 +118,7 @@ def judge_night(
     return WorkloadRefresh(
         name=verdict.name,
         variant=variant,
-        status=objections[0].status if is_withheld else "PASS",
+        status=objections[0].status if is_withheld else "PASS",  # objections with the status FAIL come first
         reasons=[clip_message(text) for text in texts] or ["no slowdown against the anchor would be absorbed"],
         anchor=anchor,
         decision=section.decision,
