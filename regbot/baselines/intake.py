@@ -117,6 +117,7 @@ def distil(session: Session, verdict: Verdict, intake: Intake, now: datetime) ->
                 raise BaselineError(intake.origin, f"{entry}: {fault}", "measure it again; nothing was stored")
         throughput = next((section.throughput for section in verdict.workloads if section.name == entry), None)
         # The verdict has the timed runs of both arms in the order of the session. Without a verdict, no run is paired.
+        # ``pair`` of a run's verdict is None if the run is in no valid pair.
         run_verdicts = throughput.runs if throughput is not None else []
         judged_runs = zip(session.timed_runs(entry), run_verdicts, strict=False)
         source = _WorkloadSource(

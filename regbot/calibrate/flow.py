@@ -147,7 +147,7 @@ def _calibrate_on(
             )
         runner = _Runner(options, task, plan, arm, setup)
         sessions = runner.run_sessions(options.pairs, NO_SLOWDOWN_PCT)
-        if options.injected_pct:
+        if options.injected_pct:  # 0 stands for a calibration without injected sessions
             sessions += runner.run_sessions(options.injected_pairs, options.injected_pct)
     calibration = build_calibration(sessions, options.who)
     path = store.add_calibration(calibration)
@@ -220,7 +220,7 @@ def _judge_session(session: Session) -> CalibrationSession:
         pairs=interim.pairs,
         covered=covered,
         log_ratios=interim.pair_set.log_ratios(),
-        draws=_list_draws(interim.pair_set) if plan.fresh_caches else None,
+        draws=_list_draws(interim.pair_set) if plan.fresh_caches else None,  # only fresh caches make a new draw
     )
 
 

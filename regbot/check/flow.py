@@ -312,8 +312,9 @@ def _measure(
     pool_files: dict[str, Path] = {}  # by entry: the file that shares its runs with other sessions of the same code
 
     def store_run(run: Run) -> None:
-        """Append a run to the session file. If it is timed, also store it for other sessions of the same code."""
-        if run.outcome != "ok":
+        """Append a run to the session file. With ``join``, also store a timed run for later sessions of the same
+        code."""
+        if run.outcome != "ok":  # a full disk may be the reason
             _raise_if_disk_full(options)
         log.append(run)
         runs.append(run)

@@ -113,7 +113,7 @@ def timed_task(options: SingleRunOptions, folder: Path, gpus: int) -> Task:
     if size not in traced_task.shape.meshes:
         raise ShapeError(f"shape {traced_task.shape.id} has no size {size!r} that can be timed")
     task = task_on_node(traced_task, variant, mesh, gpus)
-    if options.world is not None:
+    if options.world is not None:  # the requested number of ranks
         task = single_task(task.workload_name, task.workload, task.shape, mesh, options.world)
     if why_unfit := unfit_for(task, gpus):
         raise ShapeError(why_unfit)

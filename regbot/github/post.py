@@ -387,6 +387,7 @@ def _find_unconcerned(
     """
     measured_entries = {run.workload for run in session.runs}
     is_timed = subject.tier == "measured"
+    # A workload with the adapter "command" is only timed, so a static result has no runs of it.
     tasks = [task for task in plan(config) if is_timed or task.workload.adapter != "command"]
     unmeasured_tasks = [task for task in tasks if task.entry not in measured_entries]
     if not has_paths(unmeasured_tasks):

@@ -139,7 +139,7 @@ def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedC
             )
             yield text, f"/regbot accept {subject.acceptance_sha}: why"
         return
-    if subject.tier == "static" or status == "INVALID":
+    if subject.tier == "static" or status == "INVALID":  # a static result is self-reported
         text = (
             "Somebody with the role `write` can start a measurement by a workflow that this pull request cannot "
             "change, with"

@@ -92,6 +92,7 @@ class Fitness:
         into quarantine after the first probe.
         """
         session = seat.allocation.job  # a seat is one job of the cluster and serves one session
+        # The rank of a straggler is None if all ranks of its host are late. The record then has rank 0.
         evidence = {
             host: [
                 StragglerSession(session=session, rank=straggler.rank or 0, pct=straggler.slower_pct)

@@ -129,7 +129,7 @@ def _read_records(
             rank_probe = read_record(path, RawNodeProbe, MAX_RECORD_BYTES)
         except RecordError as error:
             raise ProbeError(f"{source}: {printable(str(error))}", "the node was not judged") from error
-        if rank_probe.refusal:
+        if rank_probe.refusal:  # why this rank could not measure
             raise ProbeError(f"{source}: {printable(rank_probe.refusal)}")
         if fault := _find_fault(rank_probe, rank, nonce, result.wall_s):
             raise ProbeError(f"{source}: {fault}", "the node was not judged")

@@ -67,7 +67,11 @@ def refresh(
 def _refresh_on(
     engine: Engine, options: RefreshOptions, watch: Watcher, head: Arm, loaded: LoadedConfig, *, now: datetime
 ) -> RefreshReport:
-    """Run the refresh on an open engine. ``head`` is the measured commit of main."""
+    """Run the refresh on an open engine. ``head`` is the measured commit of main.
+
+    If ``options.store`` is given, its files are changed. If it is None, the store of ``head`` is read, and the changes
+    are proposed on a new branch. With ``options.proposal_file``, this file is written instead of a branch.
+    """
     config = loaded.config
     planned = plan(config, options.workloads)
     tasks = _select_tasks(config, planned, engine)
@@ -159,7 +163,7 @@ def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
         threshold_pct=setup.loaded.config.throughput.threshold_pct,
     )
     accepted = None
-    if options.accept_pct is not None:
+    if options.accept_pct is not None:  # ``options.who`` accepts a slowdown of up to this many percent
         accepted = Acceptance(who=options.who, slowdown_pct=options.accept_pct, why=options.why)
     run_verdicts = verdict.throughput.runs if verdict.throughput is not None else []
     # Base is the anchor's commit. ``pair`` is None for a run that is in no valid pair.

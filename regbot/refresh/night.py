@@ -139,6 +139,7 @@ def _report_unmeasured(
     verdict: WorkloadVerdict, variant: str, anchor: str | None, limits: NightLimits
 ) -> WorkloadRefresh:
     """Return the report on a night without a valid measurement. Its session is not stored."""
+    # The validity is FAIL if the program of main fails and the anchor's does not.
     reasons = verdict.validity.reasons
     if not reasons:
         reasons = verdict.throughput.reasons if verdict.throughput is not None else ["nothing was timed"]
