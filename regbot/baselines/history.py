@@ -227,6 +227,7 @@ def _collect_buckets(
         previous_session = session.session
         level = session.log_median
         if level is None:  # the file was invalid when it was indexed; if it still is, reading it raises the error
+            # The level in a new row is None only for a trace, and the sessions here are timed.
             level = make_index_row(session.name, store.session(group / session.name)).log_median or 0.0
         is_of_anchor = session.commit == anchor_commit
         if is_of_anchor:

@@ -143,7 +143,7 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
         readable=readable,
     )
     advice = "merge one first, or give --config FILE"
-    loaded = confine(loaded, options.node_config, options.untrusted, "the pull request", advice)
+    loaded = confine(loaded, options.node_config, options.untrusted, head="the pull request", advice=advice)
     config = loaded.config
     if options.baselines is None:
         readable = _find_readable(options, base, head, [config.baselines.folder])
@@ -428,8 +428,8 @@ def _make_run_log(out: Path) -> RunLog[Session]:
         activity="check",
         read=read_session,
         may_differ=MAY_DIFFER_ON_RESUME,
-        results=("verdict.json", "comment.md", "report.html"),
-        log_name="a session ",
+        results=("verdict.json", "comment.md", "report.html"),  # the report, which is written again at the end
+        log_name="a session ",  # words before "of another check" in an error message
     )
 
 
