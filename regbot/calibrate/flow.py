@@ -370,7 +370,7 @@ def page(result: CalibrationResult) -> str:
 
 
 def describe_luck(luck: ArmLuck | None) -> str:
-    """Return the luck of an arm as text. The luck is the part of the arm's speed that is drawn with its compiler caches.
+    """Return the luck of an arm as text: the part of the arm's speed that is drawn with its compiler caches.
 
     ``luck`` is None if the stored calibrations have too few draws for an estimate.
     """
