@@ -313,7 +313,7 @@ def _matching_classes(
     """
     classes: dict[tuple[str, str, str], None] = {}
     for group in store.groups():
-        for path in store.index.find_by_name(group, limit=1):
+        for path in store.index.find_by_name(group, limit=1):  # one session shows the class of its whole group
             scalars = store.read_scalars(path)
             stored_workload, stored_variant = str(scalars["workload"]), str(scalars["variant"])
             stored_class = str(scalars["node_class"])

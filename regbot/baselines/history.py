@@ -177,8 +177,8 @@ def _class_trend(
             check_not_in_future(store, group, now)
             anchor = store.anchor(sample.workload, sample.variant, sample.node_class)
             anchor_commit = anchor.commit if anchor else None
-            for terms, stored in _count_sessions(store, group).items():
-                limit = stored if not last else min(stored, last)
+            for terms, session_count in _count_sessions(store, group).items():
+                limit = session_count if not last else min(session_count, last)
                 collected = _collect_buckets(store, group, terms, limit, anchor_commit)
                 class_series.append(_ClassSeries(sample.environment, terms, collected))
     if sample is None or not class_series:
@@ -227,6 +227,7 @@ def _collect_buckets(
         previous_session = session.session
         level = session.log_median
         if level is None:  # the file was invalid when it was indexed; if it still is, reading it raises the error
+            # The level in a new row is None only for a trace, and the sessions here are timed.
             level = make_index_row(session.name, store.session(group / session.name)).log_median or 0.0
         is_of_anchor = session.commit == anchor_commit
         if is_of_anchor:

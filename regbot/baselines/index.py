@@ -239,6 +239,7 @@ class Index:
                 folder_id = _ensure_folder(db, group)
                 _insert_rows(db, folder_id, new_rows)
                 stamp, _ = _folder_stamp(self._root / group)
+                # Not settled (0): the stamp is very recent, so a later change of the folder may leave it the same.
                 db.execute("UPDATE folders SET stamp = ?, settled = 0 WHERE id = ?", (stamp, folder_id))
 
         self._db.run_if_open(insert)
@@ -324,7 +325,10 @@ def _find_folder(db: sqlite3.Connection, group: PurePosixPath) -> _FolderRow | N
 
 
 def _ensure_folder(db: sqlite3.Connection, group: PurePosixPath) -> int:
-    """Return the id of a group's row in the table ``folders``; insert the row if it is missing."""
+    """Return the id of a group's row in the table ``folders``; insert the row if it is missing.
+
+    A new row has no stamp, and ``settled`` is 0, so the names in the folder are listed before the row is used.
+    """
     db.execute("INSERT OR IGNORE INTO folders (path, settled) VALUES (?, 0)", (str(group),))
     (folder_id,) = db.execute("SELECT id FROM folders WHERE path = ?", (str(group),)).fetchone()
     return int(folder_id)

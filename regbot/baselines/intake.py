@@ -117,6 +117,7 @@ def distil(session: Session, verdict: Verdict, intake: Intake, now: datetime) ->
                 raise BaselineError(intake.origin, f"{entry}: {fault}", "measure it again; nothing was stored")
         throughput = next((section.throughput for section in verdict.workloads if section.name == entry), None)
         # The verdict has the timed runs of both arms in the order of the session. Without a verdict, no run is paired.
+        # ``pair`` of a run's verdict is None if the run is in no valid pair.
         run_verdicts = throughput.runs if throughput is not None else []
         judged_runs = zip(session.timed_runs(entry), run_verdicts, strict=False)
         source = _WorkloadSource(
@@ -216,7 +217,7 @@ def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, 
     timed_plan = plan if tier == "timed" else None  # None for a trace
     clock = counted_runs[0].timing.clock if counted_runs[0].timing is not None else None
     ledger_world_size = ledger.world_size if ledger is not None else None
-    executed = [run.backends[DISPATCHER].executed for run in counted_runs if DISPATCHER in run.backends]
+    executed_dispatchers = [run.backends[DISPATCHER].executed for run in counted_runs if DISPATCHER in run.backends]
     distilled.baselines.append(
         Baseline(
             tier=tier,
@@ -234,7 +235,7 @@ def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, 
             cut=timed_plan.cut if timed_plan else None,
             clock=clock if timed_plan else None,
             dispatcher=plan.dispatcher if plan else "",
-            executed=next(iter(executed), None),
+            executed=next(iter(executed_dispatchers), None),
             ledger=record_digest(ledger) if ledger is not None else None,
             environment=environment_of(last_run, intake.container),
             provenance=Provenance(

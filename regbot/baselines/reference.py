@@ -41,6 +41,7 @@ MIN_POOL_PAIRS = 8
 NO_EFFECT = 0.0
 """True log-ratio of a placebo pair."""
 CLOCKS: tuple[Clock, ...] = ("perf_counter", "cuda_events", "log")
+"""All clocks that time steps. ``log`` stands for the step times in the training program's own log."""
 
 
 class ReferenceLookup(NamedTuple):
@@ -136,7 +137,7 @@ def summarise_calibrations(calibrations: Iterable[Calibration], thresholds: Thre
     """Summarise calibrations. Return None if they have fewer than two placebo pairs together.
 
     Only sessions that reached a look have a decision of the gate, so only these count for its error rates. ``covered``
-    is None for a session without a look.
+    says whether the intervals of the last look contain the true value. It is None for a session without a look.
     """
     oldest_first = sorted(calibrations, key=lambda calibration: calibration.measured)
     session_by_identity = {session.session: session for calibration in oldest_first for session in calibration.sessions}

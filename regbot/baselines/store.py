@@ -59,6 +59,7 @@ RESTORE = "restore it from the commit that added it (git log --diff-filter=A), o
 HASH_NAME = re.compile(r"[0-9a-f]{64}\.json")
 """Pattern for the file name of a session or a ledger."""
 _CONFLICT = re.compile(rb"^(<{7}|={7}|>{7})( |\r?$)", re.MULTILINE)
+"""Pattern for a line with which git marks a merge conflict."""
 _SCALAR = re.compile(r' "(\w+)": ([^{\[].*),')
 """Pattern for a line of a stored session that has a scalar, such as `` "steps": 50,``."""
 
@@ -269,7 +270,7 @@ class Store:
         Another user may have stored the session. The file then has another name, because its content names that user
         and so has another hash. Raises BaselineError if the content also differs in the session itself.
         """
-        group = session_path(baseline, digest="").parent
+        group = session_path(baseline, digest="").parent  # the folder does not depend on the digest
         for path in self.index.find_by_session(group, baseline.session):
             if (self.root / path).exists():
                 return _same_session_path(path, self.session(path), baseline)

@@ -157,6 +157,7 @@ def _note_outdated_times(content: _StoreContent) -> Iterator[str]:
     outdated: dict[PurePosixPath, list[Baseline]] = {}
     for path, baseline in sorted(timed.items()):
         facts = content.ledgers.get(baseline.ledger or "")
+        # ``environment.model`` is the hash of regbot's model code; None if other code ran, or in older sessions.
         is_own_model = baseline.environment.model is not None or (facts is not None and facts.is_own_model)
         folder = _class_folder_of(path)
         if is_own_model and folder not in current_folders:
@@ -213,7 +214,8 @@ def _list_files(store: Store, folder: PurePosixPath, problems: list[str]) -> Ite
 
 def _check_ledger_name(path: PurePosixPath) -> str:
     """Return the hash in the path of a ledger. Raises BaselineError if the path is not that of a ledger."""
-    if len(path.parts) != 2 or not HASH_NAME.fullmatch(path.name):
+    is_directly_in_folder = len(path.parts) == 2  # ``ledgers`` and the name of the file
+    if not is_directly_in_folder or not HASH_NAME.fullmatch(path.name):
         raise BaselineError(path, "does not have the name of a ledger", "delete it")
     return path.stem
 

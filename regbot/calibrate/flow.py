@@ -132,6 +132,7 @@ def _calibrate_on(
     """Run the sessions on an open engine, store the calibration, and summarise all calibrations on its terms."""
     folder, engine = setup.folder, setup.engine
     task = timed_task(SingleRunOptions(options.workload, options.rev, options.variant), folder, engine.gpus)
+    # Each look begins with empty compiler caches, so that the sessions show the luck of an arm.
     plan = plan_of(task, config.session).model_copy(update={"fresh_caches": True, "measures_luck": True})
     if ENTRY_PATTERN.fullmatch(plan.entry) is None:
         raise ConfigError(f"{plan.entry} cannot be stored: a label has letters, digits, '_', '.' and '-'")
@@ -146,7 +147,7 @@ def _calibrate_on(
             )
         runner = _Runner(options, task, plan, arm, setup)
         sessions = runner.run_sessions(options.pairs, NO_SLOWDOWN_PCT)
-        if options.injected_pct:
+        if options.injected_pct:  # 0 stands for a calibration without injected sessions
             sessions += runner.run_sessions(options.injected_pairs, options.injected_pct)
     calibration = build_calibration(sessions, options.who)
     path = store.add_calibration(calibration)
@@ -219,7 +220,7 @@ def _judge_session(session: Session) -> CalibrationSession:
         pairs=interim.pairs,
         covered=covered,
         log_ratios=interim.pair_set.log_ratios(),
-        draws=_list_draws(interim.pair_set) if plan.fresh_caches else None,
+        draws=_list_draws(interim.pair_set) if plan.fresh_caches else None,  # only fresh caches make a new draw
     )
 
 
@@ -320,7 +321,7 @@ class _WorkingTree:
             tree=WORKING_TREE.tree,
             submodules={},
             built=False,
-            key="",
+            key="",  # the working tree is not in the cache of worktrees
             changed=(),
             environment={},
         )
@@ -369,8 +370,9 @@ def page(result: CalibrationResult) -> str:
 
 
 def describe_luck(luck: ArmLuck | None) -> str:
-    """Return the luck of an arm as text; None if it is not known. The luck is the part of an arm's speed that is drawn
-    with its compiler caches.
+    """Return the luck of an arm as text: the part of the arm's speed that is drawn with its compiler caches.
+
+    ``luck`` is None if the stored calibrations have too few draws for an estimate.
     """
     if luck is None:
         return (

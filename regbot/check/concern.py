@@ -95,7 +95,7 @@ def find_unconcerned(
     ``evidence`` is the result of ``list_evidence``. ``store`` has the stored references of the base. Raises
     CheckoutError if git cannot read the trees, and ConfigError for pathspecs that git refuses."""
     result = ConcernResult([], [])
-    entries = list_diff_entries(change.repo, change.base, change.head)
+    changed_files = list_diff_entries(change.repo, change.base, change.head)
     for name in dict.fromkeys(task.workload_name for task in tasks if task.workload.paths):
         workload_tasks = [task for task in tasks if task.workload_name == name]
         paths = workload_tasks[0].workload.paths
@@ -109,7 +109,7 @@ def find_unconcerned(
                 continue
         except CheckoutError as error:  # git has compared the same trees above, so the pathspecs are at fault
             raise ConfigError(f"workloads.{name}.paths: {error}", "correct the pathspecs (see gitglossary)") from error
-        results = [_prove(change, task, evidence.get(task.entry, []), store, entries) for task in workload_tasks]
+        results = [_prove(change, task, evidence.get(task.entry, []), store, changed_files) for task in workload_tasks]
         wrong_paths = [task_result for task_result in results if isinstance(task_result, _WrongPaths)]
         if wrong_paths:
             result.warnings.append(wrong_paths[0].describe(name))
@@ -136,7 +136,7 @@ class _WrongPaths(NamedTuple):
 
 
 def _prove(
-    change: ChangedTrees, task: Task, needed: Sequence[LoadEvidence], store: Store, entries: Sequence[DiffEntry]
+    change: ChangedTrees, task: Task, needed: Sequence[LoadEvidence], store: Store, changed_files: Sequence[DiffEntry]
 ) -> UnconcernedWorkload | _WrongPaths:
     """Return ``task`` as a workload that the change does not concern, with or without a proof.
 
@@ -154,17 +154,17 @@ def _prove(
             gaps.append(f"no stored {evidence.noun} of the base lists the files that it loaded")
             continue
         loaded_files = list(session.loaded_files)
-        if task.workload.program:
+        if task.workload.program:  # the training program that the configuration names
             loaded_files.append(task.workload.program)
         if unmatched_files := list_unmatched_paths(change.repo, loaded_files, task.workload.paths):
             return _WrongPaths(session, unmatched_files)
         proof_commit = proof_commit or session.commit
         gaps.extend(_find_gaps(change, session, evidence, task.workload.paths))
-    if unreported_file := _find_unreported_file(change, entries):
+    if unreported_file := _find_unreported_file(change, changed_files):
         gaps.append(f"{clip(unreported_file, 200)} changed, and a run does not report whether it reads such a file")
     checked_out = make_cone(task.workload.sparse)
     files_left_out = [
-        entry.name for entry in entries if not checked_out.has(entry.name) and _may_be_read(change, entry)
+        file.name for file in changed_files if not checked_out.has(file.name) and _may_be_read(change, file)
     ]
     if files_left_out:
         gaps.append(
@@ -208,16 +208,16 @@ def _find_gaps(change: ChangedTrees, session: Baseline, evidence: LoadEvidence, 
         yield f"{clip(changed_file, 200)} has changed since {name}"
 
 
-def _find_unreported_file(change: ChangedTrees, entries: Sequence[DiffEntry]) -> str:
+def _find_unreported_file(change: ChangedTrees, changed_files: Sequence[DiffEntry]) -> str:
     """Return the first changed file that a run may read without reporting it; '' if there is none.
 
     A run reports only Python files. An added Python file counts as not reported (``is_python`` is false), because a
     stored run could not load it yet."""
-    files = (entry.name for entry in entries if not entry.is_python and _may_be_read(change, entry))
-    return next(files, "")
+    unreported = (file.name for file in changed_files if not file.is_python and _may_be_read(change, file))
+    return next(unreported, "")
 
 
-def _may_be_read(change: ChangedTrees, entry: DiffEntry) -> bool:
+def _may_be_read(change: ChangedTrees, file: DiffEntry) -> bool:
     """Return whether a run may read the file. It reads no documentation, settings of GitHub or stored references."""
     rule = InertRule()  # decides by names only, because ``change.repo`` may lack the contents of files
-    return not rule.is_inert(entry.name) and not entry.name.startswith(f"{change.stored_folder}/")
+    return not rule.is_inert(file.name) and not file.name.startswith(f"{change.stored_folder}/")

@@ -81,6 +81,7 @@ def judge_sessions(
         }
     )
     combined = Session(header=combined_header, runs=_combine_runs(files, sessions))
+    # The header of the combined session also has the settings for throughput, and the judge takes them from there.
     settings = load_config(config) if config else Config(sharding=first_header.sharding, wire=first_header.wire)
     if config:
         combined = combined.model_copy(
@@ -145,6 +146,7 @@ def _combine_runs(files: Sequence[Path], sessions: Sequence[Session]) -> list[Ru
                 runs.append(run)
             elif position.block:  # 0 for a run without a block
                 shifted = position.model_copy(update={"block": position.block + offset})
+                # ``joined`` marks a run of another session. A run that is already marked keeps its mark.
                 runs.append(run.model_copy(update={"position": shifted, "joined": run.joined or digest}))
             last_blocks[run.workload] = max(last_blocks.get(run.workload, 0), position.block + offset)
     return runs

@@ -143,13 +143,13 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
         readable=readable,
     )
     advice = "merge one first, or give --config FILE"
-    loaded = confine(loaded, options.node_config, options.untrusted, "the pull request", advice)
+    loaded = confine(loaded, options.node_config, options.untrusted, head="the pull request", advice=advice)
     config = loaded.config
     if options.baselines is None:
         readable = _find_readable(options, base, head, [config.baselines.folder])
 
     def say(text: str) -> None:
-        watch(Progress(0, 0, text))
+        watch(Progress(done=0, total=0, text=text))  # a message without a count of runs
 
     engine_context = nullcontext(engine) if engine is not None else _open_engine(options, config, say)
     with engine_context as engine_in_use:
@@ -239,7 +239,7 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
     # Pairs of earlier sessions are reused only if they come from nodes of the same kind and were confined in the same
     # way.
     node_kinds = [(*engine.kind(needs_of(task)), *confined) for task in timed]
-    plans, stored, reference_warnings = _load_references(context, settings, base, traced, plans, nodes)
+    plans, stored_base_traces, reference_warnings = _load_references(context, settings, base, traced, plans, nodes)
     # An inert file cannot affect a run. Whether a folder of tests is inert can depend on comments of head. The digest
     # must not depend on comments. So it uses a rule without folders: only documentation and settings of GitHub are
     # inert.
@@ -258,8 +258,8 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
         timing=options.timing,
         command=options.command,
         timed=plans,
-        stored=stored,
-        seed=secrets.randbelow(2**32),
+        stored=stored_base_traces,
+        seed=secrets.randbelow(2**32),  # decides the order of base and head in the blocks
         budget_min=(options.budget_min or config.session.budget_min) if timed else None,
         changed_files=changed_files,
         inert_files=[path for path in changed_files or () if is_inert(path)],
@@ -281,8 +281,8 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
 def _find_unconcerned(context: _CheckContext, base: Arm, head: Arm, tasks: Sequence[Task]) -> ConcernResult:
     """Return the entries that the change does not concern.
 
-    Return none if the user asked for a measurement. A user does so by naming workloads, by overrides, or by requesting
-    to time identical programs."""
+    The result is empty if the user asked for a measurement. A user does so by naming workloads, by overrides, or by
+    requesting to time identical programs."""
     options, config = context.options, context.config
     is_requested = options.workloads or options.even_if_identical or base.overrides or head.overrides
     if is_requested or not has_paths(tasks):
@@ -312,8 +312,9 @@ def _measure(
     pool_files: dict[str, Path] = {}  # by entry: the file that shares its runs with other sessions of the same code
 
     def store_run(run: Run) -> None:
-        """Append a run to the session file. If it is timed, also store it for other sessions of the same code."""
-        if run.outcome != "ok":
+        """Append a run to the session file. With ``join``, also store a timed run for later sessions of the same
+        code."""
+        if run.outcome != "ok":  # a full disk may be the reason
             _raise_if_disk_full(options)
         log.append(run)
         runs.append(run)
@@ -354,7 +355,8 @@ def _measure(
                 store_run(run)
                 timed_runs.append(run)
         pool_files[timed_plan.entry] = runs_file
-        watch(Progress(0, 0, expected_cost(header, timed_plan, timed_runs), lasting=True))
+        cost_text = expected_cost(header, timed_plan, timed_runs)
+        watch(Progress(done=0, total=0, text=cost_text, lasting=True))  # the message stays on the terminal
         budget_s = remaining_s / (len(plans_to_time) - index)  # an equal share for each workload that is left
         session_runs = session_runner.run(timed_plan, task, timed_runs, budget_s)
         remaining_s -= sum(run.wall_s for run in session_runs if not run.is_from_earlier_session)
@@ -426,8 +428,8 @@ def _make_run_log(out: Path) -> RunLog[Session]:
         activity="check",
         read=read_session,
         may_differ=MAY_DIFFER_ON_RESUME,
-        results=("verdict.json", "comment.md", "report.html"),
-        log_name="a session ",
+        results=("verdict.json", "comment.md", "report.html"),  # the report, which is written again at the end
+        log_name="a session ",  # words before "of another check" in an error message
     )
 
 
@@ -436,7 +438,9 @@ MAY_DIFFER_ON_RESUME = {
     "timed": {"__all__": {"references", "no_reference", "fresh_caches"}},
 }
 """Fields of the session's header that may differ when a check is resumed. The store may have new references by
-then, but the resumed session keeps the references that it began with."""
+then, but the resumed session keeps the references that it began with.
+
+The form is pydantic's ``exclude``: True excludes a whole field, and ``__all__`` stands for all items of a list."""
 
 
 def _open_session(

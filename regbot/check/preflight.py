@@ -78,6 +78,7 @@ def examine_configuration(target: str, folder: Path, cache: Path, watch: Watcher
     facts, machine_gpus = dump.facts, this_node().gpus
     if facts.gpu is None and machine_gpus:
         facts = replace(facts, gpu=machine_gpus[0], environment=dict(os.environ))
+    # The advice has commands. WORKLOAD stands in them for a workload that the file does not name.
     return PreflightResult(
         dump.workload or target,
         find_conflicts(dump.config, facts),

@@ -109,12 +109,12 @@ def timed_task(options: SingleRunOptions, folder: Path, gpus: int) -> Task:
         raise ShapeError(f"the mesh {traced_task.parallelism.name} is only traced", "time ep or ep-dp")
     # The variant cpu runs on every machine.
     variant = options.variant or timed_variant(traced_task, mesh, gpus) or "cpu"
-    size = traced_task.shape.variant(variant).size
+    size = traced_task.shape.variant(variant).size  # ``meshes`` of a shape has the sizes that can be timed
     if size not in traced_task.shape.meshes:
         raise ShapeError(f"shape {traced_task.shape.id} has no size {size!r} that can be timed")
     task = task_on_node(traced_task, variant, mesh, gpus)
-    if options.world is not None:
+    if options.world is not None:  # the requested number of ranks
         task = single_task(task.workload_name, task.workload, task.shape, mesh, options.world)
-    if unfit := unfit_for(task, gpus):
-        raise ShapeError(unfit)
+    if why_unfit := unfit_for(task, gpus):
+        raise ShapeError(why_unfit)
     return task

@@ -153,6 +153,7 @@ def read_ledgers(paths: Sequence[Path], format_name: str = "") -> Ledger:
     ledgers.sort(key=lambda ledger_and_path: ledger_and_path[0].rank)
     (first, first_path), *others = ledgers
     for ledger, path in others:
+        # ``source`` is the way of counting. ``scope`` says whether the counts are those of one step or of a whole file.
         if (ledger.source, ledger.scope, ledger.steps) != (first.source, first.scope, first.steps):
             raise ReadError(
                 f"{path}: was counted in another way, or over other steps, than {first_path}",

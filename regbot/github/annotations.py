@@ -32,7 +32,7 @@ def collect_annotations(verdict: Verdict, session: Session) -> list[Annotation]:
     """Number of ranks that stopped, by file, line and function."""
     for hang in hangs:
         for rank in hang.ranks:
-            frame = rank.code_frame
+            frame = rank.code_frame  # innermost frame of the code under test; None if there is none
             if frame is not None and frame.line > 0 and _SOURCE_PATH.fullmatch(frame.file):
                 stopped_ranks[frame.file, frame.line, frame.function] += 1
     return [

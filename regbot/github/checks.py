@@ -88,8 +88,8 @@ class HeadChecks:
         return self.foreign_runs[-1].id > self.runs[-1].id  # a newer check run has a larger id
 
     def is_hidden_by_pull(self, conclusion: Conclusion | None, peers: Sequence[Stamp]) -> bool:
-        """Return whether GitHub shows the check run of another pull request with the same head, and this check run has
-        another conclusion than ``conclusion``. A closed pull request can leave such a check run behind.
+        """Return whether GitHub shows the check run of another pull request with the same head, and that check run
+        has a conclusion other than ``conclusion``. A closed pull request can leave such a check run behind.
 
         Check runs of ``peers``, the other open pull requests, do not count: ``regbot.github.same_head`` corrects them.
         """
@@ -281,8 +281,8 @@ def get_mildest_conclusion(github: GitHub, tier: Tier, number: int) -> Conclusio
     """Return the most lenient conclusion that a result may have. ``number`` is the pull request; 0 for a merge group.
 
     A measured result may have any conclusion, and ``success`` is the mildest. For a self-reported result, the mildest
-    is ``github.self_reported``. For a merge group, it is at most as strict as ``neutral``: nobody can start a
-    measurement of a traced merge group, so nothing could unblock a stricter conclusion.
+    is ``github.self_reported``. For a merge group, the milder one of ``github.self_reported`` and ``neutral`` is used:
+    nobody can start a measurement of a traced merge group, so nothing could unblock a stricter conclusion.
     """
     is_self_reported = tier == "static"
     if not is_self_reported:

@@ -187,7 +187,7 @@ class Forge:
         items = list(first_page.data)
         for page_number in range(resume_number, last_number + 1):
             items += self._api.page(path, page_number).data
-        is_complete = resume_number == 2
+        is_complete = resume_number == 2  # no page after the first one is left out
         return _sort_comments(items), is_complete
 
     def changed_comments(self, number: int, since: datetime) -> list[Comment]:
@@ -247,6 +247,7 @@ class Forge:
         can create any number of check runs, so only the first page is read, on which GitHub lists the newest.
         """
         path = f"{self._root}/commits/{_quote_part(sha)}/check-runs"
+        # By default, GitHub lists only the latest check runs. The filter "all" also lists the earlier ones.
         first_page = self._api.page(path, number=1, parameters={"check_name": name, "filter": "all"})
         listed = _parse(lambda data: [CheckRun.from_json(item) for item in data["check_runs"]], first_page.data)
         is_complete = not first_page.more
@@ -357,7 +358,7 @@ class Forge:
     def jobs(self, run_id: int) -> list[WorkflowJob]:
         """Return the jobs of all attempts of a run, at most 100, in the order in which they started."""
         path = f"{self._root}/actions/runs/{run_id}/jobs"
-        first_page = self._api.page(path, number=1, parameters={"filter": "all"})
+        first_page = self._api.page(path, number=1, parameters={"filter": "all"})  # "all" stands for all attempts
         jobs = _parse(lambda data: [WorkflowJob.from_json(item) for item in data["jobs"]], first_page.data)
         return sorted(jobs, key=lambda job: job.started)
 

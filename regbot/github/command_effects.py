@@ -106,12 +106,14 @@ def start_measurement(
     if pull.draft:
         return refuse_draft(command)
     change, default_branch = forge.compare(pull.base_ref, command.sha), forge.default_branch()
+    # A base commit outside the default branch has thresholds of its own, so it needs a stronger role.
     may_use_other_base = pull.base_ref == default_branch or has_role(request.role, OTHER_BASE_ROLE)
     if not may_use_other_base and not is_ancestor(forge, change.merge_base, default_branch):
         return refuse_other_base(pull.base_ref, default_branch, command)
     if isinstance(command, RunCommand):
         # "/regbot run" must confirm protected files with its option; the role alone is not enough.
         may_change_protected = command.protected
+        # A refusal because of protected files suggests ``accepted_command``.
         accepted_command: Command = RunCommand(command.sha, protected=True)
     else:
         may_change_protected = has_role(request.role, PROTECTED_ROLE)

@@ -63,7 +63,8 @@ def handle_comment(forge: Forge, event: CommentEvent, settings: GitHub) -> GateO
     reaction = THUMB if isinstance(command, ExpectCommand | AcceptCommand) else EYES
     if not isinstance(result, CommandRefusal):
         return _react(forge, comment, result, reaction)
-    # An event that arrives twice may be refused because the first one has started the workflow.
+    # An event that arrives twice may be refused because the first one has started the workflow. ``fault`` is GitHub's
+    # error if GitHub refused what regbot accepted; None if regbot refused the command.
     if result.fault is None and has_command_started(forge, request, command):
         return _react(forge, comment, GateOutcome("nothing", "this comment was handled before"), reaction)
     command_name = _name_command(command)
@@ -148,6 +149,7 @@ def _handle_label(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutco
     result = _catch_refusal(lambda: _start_for_label(forge, request, pull, label, event.head_sha, settings))
     if not isinstance(result, CommandRefusal):
         return result
+    # ``fault`` is GitHub's error if GitHub refused the start; None if regbot refused it.
     if result.fault is None and has_measurement_started(forge, nonce, event.updated):
         return GateOutcome("nothing", "this label was handled before")
     if label is not None:
@@ -171,7 +173,7 @@ def handle_rerequest(forge: Forge, event: CheckEvent, settings: GitHub) -> GateO
     number = checks.find_owner(check, settings.bot)
     if event.action != "rerequested" or number is None or check.completed is None:
         return GateOutcome("nothing", "this is no request to run a completed check run of regbot again")
-    if not number:
+    if not number:  # 0 stands for a merge group
         return GateOutcome("nothing", "a merge group is measured again when its pull request is queued again")
     nonce = compute_nonce(forge.repository, number, "rerequest", check.id)
     request = CommandRequest(
@@ -181,6 +183,7 @@ def handle_rerequest(forge: Forge, event: CheckEvent, settings: GitHub) -> GateO
     result = _catch_refusal(lambda: _start_again(forge, request, pull, command, settings))
     if not isinstance(result, CommandRefusal):
         return result
+    # ``fault`` is GitHub's error if GitHub refused the start; None if regbot refused it.
     if result.fault is None and has_measurement_started(forge, nonce, check.completed):
         return GateOutcome("nothing", "this request was handled before")
     if has_role(request.role, REPLY_ROLE):

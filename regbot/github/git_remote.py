@@ -140,7 +140,8 @@ class Remote:
         count_text = os.environ.get("GIT_CONFIG_COUNT", "")
         existing_count = int(count_text) if count_text.isdecimal() else 0
         key = f"http.{self._host_url}.extraheader"
-        # The empty value removes all headers that other settings add.
+        # git reads GIT_CONFIG_COUNT settings from numbered variables. The empty value removes all headers that other
+        # settings add.
         settings: Sequence[tuple[str, str]] = ((key, ""), (key, f"Authorization: Basic {self._secret}"))
         environment = {"GIT_ASKPASS": "", "SSH_ASKPASS": ""}
         for number, (name, value) in enumerate(settings, start=existing_count):

@@ -245,7 +245,7 @@ def _identify_measured(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> 
     head_checks = checks.find(forge, sha, number, bot)
     if not head_checks.can_show(nonce, run.id):
         return IgnoredRun(f"run {run.id} is not the last requested measurement of {short_commit(sha)}")
-    if number:
+    if number:  # 0 stands for a merge group
         subject = _build_subject(run, "measured", forge.pull(number), sha, nonce)
         return [replace(subject, measured_base=base, jobs=forge.jobs(run.id))]
     # The branch of a merge group is known only from the run of regbot-static that traced it.

@@ -76,6 +76,7 @@ def post(
     """
     github = load_github_settings(repo)
     run = forge.run(run_id)
+    # BISECT and MEASURE are the paths of workflow files: a bisection, or a measurement that regbot-gate started.
     if run.path == BISECT:
         return post_bisection(forge, run, github.bot)
     if run.path == MEASURE:
@@ -145,6 +146,7 @@ class _Poster:
         subjects = identify_subjects(self.forge, run, self.github.bot, self.repo)
         if isinstance(subjects, IgnoredRun):
             return subjects
+        # With the setting "timed", the gate starts a measurement of each merge group.
         if self.github.queue == "timed" and any(is_traced_group(subject) for subject in subjects):
             return IgnoredRun(f"run {run.id} traces a merge group, which gets its verdict from a measurement")
         artifact = _read_session(self.forge, run)
@@ -211,7 +213,7 @@ class _Poster:
             if is_of_run and has_valid_base and stamp.status != "INVALID":
                 title = head_checks.title or f"{stamp.status}: see the summary"
                 return Result(
-                    stamped_text=replace(stamped_text, void=None),
+                    stamped_text=replace(stamped_text, void=None),  # without the banner of an INVALID measurement
                     nonce=subject.nonce,
                     title=title,
                     url=run.url,
@@ -344,11 +346,12 @@ def _judge_by_base(
     """
     if not base:
         raise UnusableArtifact("GitHub finds no merge base of the commit and its base branch")
-    if subject.measured_base not in ("", base):
+    if subject.measured_base not in ("", base):  # '' if the title of the run names no base commit
         raise UnusableArtifact(
             f"the commit was measured against {short_commit(subject.measured_base)}, but its base is "
             f"{short_commit(base)}"
         )
+    # The branch that the change merges into must not supply the thresholds of a measurement on a node.
     target_branch = subject.target_branch if subject.tier == "static" else None
     loaded = load_base_config(repo, base, target_branch)
     concern = _find_unconcerned(forge, subject, artifact_session, loaded.config, base, repo)
@@ -384,6 +387,7 @@ def _find_unconcerned(
     """
     measured_entries = {run.workload for run in session.runs}
     is_timed = subject.tier == "measured"
+    # A workload with the adapter "command" is only timed, so a static result has no runs of it.
     tasks = [task for task in plan(config) if is_timed or task.workload.adapter != "command"]
     unmeasured_tasks = [task for task in tasks if task.entry not in measured_entries]
     if not has_paths(unmeasured_tasks):

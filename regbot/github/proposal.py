@@ -147,13 +147,16 @@ class _NightCheck:
         yield from self._ledger_faults()
 
     def _session_faults(self, session: Baseline) -> Iterator[str]:
-        """Yield the faults of any session, static or timed, of main or of the anchor's commit."""
+        """Yield the faults of any session, static or timed, of main or of the anchor's commit.
+
+        ``against``, the comparison with the anchor, belongs to sessions of main only.
+        """
         yield from self._commit_faults(session.commit, session.tree)
         if session.tier == "static":
             yield from self._static_faults(session)
             return
         night = self.nights.get(_get_key(session))
-        if night is None or night.series is None:
+        if night is None or night.series is None:  # without a valid measurement, the night has no series
             yield "is of a workload for which the night stores nothing"
             return
         anchor = self.store.anchor(session.workload, session.variant, session.node_class)
@@ -170,8 +173,9 @@ class _NightCheck:
     def _timed_faults(self, session: Baseline, night: WorkloadRefresh) -> Iterator[str]:
         """Yield the faults of a timed session of main. ``night`` is the reported decision on the session's workload.
 
-        A session joins the rolling reference if and only if its night is PASS. An accepted slowdown is PASS, too. If
-        the workload has no anchor yet, the session was run beside the measured commit itself.
+        A session joins the rolling reference if and only if its night is PASS. An accepted slowdown is PASS, too.
+        ``session.against`` is the comparison with the anchor. If the workload has no anchor yet, the session was run
+        beside the measured commit itself.
         """
         if session.commit != self.main:
             yield f"is of {short_commit(session.commit)}, but {short_commit(self.main)} was measured"

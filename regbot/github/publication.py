@@ -235,7 +235,8 @@ def _find_unknown_claims(
     """Return the stamps in the comment, and in newer comments of regbot, that promise a stronger result than all known
     texts.
 
-    A stamp in a comment is only a claim, because somebody may have edited the comment. ``known_texts`` are trusted.
+    A stamp in a comment is only a claim, because somebody may have edited the comment. ``known_texts`` are trusted. The
+    field ``void`` of a text is the INVALID measurement in its banner.
     """
     if comment is None:
         return []

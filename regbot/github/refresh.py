@@ -108,6 +108,7 @@ class _RefreshNight:
                 "status": select_gravest_status(report.status for report in reports),
                 "workloads": [workload for report in reports for workload in report.workloads],
                 "warnings": list(dict.fromkeys(warning for report in reports for warning in report.warnings)),
+                # The files are known only after the commit. Branch and commit are those of a refresh without GitHub.
                 "files": [],
                 "branch": None,
                 "proposal": None,
@@ -161,7 +162,7 @@ def post_refresh(
         forge=forge, remote=remote, proposals=proposals, now=now, run_url=run_url, main_name=forge.default_branch()
     )
     unmeasured = list_unmeasured(proposals)
-    if all(proposal.empty for proposal in proposals):
+    if all(proposal.empty for proposal in proposals):  # a proposal without records to store
         pull = _find_open_pull(night)
         if pull is not None and unmeasured:
             _comment_once(night, pull, unmeasured)

@@ -84,6 +84,7 @@ def _find_unmeasured(proposal: Proposal) -> Iterator[str]:
     """Yield one line for each workload of a proposal without a timed session."""
     stored = {(session.workload, session.variant) for session in proposal.sessions if session.tier == "timed"}
     for night in proposal.refreshed.workloads:
+        # A night without a valid measurement has no series.
         if night.series is None or (night.name, night.variant) not in stored:
             reason = "; ".join(_explain_missing_session(night)) or "the proposal contains no session of this workload"
             yield printable(f"{night.name} ({night.variant}): {reason}")[:REASON_CHARACTERS]
@@ -91,7 +92,7 @@ def _find_unmeasured(proposal: Proposal) -> Iterator[str]:
 
 def _explain_missing_session(night: WorkloadRefresh) -> list[str]:
     """Return the reasons why no session of a night is stored; [] if the report names none."""
-    if night.series is None:
+    if night.series is None:  # there is no valid measurement
         return [describe_outcome(night), *night.reasons]
     return [night.not_stored] if night.not_stored else []
 

@@ -77,7 +77,10 @@ def _find_or_create_reply(forge: Forge, number: int, first_line: str, body: str,
 
 def write_refusal(login: str, command: str, refusal: CommandRefusal) -> str:
     """Return the reply to the person ``login``, whose command or label was refused. ``command`` is its name, such as
-    ``/regbot run``."""
+    ``/regbot run``.
+
+    If GitHub refused what regbot had accepted (``refusal.fault``), the reply begins with FAULT. It then does not count
+    as a refusal."""
     reason = sentence((Name(login), ", ", Name(command), ": nothing was done. ", *refusal.reason))
     body = f"{reason}\n\n{fence(refusal.line)}" if refusal.line else reason
     return f"{FAULT}\n{body}" if refusal.fault is not None else body

@@ -53,7 +53,7 @@ def can_judge_again(forge: Forge, run: int, name: str) -> bool:
     Raises ForgeError.
     """
     try:
-        has_failed = forge.run(run).conclusion not in (None, "success")
+        has_failed = forge.run(run).conclusion not in (None, "success")  # None while the run is in progress
         artifacts = [artifact for artifact in forge.artifacts(run, name) if artifact.name == name]
     except RefusedError as error:
         if error.status == UNKNOWN_OBJECT:

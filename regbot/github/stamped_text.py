@@ -185,7 +185,7 @@ def select_strongest(results: Sequence[StampedText], current_head: str) -> Stamp
         if known.stamp.post < stamp.post:
             latest_by_run[run_key] = text
     newest_of_kind: dict[tuple[Tier, bool], StampedText] = {}
-    """The newest result by tier, and by whether it is an INVALID measurement."""
+    """The newest result by tier, and by whether it is an INVALID measurement (``is_void``)."""
     for text in sorted(latest_by_run.values(), key=lambda text: text.stamp.recency):
         newest_of_kind[text.stamp.tier, text.stamp.is_void] = text
     strongest = max(newest_of_kind.values(), key=lambda text: text.stamp.strength)

@@ -250,8 +250,8 @@ class Transport:
         raise RefusedError(f"{verb} {path}: {reason}{_describe_permission(headers)}{message}", status)
 
     def _fetch(self, url: str, limit: int) -> bytes | FailedAttempt:
-        """Return at most ``limit`` + 1 bytes of the file at ``url``, which GitHub named. The token is not sent to this
-        host."""
+        """Return at most ``limit`` + 1 bytes of the file at ``url``, which GitHub named. The additional byte shows that
+        the file is larger than ``limit``. The token is not sent to this host."""
         scheme = urllib.parse.urlsplit(url).scheme
         if scheme != "https" and scheme != urllib.parse.urlsplit(self.url).scheme:
             raise ForgeError("the file was not fetched, because the URL that GitHub names does not begin with https")

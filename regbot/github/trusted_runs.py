@@ -40,6 +40,7 @@ def build_trusted_session(
     header = session.header
     _check_commits(header, base, subject.sha)
     task_by_entry = {task.entry: task for task in plan(config)}
+    # A workload with the adapter "command" is only timed. All others are traced, too.
     commands = [entry for entry, task in task_by_entry.items() if task.workload.adapter == "command"]
     traced = [entry for entry in task_by_entry if entry not in commands]
     is_measured = subject.tier == "measured"
@@ -69,6 +70,7 @@ def build_trusted_session(
     }
     kept_runs = [run for run in runs if run.workload in entries]
     trusted = Session(header=header.model_copy(update=update), runs=kept_runs)
+    # The runs cannot have taken longer than their job, which took at most ``job_s`` seconds by GitHub's clock.
     if reasons := find_impossible_times(trusted, subject.job_s):
         raise UnusableArtifact("its times cannot be true: ", UntrustedText(reasons[0]))
     return trusted

@@ -86,7 +86,7 @@ def write_invalid_text(reason: Words, subject: Subject, github: GitHub) -> str:
         f"{_link_log(subject)}"
     )
     suggestions = []
-    if subject.number:
+    if subject.number:  # 0 for a merge group, which no command can measure
         suggestions = [("Somebody with the role `write` can start a measurement with", f"/regbot run {subject.sha}")]
     return _join_within_limit(parts, _write_suggestions(suggestions, subject), sections="")
 
@@ -110,6 +110,7 @@ def _write_notes(status: Status, subject: Subject, github: GitHub, *, has_result
         effect = "blocks the merge if" if is_blocking else "does not block the merge, even if"
         yield Markdown(f"This {status} {effect} the check `regbot` is required.")
     if subject.tier == "static":
+        # The number is 0 for a merge group.
         origin = "this pull request" if subject.number else "this merge group"
         # For a measured result, the mildest allowed conclusion is "success".
         would_block_if_measured = conclude_without_shadow(status, github, mildest="success") in BLOCKING_CONCLUSIONS
@@ -127,7 +128,8 @@ def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedC
     """Yield the commands that people can give after this verdict. For a merge group, people comment on its last pull
     request."""
     sha, status = subject.sha, verdict.verdict
-    if not subject.number:
+    is_merge_group = subject.number == 0
+    if is_merge_group:
         if status == "REVIEW":
             alone = ", as the only pull request of its group" if subject.has_other_pulls else ""
             pull = f"#{subject.comment_number}"
@@ -137,7 +139,7 @@ def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedC
             )
             yield text, f"/regbot accept {subject.acceptance_sha}: why"
         return
-    if subject.tier == "static" or status == "INVALID":
+    if subject.tier == "static" or status == "INVALID":  # a static result is self-reported
         text = (
             "Somebody with the role `write` can start a measurement by a workflow that this pull request cannot "
             "change, with"
@@ -195,6 +197,7 @@ def _write_suggestions(suggestions: Sequence[SuggestedCommand], subject: Subject
     """Return the section with the commands that people can give; [] without suggestions."""
     if not suggestions:
         return []
+    # The number is 0 for a merge group, whose last pull request takes the comments.
     target = "this pull request" if subject.number else f"#{subject.comment_number}"
     steps = [f"{text}\n\n{fence(line)}" for text, line in suggestions]
     return [f"#### On {target}", "Post each command as a comment of its own, without other text.", *steps]

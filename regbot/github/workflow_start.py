@@ -119,6 +119,7 @@ def is_judged_since(forge: Forge, run: int, since: datetime) -> bool:
     Such a run of regbot-post reads all comments that exist at its start. So it knows a comment that was written at
     ``since``.
     """
+    # The conclusion is None while the run is in progress.
     posts = (post for post in forge.runs(POST, since) if post.conclusion in (None, "success"))
     return any(post.title == f"regbot-post {run}" for post in posts)
 
@@ -188,7 +189,7 @@ def _mark_in_progress(forge: Forge, measurement: Measurement, head_checks: HeadC
 def _restore_check(forge: Forge, id: int, measurement: Measurement, head_checks: HeadChecks, reason: Words) -> None:
     """Restore the earlier result in the check run ``id``. Without an earlier result, complete the check run as
     cancelled, because no measurement will complete it. ``reason`` says why the measurement did not start."""
-    earlier = head_checks.runs[0] if head_checks.runs else None
+    earlier = head_checks.runs[0] if head_checks.runs else None  # as it was before this measurement was requested
     conclusion = _conclusion_of(earlier) if earlier is not None else None
     if earlier is not None and conclusion is not None:
         check = NewCheck(

@@ -91,7 +91,8 @@ class Fitness:
         probe fails, the slow nodes of the first one are returned, but not quarantined. A slow node on trial goes back
         into quarantine after the first probe.
         """
-        session = seat.allocation.job
+        session = seat.allocation.job  # a seat is one job of the cluster and serves one session
+        # The rank of a straggler is None if all ranks of its host are late. The record then has rank 0.
         evidence = {
             host: [
                 StragglerSession(session=session, rank=straggler.rank or 0, pct=straggler.slower_pct)

@@ -57,6 +57,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of ``folder``. Raises UserError if another process holds the lock for LOCK_TIMEOUT_S."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
+        # Other users of the group must be able to lock the file too.
         with FileLock(folder / ".lock", timeout=LOCK_TIMEOUT_S, mode=0o664):
             yield
     except Timeout as error:

@@ -104,7 +104,7 @@ def judge(latest: Sequence[NodeProbe], histories: Histories, thresholds: NodeThr
             peers = _find_peers(probe, latest, histories)
             if _has_enough(own_history, measure, limits) or _timings(peers, measure):
                 compared_hosts.add(probe.host)
-            has_history = len(own_history) >= limits.least
+            has_history = len(own_history) >= limits.least  # fewest earlier probes for a comparison
             against_own = _finding(probe, measure, own_history, "history", limits) if has_history else None
             against_peers = _finding(probe, measure, peers, "peers", limits) if peers else None
             # Slower than before, but not slower than the peers: the whole fleet may have changed.
@@ -233,8 +233,10 @@ def _finding(
 ) -> NodeFinding | None:
     """Return a finding if a measurement of ``probe`` took too long compared with the probes ``others``; None otherwise.
 
-    ``against`` names the reference: "history" or "peers". All excesses and limits are shares of the reference. Returns
-    None too if the measurement is missing.
+    ``against`` names the reference: "history" or "peers". All excesses and limits are shares of the reference. Both
+    statistics must exceed the reference by ``limits.pct`` percent, and by ``limits.sds`` standard deviations of the
+    reference's probes. The median must also exceed it by ``limits.scatters`` standard deviations of the repetitions.
+    Returns None too if the measurement is missing.
     """
     timing, other_timings = probe.get_timing(measure), _timings(others, measure)
     if timing is None or not other_timings:
@@ -251,7 +253,7 @@ def _finding(
         return None
     pct = 100 * min(excess_median, excess_fast)
     sd_pct = None if reference.sd_median is None else 100 * reference.sd_median
-    is_set = measure == "all_to_all"
+    is_set = measure == "all_to_all"  # this measurement runs over several hosts
     who = f"{listed(probe.hosts, 8)} together" if is_set else probe.host
     return NodeFinding(
         measure=measure,

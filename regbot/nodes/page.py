@@ -116,6 +116,7 @@ def _format_measurements(probe: NodeProbe) -> str:
 
 
 def _describe_node(probe: NodeProbe) -> str:
+    # "none" stands for a machine without GPUs.
     driver = f", driver {probe.driver}" if probe.driver not in (None, "none") else ""
     return f"{probe.node_class}{driver}, {probe.software}, {count(probe.ranks, 'rank')} a node"
 

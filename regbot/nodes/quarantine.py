@@ -87,7 +87,7 @@ def finish_trial(folder: Path, verdict: NodeVerdict, now: datetime) -> NodeEvent
         released = nodes_on_trial(folder).get(verdict.host)
         if released is None or verdict.status == "slow":
             return None
-        last_quarantine = next(
+        last_quarantine = next(  # only a quarantine has evidence
             past for past in reversed(read_events(folder)) if past.host == verdict.host and past.evidence
         )
         if verdict.status == "unknown" and last_quarantine.automatic:
@@ -105,7 +105,10 @@ def finish_trial(folder: Path, verdict: NodeVerdict, now: datetime) -> NodeEvent
 
 
 def quarantined_nodes(folder: Path) -> dict[str, Evidence]:
-    """Return the nodes in quarantine, each with the evidence of its last quarantine. Raises RecordError."""
+    """Return the nodes in quarantine, each with the evidence of its last quarantine. Raises RecordError.
+
+    A node is in quarantine if its last event has evidence, because only a quarantine has evidence.
+    """
     return {host: event.evidence for host, event in read_last_events(folder).items() if event.evidence is not None}
 
 

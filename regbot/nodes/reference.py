@@ -129,7 +129,7 @@ def _read_records(
             rank_probe = read_record(path, RawNodeProbe, MAX_RECORD_BYTES)
         except RecordError as error:
             raise ProbeError(f"{source}: {printable(str(error))}", "the node was not judged") from error
-        if rank_probe.refusal:
+        if rank_probe.refusal:  # why this rank could not measure
             raise ProbeError(f"{source}: {printable(rank_probe.refusal)}")
         if fault := _find_fault(rank_probe, rank, nonce, result.wall_s):
             raise ProbeError(f"{source}: {fault}", "the node was not judged")
@@ -146,7 +146,8 @@ def _find_fault(rank_probe: RawNodeProbe, rank: int, nonce: str, wall_s: float) 
     """Return why a well-formed record cannot be the result of this probe; '' if it can.
 
     ``wall_s`` is the duration of the whole probe. Half of the repetitions of a measurement take at least the median
-    time each. Together these repetitions cannot take longer than the whole probe.
+    time each. Together these repetitions cannot take longer than the whole probe. ``fast_s`` is the time of the fastest
+    tenth of the repetitions, which cannot be above the median.
     """
     if rank_probe.request != nonce or rank_probe.rank != rank:
         return "its record answers another request"
@@ -175,6 +176,7 @@ def _combine_by_host(
     health = result.health if len(hosts) == 1 else None
     probes = []
     for number, host in enumerate(hosts):
+        # Ranks are numbered host by host.
         host_probes = rank_probes[number * ranks_per_host : (number + 1) * ranks_per_host]
         first = host_probes[0]
         gemm, copy = _slowest(host_probes, "gemm"), _slowest(host_probes, "copy")
@@ -189,6 +191,8 @@ def _combine_by_host(
             raise ProbeError(f"{host}: its ranks did not measure what was requested", "the node was not judged")
         # The seat's node describes the first host. Its driver is used only for hosts with the same kind of device.
         has_same_device = first.device_name == rank_probes[0].device_name
+        # ``outside`` marks faults of the node and other work on it, which the probe itself did not cause.
+        outside_causes = [cause.text for cause in health.causes if cause.outside] if health else []
         document = {
             "host": host,
             "when": when,
@@ -214,7 +218,7 @@ def _combine_by_host(
             "copy_gbs": 2 * sizes.copy_bytes / copy.median_s / 1e9,  # each byte is read and written
             "skew_s": median(rank_probe.clock_s or 0.0 for rank_probe in host_probes) - median_clock_s,
             "others_share": health.during.cpu.other_share if health else None,
-            "causes": [cause.text for cause in health.causes if cause.outside][:MAX_CAUSES] if health else [],
+            "causes": outside_causes[:MAX_CAUSES],
         }
         try:
             probes.append(NodeProbe.model_validate(document))

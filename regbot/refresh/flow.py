@@ -67,11 +67,15 @@ def refresh(
 def _refresh_on(
     engine: Engine, options: RefreshOptions, watch: Watcher, head: Arm, loaded: LoadedConfig, *, now: datetime
 ) -> RefreshReport:
-    """Run the refresh on an open engine. ``head`` is the measured commit of main."""
+    """Run the refresh on an open engine. ``head`` is the measured commit of main.
+
+    If ``options.store`` is given, its files are changed. If it is None, the store of ``head`` is read, and the changes
+    are proposed on a new branch. With ``options.proposal_file``, this file is written instead of a branch.
+    """
     config = loaded.config
     planned = plan(config, options.workloads)
     tasks = _select_tasks(config, planned, engine)
-    write_text(options.out / ".gitignore", "*\n")
+    write_text(options.out / ".gitignore", "*\n")  # git ignores everything in the folder
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
         folder = config.baselines.folder
         if options.store is None:
@@ -159,9 +163,10 @@ def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
         threshold_pct=setup.loaded.config.throughput.threshold_pct,
     )
     accepted = None
-    if options.accept_pct is not None:
+    if options.accept_pct is not None:  # ``options.who`` accepts a slowdown of up to this many percent
         accepted = Acceptance(who=options.who, slowdown_pct=options.accept_pct, why=options.why)
     run_verdicts = verdict.throughput.runs if verdict.throughput is not None else []
+    # Base is the anchor's commit. ``pair`` is None for a run that is in no valid pair.
     anchor_levels = [math.log(run.median_s) for run in run_verdicts if run.arm == "base" and run.pair and run.median_s]
     night = judge_night(
         verdict=verdict,
@@ -210,7 +215,7 @@ def _make_check_options(
         untrusted=True,
         no_sandbox=options.no_sandbox,
         even_if_identical=True,
-        gate="pairs",
+        gate="pairs",  # decide by the pairs of this night, not by stored sessions
         exact=True,  # compare with the anchor's commit itself, not with the merge base
         join=False,  # use no pairs of earlier sessions
         baselines=setup.store.root,
@@ -241,6 +246,7 @@ def _load_history(
     same_environment = [
         baseline for baseline in stored if baseline.environment == environment and baseline.session != own_session
     ]
+    # ``against`` is the comparison with the anchor; None if the session did not measure the anchor beside main.
     comparisons = [baseline.against for baseline in same_environment if baseline.against is not None]
     previous_sessions: list[Baseline] = []
     changes: list[str] = []

@@ -91,6 +91,7 @@ def judge_night(
     median step time in seconds of each run of the anchor's commit.
     """
     section = verdict.throughput
+    # The validity is FAIL if the program of main fails and the anchor's does not.
     is_measured = verdict.validity.status not in ("INVALID", "FAIL")
     if not is_measured or section is None or tonight is None or not _count_pairs(tonight):
         return _report_unmeasured(verdict, variant, anchor, limits)
@@ -100,7 +101,7 @@ def judge_night(
     recent_interval = budget_interval(_night_means(nights, "median"))
     shift = _environment_shift(history.earlier_sessions, anchor_levels)
     objections = _find_objections(verdict, creeps, recent_interval, limits)
-    has_too_few_pairs = _count_pairs(tonight) < LOOKS[0]
+    has_too_few_pairs = _count_pairs(tonight) < LOOKS[0]  # the number of pairs of the first look
     if has_too_few_pairs:
         text = f"{_count_pairs(tonight)} valid pairs are too few; a decision needs at least {LOOKS[0]}"
         objections.append(_Objection("INCONCLUSIVE", text))
@@ -117,7 +118,7 @@ def judge_night(
     return WorkloadRefresh(
         name=verdict.name,
         variant=variant,
-        status=objections[0].status if is_withheld else "PASS",
+        status=objections[0].status if is_withheld else "PASS",  # objections with the status FAIL come first
         reasons=[clip_message(text) for text in texts] or ["no slowdown against the anchor would be absorbed"],
         anchor=anchor,
         decision=section.decision,
@@ -138,6 +139,7 @@ def _report_unmeasured(
     verdict: WorkloadVerdict, variant: str, anchor: str | None, limits: NightLimits
 ) -> WorkloadRefresh:
     """Return the report on a night without a valid measurement. Its session is not stored."""
+    # The validity is FAIL if the program of main fails and the anchor's does not.
     reasons = verdict.validity.reasons
     if not reasons:
         reasons = verdict.throughput.reasons if verdict.throughput is not None else ["nothing was timed"]
@@ -161,6 +163,7 @@ def describe_absorbed_slowdown(nights: Sequence[AnchorComparison], thresholds: T
     """
     test = sequential_test(nights[-1].log_ratios, len(SUMMARIES), thresholds)
     if test is not None and test.decision == "regressed":
+        # ``test.tests`` has a decision and an interval for the median and for the mean step time.
         proven_slowdown = max(interval.low for _, interval in test.tests.values())
         return f"tonight's pairs prove that main is slower than the anchor by {percent(proven_slowdown):.2g}% or more"
     recent_interval = budget_interval(_night_means(nights, "median"))
@@ -176,7 +179,7 @@ def night_slowdown_pct(tonight: AnchorComparison, thresholds: Thresholds) -> flo
     test = sequential_test(tonight.log_ratios, len(SUMMARIES), thresholds)
     if test is None:
         return None
-    _, median_interval = test.tests["median"]
+    _decision, median_interval = test.tests["median"]
     return percent(median_interval.estimate)
 
 
@@ -254,8 +257,9 @@ def _environment_shift(
     """Return how much the step time of the anchor's commit changed from the previous environment to the present one.
 
     The result is a log-ratio with its prediction interval. ``earlier_sessions`` are sessions in the previous
-    environment, and ``anchor_levels`` are log step times of tonight's runs. Return None if fewer than two sessions are
-    stored, or if the anchor's commit has too few runs tonight.
+    environment, and ``anchor_levels`` are log step times of tonight's runs. Earlier sessions with fewer than
+    SESSION_RUNS runs are left out. Return None if fewer than two sessions remain, or if the anchor's commit has fewer
+    than SESSION_RUNS runs tonight.
     """
     earlier_levels = [
         session_level([run.log_median for run in baseline.runs])

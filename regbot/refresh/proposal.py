@@ -18,6 +18,7 @@ def build_proposal(store: Store, report: RefreshReport, written: Iterable[PurePo
 
     ``now`` is the time of the proposal. Raises BaselineError.
     """
+    # ``.gitattributes`` is no record.
     record_paths = [path for path in written if path != PurePosixPath(ATTRIBUTES)]
     ledger_paths = [path for path in record_paths if path.parts[0] == LEDGERS]
     anchor_paths = [path for path in record_paths if path.name == ANCHOR]

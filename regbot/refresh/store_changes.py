@@ -24,7 +24,7 @@ def remove_withheld_copies(store: Store, accepted: Sequence[Baseline]) -> None:
     """
     session_ids = {baseline.session for baseline in accepted}
     for baseline in accepted:
-        group = session_path(baseline, digest="").parent
+        group = session_path(baseline, digest="").parent  # the folder does not depend on the digest
         for path in store.sessions(group):
             stored = store.session(path)
             if stored.session in session_ids and stored.series == "held":

@@ -24,7 +24,8 @@ def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, sto
     back, only timed sessions are stored, and no traced sessions. Return why nothing could be stored; '' on success, or
     if the night has no session to store.
     """
-    night, comparison = measured.night, measured.tonight
+    night = measured.night
+    comparison = measured.tonight  # with the anchor's commit; None without a valid pair
     if night.series is None or comparison is None:  # nothing was measured
         return ""
     session, verdict = measured.checked.session, measured.checked.verdict
