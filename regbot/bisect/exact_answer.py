@@ -194,7 +194,7 @@ def _build_change(setup: BisectionSetup, observations: Sequence[Observation], gr
             measurable=place in states,
             reason=broken[place].reason if place in broken else "",
         )
-        for place in sorted(first_change.candidates, key=lambda place: place not in states)
+        for place in sorted(first_change.candidates, key=lambda place: place not in states)  # measured ones first
     ]
     entries = [change.entry for change in group if change.entry]
     description = ", ".join(dict.fromkeys(f"{finding.pattern} ({finding.status})" for finding in findings))

@@ -75,7 +75,7 @@ def bisect(
     replaces real measurements. Raises ConfigError, CheckoutError, RecordError, EngineError.
     """
     setup = prepare(options)
-    if len(setup.noisy_span.points) < 2 and not setup.header.exact:
+    if len(setup.noisy_span.points) < 2 and not setup.header.exact:  # all points run the same code as good
         _discard_results(options)
         return same_code_answer(setup.header)
     if (reason := find_obstacle(setup.header, setup.noisy_span, setup.reused_runs)) and not options.anyway:
@@ -253,7 +253,7 @@ def _create_measurer(
         watch(Progress(done=0, total=0, text="waiting for other timed runs on these nodes"))
         first_task = next(iter(setup.tasks.values()), None)  # None for a command
         needs = needs_of(first_task) if first_task is not None else Needs(ranks=0, name="regbot bisect")
-        check_stratum = ""
+        check_stratum = ""  # '' means that the bisection continues no session of a check
         if is_new and (node := engine.describe(needs)) is not None:
             check_stratum = continued_stratum(setup.reused_runs.lease, engine.name, node.name, time.time())
         seats = stack.enter_context(Seats(engine, needs, check_stratum))
@@ -285,7 +285,7 @@ def _run_log(out: Path) -> RunLog[BisectionLog]:
             "{log.parent}: cannot be written to: {error}",
             "earlier measurements are in {log.name}: free space or mend the permissions, then continue with --resume",
         ),
-        write_errors=(),
+        write_errors=(),  # every error of writing gets the message above
     )
 
 

@@ -485,7 +485,7 @@ def evaluate_contrast(
         order = draw_order(seed, sides.name, block)
         block_runs = [run for run in contrast_runs if run.block == block]
         state = block_state(_list_attempts(block_runs, stratum), BLOCK_VOID_LIMIT)
-        if state.status in ("failed", "lost"):
+        if state.status in ("failed", "lost"):  # "lost": too many runs were void, because the nodes are unfit
             last_failure = [run for run in block_runs if not run.usable][-1]
             nodes_unfit = state.status == "lost"
             return Contrast(gate, finished=True, requests=[], failure=last_failure.reason, nodes_unfit=nodes_unfit)

@@ -60,6 +60,7 @@ def refused_answer(header: BisectionHeader, reason: str) -> Bisection:
 def reproduce_command(header: BisectionHeader) -> str:
     """Return the command that repeats this bisection."""
     good, bad = header.points[0], header.points[-1]
+    # In a search over versions all points have bad's commit. Good's commit is then in the corner point, if it differs.
     first_point = header.corner or good
     words = ["regbot", "bisect", short_commit(first_point.commit), short_commit(bad.commit)]
     words += ["--command", header.command] if header.on == "command" else ["--on", header.on]

@@ -67,7 +67,7 @@ class TraceMeasurer:
         if cached is not None:
             return self._to_observation(request, cached, cached=True)
         prepared = self._checkouts.prepare(point, task)
-        if isinstance(prepared, str):
+        if isinstance(prepared, str):  # the reason why the point cannot be measured
             return unusable_observation(request, prepared)
         python = prepared.python or task.workload.python
         traced_task = replace(task, workload=task.workload.model_copy(update={"python": python}))

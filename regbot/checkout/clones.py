@@ -42,6 +42,7 @@ class CommitSource:
     """Where to fetch commits of the repository or of one submodule from."""
 
     name: str
+    """Name in error messages: the folder of the repository, and the path of the submodule."""
     identity: str
     """Text from which the name of the private clone is computed. It has no credentials, because each CI job
     has its own token."""
@@ -105,7 +106,7 @@ def fetch_commit(clone: Path, source: CommitSource, commit: str, cone: Cone = WH
             reasons = [f"{git_dir}: {local_fetch.error_line}"]
             if lacks_files(git_dir, commit, ancestors=True):
                 reasons = [f"{git_dir}: {FILTERED_REASON}; {FILTERED_ADVICE}"]
-    if source.remote:
+    if source.remote:  # commits may be fetched from the URL
         exact_fetch = _fetch(clone, source.url, f"{commit}:{wanted_ref}", "--depth=1")
         if exact_fetch.code == 0:
             return

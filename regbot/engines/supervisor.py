@@ -238,7 +238,11 @@ class Supervisor:
             self.sandbox.close()
 
     def _supervise(self, started: float) -> dict[str, Any]:
-        """Start the guest, wait until it ends or passes a limit, kill what is left, and return the report."""
+        """Start the guest, wait until it ends or passes a limit, kill what is left, and return the report.
+
+        ``self.status`` is None while the guest's main process runs. ``self.log.fault`` is set if the output cannot be
+        written. ``dir_overflow`` in the report also covers the growth of other folders on disk.
+        """
         guest = self._start()
         assert guest.stdout is not None
         self.guest, self.output = guest.pid, guest.stdout.fileno()
@@ -386,7 +390,7 @@ class Supervisor:
         Orphans become children of the supervisor, so the loop ends when the supervisor has no child. The supervisor's
         own group is left out. It has no other process than the supervisor.
         """
-        if self.status is None:
+        if self.status is None:  # the guest's main process still runs
             _kill_group(self.guest)
         deadline = time.monotonic() + KILL_S
         while self._has_descendants():
