@@ -41,6 +41,7 @@ def exact_answer(setup: BisectionSetup, observations: Sequence[Observation]) -> 
         for change in exact_search.find_changes(span, entry, observations, setup.expand_merge_exact)
     ]
     changes = _group_changes(setup, observations, value_changes)
+    # The requests are those without a limit of measurements. A search that reached its limit is not finished.
     remaining_requests = exact_search.next_requests(
         span, entries, observations, pending=(), expand_merge=setup.expand_merge_exact, most_runs=_UNLIMITED
     )

@@ -130,6 +130,7 @@ def bisect(
             announce=announce,
         )
         result = answer.compute_answer(setup, observations)
+        # "enough": the budget is used up, or too many points failed for one reason.
         failure = find_common_failure() if stop_reason == "enough" else None
         if failure is not None:  # the user has to mend it, so it comes first
             reasons = [broken.explain_common_failure(failure, setup.tasks), *result.reasons]

@@ -148,6 +148,7 @@ def forecast(header: BisectionHeader, span: NoisySpan, reused_runs: ReusedRuns) 
             "runs_90": float(np.percentile(runs, 90)),
             "expected_builds": expected_builds,
             "confirm_runs": 2 * LOOKS[-1] if header.confirm else 0,  # at most: two runs for each pair of the last look
+            # in minutes
             "expected_min": float(np.mean(runs)) * reused_runs.run_s / 60 if reused_runs.run_s else None,
             "success": success,
             "possible": not refusal,

@@ -234,7 +234,7 @@ def _compute_state(
         if not (is_good_available and is_bad_available):
             state.status = "unmeasurable"
             return state
-        if not is_noise_known(model, analysis.samples):
+        if not is_noise_known(model, analysis.samples):  # without the noise, the posterior cannot be trusted
             return _request_run(state, model, observations, pending, stratum, settings, mean_costs=mean_costs)
         if analysis.posterior.no_culprit >= settings.posterior:
             chances = _measurement_chances(span, analysis, observations)

@@ -91,7 +91,7 @@ def fetch_commit(clone: Path, source: CommitSource, commit: str, cone: Cone = WH
     if source.is_partial:
         _fetch_partial(clone, source, commit, cone)
         return
-    wanted_ref = f"refs/wanted/{commit}"
+    wanted_ref = f"refs/wanted/{commit}"  # exists in the private clone once the commit was fetched
     _prepare_clone(clone, commit)
     is_cached = try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted_ref).code == 0
     if is_cached and not source.refusal:
@@ -140,7 +140,7 @@ def fetch_history(clone: Path, source: CommitSource, commit: str) -> None:
     If the private clone already has the commit, nothing is fetched. Raises CheckoutError.
     """
     git_dir = source.git_dirs[0]
-    wanted_ref = f"refs/wanted/{commit}"
+    wanted_ref = f"refs/wanted/{commit}"  # exists in the private clone once the commit was fetched
     _prepare_clone(clone, commit)
     if try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted_ref).code != 0:
         copied = copy_history(clone, git_dir, f"{commit}:{wanted_ref}")

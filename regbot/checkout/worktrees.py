@@ -163,7 +163,8 @@ def prune(cache_dir: Path, keep: int, idle_s: float = IDLE_S) -> list[str]:
     for entry in complete[max(0, keep) :] + incomplete:
         # Do not wait for the lock. If it is taken, another process creates or builds this worktree.
         with contextlib.suppress(CheckoutError), entry.lock(timeout_s=0):
-            if _modification_time(entry.marker) <= time.time() - idle_s:  # read again, because only now it is locked
+            # The time is read again, because only now the entry is locked. It is 0 for an incomplete worktree.
+            if _modification_time(entry.marker) <= time.time() - idle_s:
                 entry.clear()
                 removed_keys.append(entry.key)
     prune_clones(cache_dir / "repos", _list_used_clones(cache_dir), busy_s=idle_s)

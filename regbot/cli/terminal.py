@@ -104,7 +104,8 @@ def trace_page(run: Run) -> str:
 def ledger_page(ledger: Ledger, title: str, notes: Sequence[str] = ()) -> str:
     """Return a page about one ledger, with counts and bytes of each collective.
 
-    A profile also gives each collective two times. During the exposed time, no kernel computes. During the hidden time,
+    A ledger of a compiled program also has static counts: how many lines of the program's text have the collective. A
+    profile also gives each collective two times. During the exposed time, no kernel computes. During the hidden time,
     a kernel computes. ``notes`` are lines below the table."""
     steps_text = "one steady step" if ledger.scope == "step" else f"{count(ledger.steps, 'step')} together"
     world = f" of {ledger.world_size}" if ledger.world_size else ""
@@ -291,7 +292,9 @@ def _join_change(change: tuple[str, str]) -> str:
 
 def _throughput_lines(name: str, section: Throughput) -> list[str]:
     """Return lines about the step time of a workload: reasons for the decision, step times, and how these were
-    measured."""
+    measured.
+
+    ``section.wall`` says which part of the step explains the change; '' if this is unknown."""
     lines = [f"{section.status}  throughput of {printable(name)}"]
     if select_mean_only_test(section):
         median = _join_change(format_change(section))
