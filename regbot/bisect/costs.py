@@ -56,7 +56,7 @@ class CommandMeasurer:
 
     def stratum(self, slot: int) -> str:
         """Return the stratum of a slot. Slots never share a stratum, because they may run at different speeds."""
-        if self._seats is not None:
+        if self._seats is not None:  # nodes are reserved
             return self._seats.stratum(slot)
         return f"{self._session} {slot}" if slot else self._session
 
@@ -73,7 +73,7 @@ class CommandMeasurer:
                 try:
                     result = self._run_command(prepared, self._out / name, slot)
                 except SeatLostError as error:
-                    if self._seats is None:
+                    if self._seats is None:  # no nodes were reserved, so none can be replaced
                         raise
                     return self._seats.record_loss(slot, request, error)
                 if is_retry or _has_valid_result(result, prepared.path):
@@ -132,7 +132,7 @@ class CommandMeasurer:
         else:
             number, reason = parse_cost(result.log_tail, self._exact)
         values: dict[str, float] = {}
-        if number is not None:
+        if number is not None:  # noisy costs are compared by their logarithms
             values = {"cost": number if self._exact else math.log(number)}
         was_killed = result.timed_out or result.dir_overflow
         return build_observation(

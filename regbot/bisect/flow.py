@@ -296,7 +296,7 @@ def _open_log(log: RunLog[BisectionLog], setup: BisectionSetup) -> tuple[Bisecti
     A resumed log keeps its header, except for the limits of runs and minutes, which come from the new command line.
     """
     header = setup.header
-    if setup.options.resume and (resumed := log.resume(header)) is not None:
+    if setup.options.resume and (resumed := log.resume(header)) is not None:  # None: the log has no content yet
         if setup.options.effect_pct not in (None, resumed.header.smallest_pct):
             raise RecordError(
                 f"{log.path}: was begun with --effect {resumed.header.smallest_pct:g}",
@@ -305,7 +305,7 @@ def _open_log(log: RunLog[BisectionLog], setup: BisectionSetup) -> tuple[Bisecti
         log.remove_results()
         limits = {"most_runs": header.most_runs, "budget_min": header.budget_min}
         observations = resumed.observations
-        if not setup.options.anyway:
+        if not setup.options.anyway:  # points that stopped the search by one common failure are measured again
             observations = broken.release_common_failures(observations)
         return resumed.header.model_copy(update=limits), observations
     log.create(header, setup.reused_runs.observations)

@@ -302,6 +302,7 @@ def _request_run(
     """
     span, analysis = state.span, state.analysis
     assert analysis is not None
+    # A remainder is the range before or after a culprit that was found. Its runs are counted separately.
     purpose: Purpose = "remainder" if span.remainder else "search"
     if _is_run_limit_reached(span, purpose, observations, pending, settings):
         state.status = "undecided"

@@ -97,7 +97,7 @@ def find_parent(repo: Path, point: Point, before: Point, places: Mapping[str, in
 
 
 def load_run(out: Path, observation: Observation) -> Run | None:
-    """Load the run behind an observation; None if the file of the run is missing."""
+    """Load the run of an observation from its file ``record``; None if there is no such file or it cannot be read."""
     try:
         return read_record(out / observation.record, Run) if observation.record else None
     except RecordError:

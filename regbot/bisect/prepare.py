@@ -72,7 +72,7 @@ def prepare(options: BisectionOptions) -> BisectionSetup:
         update={
             "smallest_pct": smallest_pct,
             "noise_pct": noise_pct,
-            "noise_pairs": 0 if options.noise_pct else reused_runs.pairs,
+            "noise_pairs": 0 if options.noise_pct else reused_runs.pairs,  # 0 means that the user stated the noise
             "warnings": [*header.warnings, *reused_runs.warnings],
         }
     )
@@ -134,7 +134,7 @@ def _list_points(options: BisectionOptions, bad: str, tasks: Mapping[str, Task])
             options.repo, options.good, options.bad, full=options.full, paths=options.paths, suspects=options.suspects
         )
         points = walked.points
-        if options.command:
+        if options.command:  # a command may read any file, so only equal trees count as the same code
             points = history.match_trees(points)
         return points, walked.warnings
     axis = parse_axis(options.axis)

@@ -54,7 +54,8 @@ def load_inert_rule(repo: Path, commits: Sequence[str], revision_range: str | No
     listings = [_list_entries(repo, commit) for commit in commits]
     listings += [_list_changed_entries(repo, revision_range)] if revision_range else []
     entries = [entry for listing in listings for entry in listing or ()]
-    # The mode 160000 is that of a submodule, and 120000 that of a symbolic link. The object of a link has the path of its target.
+    # The mode 160000 is that of a submodule, and 120000 that of a symbolic link. The object of a link has the path of
+    # its target.
     submodules = frozenset(path for mode, _, path in entries if mode == "160000")
     rule_without_folders = InertRule(submodules=submodules)  # if git cannot read a file, no folder is inert
     if None in listings:  # git failed

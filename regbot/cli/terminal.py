@@ -140,6 +140,7 @@ def ledger_page(ledger: Ledger, title: str, notes: Sequence[str] = ()) -> str:
 def run_page(run: Run) -> str:
     """Return a page about one timed run: outcome, steady step time, and the times and memory of each rank."""
     verdict = run_verdict(run, number=1, role="unused")  # the page shows neither the number nor the role
+    # A run that failed has no step times.
     if run.timing is None or verdict.cut is None or verdict.median_s is None or verdict.mean_s is None:
         return "\n".join([f"{run.workload} {run.variant}: {run.outcome}", wrapped(run.reason), run.log_tail])
     timing = run.timing

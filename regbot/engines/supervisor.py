@@ -312,7 +312,7 @@ class Supervisor:
     def _prepare_child(self) -> None:
         """Prepare the new process before it becomes the guest: no core dumps, death with the supervisor, sandbox."""
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        if self.libc:
+        if self.libc:  # on Linux
             self.libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != self.pid:  # the supervisor died before the call above
                 os._exit(127)
