@@ -18,7 +18,11 @@ _UNLIMITED = 2**31
 
 
 def exact_answer(setup: BisectionSetup, observations: Sequence[Observation]) -> Bisection:
-    """Return the answer that the values give, whether or not the search has finished."""
+    """Return the answer that the values give, whether or not the search has finished.
+
+    The outcome is "unmeasurable" if good or bad failed in every workload. It is "culprit" if a change was found and no
+    measurement is left, and "none" if good and bad agree in all workloads. Otherwise it is "undecided".
+    """
     header, span = setup.header, setup.exact_span
     reasons: list[str] = []
     # The workloads whose good and bad commit can both be measured.

@@ -219,8 +219,8 @@ def _choose_in_history(
 ) -> list[int]:
     """Return the place that separates the candidates best, as a list of at most one.
 
-    The values of other places can already prove which commit is the culprit. Then return its parent first, and the
-    culprit itself next, so that both are measured.
+    The values of other places can already prove which commit is the culprit. Then the culprit's parent is returned if
+    it is not measured, and after that the culprit itself. Every place but the first (good) is a candidate.
     """
     index_of = {place: index for index, place in enumerate(span.places)}
     prior: Floats = np.array([weights[place] for place in span.places[1:]])

@@ -252,7 +252,7 @@ def _create_measurer(
     seats: Seats | None = None
     if not header.exact and options.slots <= engine.slots:
         watch(Progress(done=0, total=0, text="waiting for other timed runs on these nodes"))
-        first_task = next(iter(setup.tasks.values()), None)  # None for a command
+        first_task = next(iter(setup.tasks.values()), None)  # None for a command, which has no ranks
         needs = needs_of(first_task) if first_task is not None else Needs(ranks=0, name="regbot bisect")
         check_stratum = ""  # '' means that the bisection continues no session of a check
         if is_new and (node := engine.describe(needs)) is not None:

@@ -361,7 +361,8 @@ def _is_run_limit_reached(
 def _measurement_chances(span: NoisySpan, analysis: SpanAnalysis, observations: Sequence[Observation]) -> Floats:
     """Return [places] the chance that a run of the place gives a value.
 
-    The chance is 0 for a place that could not be measured, and for a place whose last ``MAX_ATTEMPTS`` runs failed.
+    The chance is 0 for a place that failed and has no value. It is also 0 for a place whose last ``MAX_ATTEMPTS`` runs
+    failed, even if earlier runs gave values.
     """
     measured = {sample.point for sample in analysis.samples}
     broken = [int(place) for place in np.flatnonzero(~analysis.available)]

@@ -32,7 +32,10 @@ MIN_CANDIDATE_PROBABILITY = 0.005
 
 
 def noisy_answer(setup: BisectionSetup, observations: Sequence[Observation], mean_costs: noisy.RunCosts) -> Bisection:
-    """Return the answer that the runs give, whether or not the search has finished."""
+    """Return the answer that the runs give, whether or not the search has finished.
+
+    Rounding may push a probability above 1, so it is limited.
+    """
     header = setup.header
     settings = setup.search_settings
     root = noisy.compute_search(
@@ -332,11 +335,11 @@ def _build_remainders(root: noisy.SearchState) -> Iterator[Remainder]:
                 continue
             no_culprit = child.analysis.posterior.no_culprit
             likely = f"{share(no_culprit)} likely"
-            unknown = f"known whether another slowdown lies {name} it ({likely} that there is none)"
+            known_whether = f"known whether another slowdown lies {name} it ({likely} that there is none)"
             text_by_status = {
                 "none": f"no slowdown of {percent_words(child.span.smallest)} or more {name} it ({likely})",
-                "searching": f"it is not yet {unknown}",
-                "undecided": f"it is not {unknown}",
+                "searching": f"it is not yet {known_whether}",
+                "undecided": f"it is not {known_whether}",
                 "unmeasurable": f"the commits {name} it cannot be measured ({likely} that none of them is slower)",
             }
             yield Remainder(

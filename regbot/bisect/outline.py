@@ -15,6 +15,7 @@ def build_outline(
     header: BisectionHeader, observations: Sequence[Observation], outcome: BisectionOutcome, reasons: Sequence[str]
 ) -> Bisection:
     """Build an answer without a culprit: the inputs, the measurements and their cost."""
+    # Runs of an earlier check and values from the cache cost nothing.
     launched = [
         observation for observation in observations if observation.purpose != "reused" and not observation.cached
     ]

@@ -31,7 +31,11 @@ from regbot.workloads import Task, needs_of, plan, plan_of, timed_tasks
 
 
 def prepare(options: BisectionOptions) -> BisectionSetup:
-    """Prepare a bisection from its options. Raises ConfigError, CheckoutError, RecordError, ShapeError."""
+    """Prepare a bisection from its options. Raises ConfigError, CheckoutError, RecordError, ShapeError.
+
+    The header of the log is built first. For a search on step times, the noise on record and the smallest slowdown to
+    look for are added to the header afterwards, because the runs of a check are loaded by the header.
+    """
     on = options.on or ("command" if options.command else "ledger")
     check_options(options, on)
     good = find_commit(options.repo, options.good, "GOOD")

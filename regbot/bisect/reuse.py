@@ -134,7 +134,7 @@ def _reuse_session(session: Session, header: BisectionHeader) -> ReusedRuns:
                     usable=True,
                     values=summarise_timing(run.timing, launch_cut(run.timing)),
                     stratum=_run_stratum(session, run),
-                    block=number,
+                    block=number,  # the number of the pair, from 0
                     wall_s=run.wall_s,
                 )
             )

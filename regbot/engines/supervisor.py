@@ -117,10 +117,11 @@ class Confinement:
         self.sets_file_times = launch.get("stamp", True)  # whether to set the times of the record's files
         self.exit_code: int | None = None
         self.overflow = False  # whether the last check has found that a limit was exceeded
-        self.file_systems = self.groups = self.growth = None
+        self.file_systems = self.groups = self.growth = None  # they stay None without a sandbox
         if self.settings is None:
             return
         self.script = _load_confinement()
+        # bubblewrap reports on this pipe that the guest has ended.
         self.status_reader, self.status_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.groups = self.script.ControlGroups(self.settings["pids"], self.settings["memory_bytes"])
         try:
@@ -132,7 +133,7 @@ class Confinement:
                 f"the sandbox cannot be set up: {error}; 'regbot doctor' tests it step by step"
             ) from error
         self.record = self.file_systems.record
-        visible = self.settings["visible"]
+        visible = self.settings["visible"]  # the guest's CUDA_VISIBLE_DEVICES; None if it is unset
         program, *words = self.script.with_devices(self.command, visible, self.settings["network"])
         self.command = [program, "--json-status-fd", str(self.status_writer), *words]
 

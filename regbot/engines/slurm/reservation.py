@@ -185,7 +185,10 @@ class Reservation:
 def _sbatch_options(
     settings: SlurmSettings, partition: Partition, layout: SeatLayout, needs: Needs, folder: Path
 ) -> list[str]:
-    """Return the options of sbatch for the job. Settings without a value are left out: Slurm's defaults then apply."""
+    """Return the options of sbatch for the job. Settings without a value are left out: Slurm's defaults then apply.
+
+    In the name of the log, %% stands for a percent sign, because Slurm replaces patterns such as %j.
+    """
     minutes = _time_limit_min(settings, partition, needs)
     options = {
         "partition": settings.partition,
