@@ -209,6 +209,7 @@ def _build_change(setup: BisectionSetup, observations: Sequence[Observation], gr
     text += "; a later commit undid it" if undone else ""
     span = first_change.span
     earliest, point_before = span.points[min(first_change.candidates)], span.points[first_change.before]
+    # ``left_out`` is the number of commits between parent and culprit that are no points of the search.
     parent, left_out = find_parent(setup.options.repo, earliest, point_before, span.place_by_key)
     return Change(
         candidates=candidates,
@@ -220,7 +221,7 @@ def _build_change(setup: BisectionSetup, observations: Sequence[Observation], gr
         before=before,
         after=after,
         undone=undone,
-        confirmed="exact",
+        confirmed="exact",  # exact values need no confirmation by pairs of runs
         text=clip_message(text),
     )
 

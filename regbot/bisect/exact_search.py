@@ -69,7 +69,7 @@ class ValueChange:
     before: int
     """Place before the change."""
     candidates: tuple[int, ...]
-    """Places of which one made the change. There are several if the places between them cannot be measured."""
+    """Places of which one made the change. If there are several, no measurement can tell which."""
     branch_changes: list["ValueChange"] = field(default_factory=list)
     """The changes on the merged branch if the only candidate is a merge. Empty if the merge itself is the culprit."""
 

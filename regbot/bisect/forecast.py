@@ -46,7 +46,9 @@ class Trial(NamedTuple):
     """Result of one simulated search."""
 
     culprit: int | None
-    """Number of the hypothesis that the search named. None if the search answered "none", or ``NO_ANSWER``."""
+    """Number of the hypothesis that the search named. It is None if the search answered "none", and ``NO_ANSWER`` if
+    the search gave no answer.
+    """
     runs: int
     builds: int
     """Number of points that were built, each once."""

@@ -203,7 +203,7 @@ def compute_search(
         state.children[name] = compute_search(
             follow_up, observations, pending, stratum, settings, mean_costs, expand_merge=expand_merge
         )
-        if collect_requests(state.children[name]):
+        if collect_requests(state.children[name]):  # the other follow-up searches wait until this one is done
             break
     return state
 

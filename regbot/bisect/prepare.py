@@ -33,8 +33,8 @@ from regbot.workloads import Task, needs_of, plan, plan_of, timed_tasks
 def prepare(options: BisectionOptions) -> BisectionSetup:
     """Prepare a bisection from its options. Raises ConfigError, CheckoutError, RecordError, ShapeError.
 
-    The header of the log is built first. For a search on step times, the noise on record and the smallest slowdown to
-    look for are added to the header afterwards, because the runs of a check are loaded by the header.
+    The noise and the smallest slowdown to look for are added to the header last. The runs of a check show the noise,
+    and loading them needs the header.
     """
     on = options.on or ("command" if options.command else "ledger")
     check_options(options, on)

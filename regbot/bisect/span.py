@@ -155,6 +155,7 @@ def analyse_span(
     available = np.ones(len(span.points), dtype=bool)
     available[sorted(broken)] = False
     span_posterior = posterior(model, samples)
+    # Hypotheses that no run can separate have the same group number. A hypothesis with the prior 0 has been cleared.
     group_by_hypothesis = hypothesis_sets(model, available)
     probabilities = np.bincount(group_by_hypothesis, weights=span_posterior.culprit)
     likeliest_group = int(np.argmax(probabilities))

@@ -59,7 +59,10 @@ class CommitSource:
 
 
 def find_source(repo: Path) -> CommitSource:
-    """Return the source of the repository's own commits. Raises CheckoutError."""
+    """Return the source of the repository's own commits. They are taken from its git directories, not from its remote.
+
+    Raises CheckoutError.
+    """
     common = common_dir(repo)
     git_dir = Path(git(repo, "rev-parse", "--absolute-git-dir").removesuffix("\n"))
     origin = origin_of(repo) or str(common)

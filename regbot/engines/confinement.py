@@ -71,6 +71,7 @@ class MemoryFileSystems:
         self.record = str(Path(folder, "record"))
         libc = ctypes.CDLL(None, use_errno=True)
         _unshare_mounts(libc)
+        # This outer file system has only the small files and the mount points, so small limits suffice.
         _mount(libc, folder, max_bytes=2**20, max_files=1024, mode=0o700)
         for name, text in settings["files"].items():
             Path(folder, "files").mkdir(exist_ok=True)

@@ -157,10 +157,10 @@ class Confinement:
         return self.overflow
 
     def save_record(self) -> bool:
-        """Save the record after the guest has ended. Return whether the guest has exceeded its limit.
+        """Save the record after the guest has ended. Return whether the guest has written more than a limit allows.
 
         In a sandbox, the record is copied from memory to the real folder. Otherwise only the times of its files are
-        set. A record that exceeds its limit is not saved.
+        set. If a limit is exceeded, the record is not saved.
         """
         if self.has_passed_limit(check_record=True):
             return True

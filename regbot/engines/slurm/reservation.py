@@ -102,7 +102,8 @@ class Reservation:
                 break
             if job is None or job.state not in WAITING_STATES | RUNNING_STATES:
                 raise SeatLostError(f"job {self.number} did not begin: {_describe_end(job)}", self._holder_output())
-            if advice := NEVER_STARTS.get(job.reason.split(",")[0]):
+            reason_word = job.reason.split(",")[0]  # details may follow after a comma
+            if advice := NEVER_STARTS.get(reason_word):
                 raise NoSeatError(f"job {self.number} will never begin ({job.reason}): {advice}")
             waited_s = time.monotonic() - self._created_at
             if waited_s > self._settings.queue_min * 60:
