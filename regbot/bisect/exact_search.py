@@ -245,7 +245,10 @@ def _choose_in_history(
 def _steps_in_history(
     span: ExactSpan, affected: Bools, states: dict[int, str], broken: dict[int, Observation]
 ) -> list[exact.ValueStep]:
-    """Return the change in a history with branches, as a list of at most one step; [] while it is not known."""
+    """Return the change in a history with branches, as a list of at most one step; [] while it is not known.
+
+    Place 0 is good, and the last place is bad.
+    """
     last_place = span.place_of_point[-1]
     if 0 not in states or last_place not in states or states[0] == states[last_place]:
         return []
@@ -255,7 +258,7 @@ def _steps_in_history(
     broken_indices = [index_of[place] for place in broken]
     equal_prior = np.ones(len(reduced))
     if exact.next_in_history(reduced, equal_prior, state_at, broken_indices, pending=(), slots=1):
-        return []
+        return []  # another measurement can still separate the candidates
     candidate_rows = np.flatnonzero(exact.remaining_hypotheses(reduced, state_at))
     candidates = tuple(span.places[int(row) + 1] for row in candidate_rows)
     if not candidates:

@@ -290,7 +290,7 @@ class ControlGroups:
             limits["memory"] = memory_bytes
         for controller, limit in limits.items():
             parent_or_reason = find_parent(controller)
-            if isinstance(parent_or_reason, str):
+            if isinstance(parent_or_reason, str):  # the reason why the controller cannot be used here
                 continue
             version, parent = parent_or_reason
             _remove_stale_groups(parent)
