@@ -321,6 +321,7 @@ def _request_run(
         state.status = "undecided"
         return state
     if is_noise_known(model, analysis.samples) and analysis.posterior.no_culprit >= settings.posterior:
+        # "None" is probable enough. A few places between the ends are still run before it becomes the answer.
         places = runs_before_none(model, analysis.samples, stratum, chances, running)
         if not places:
             return state

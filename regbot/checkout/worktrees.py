@@ -221,7 +221,7 @@ def _check_out_parts(
     """Check out all fetched parts into the worktree. If this fails, remove the entry's files."""
     try:
         for part in parts:
-            _add_part(entry, part, WHOLE if part.path else cone)
+            _add_part(entry, part, WHOLE if part.path else cone)  # submodules are always checked out whole
         state, _ = digest_worktree(entry, parts, cone)
         return _WorktreeRecord(commit=commit, tree=tree, parts=parts, state=state, changed=[])
     except BaseException:
@@ -239,7 +239,7 @@ def _fetch_parts(
     """
     clone = entry.clone(clone_name(source))
     with lock(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
-        fetch_commit(clone, source, commit, WHOLE if part_path else cone)
+        fetch_commit(clone, source, commit, WHOLE if part_path else cone)  # submodules are always fetched whole
         mark_used(clone)
     yield WorktreePart(path=part_path, clone=clone.name, commit=commit)
     for path, submodule_commit, submodule in list_submodules(clone, commit, source, hosts):

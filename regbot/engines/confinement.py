@@ -58,7 +58,7 @@ class MemoryFileSystems:
     """The memory file systems of one launch. They exist until the supervisor process ends."""
 
     def __init__(self, settings: Mapping[str, Any], folder: str) -> None:
-        """Mount the file systems over ``folder``. Raises OSError if mounting is forbidden.
+        """Mount the file systems over ``folder``, the record folder. Raises OSError if mounting is forbidden.
 
         ``settings["file_systems"]`` has the limits of each file system: bytes and number of files.
         ``settings["files"]`` has the texts of the files that replace files of the system, by name.
