@@ -22,7 +22,8 @@ def compute_answer(setup: BisectionSetup, observations: Sequence[Observation]) -
 def estimate_run_costs(observations: Sequence[Observation]) -> noisy.RunCosts:
     """Return the mean seconds of the runs and of the builds so far, and the points that are already built.
 
-    Before the first run, a run counts as one second and a build as free.
+    Runs of an earlier check and values from the cache do not count. Before the first run, a run counts as one second
+    and a build as free.
     """
     launched = [
         observation for observation in observations if observation.purpose != "reused" and not observation.cached

@@ -122,7 +122,8 @@ def explain_common_failure(common: CommonFailure, tasks: Mapping[str, Task]) -> 
         module_name = missing_module[1]
         reason, mend = f"the Python module {module_name} is missing", "install the module where the command finds it"
     else:
-        reason = f"the Python module {missing_module[1]} is missing for the interpreter {interpreter(task, Path())}"
+        python = interpreter(task, Path())  # an interpreter in the checkout gets a path relative to the checkout
+        reason = f"the Python module {missing_module[1]} is missing for the interpreter {python}"
         keys = f"the keys python and build of [workloads.{task.workload_name}]"
         mend = f"install the module there, or start a new search after a change of {keys}"
     points = count(len(common.points), "point")

@@ -76,4 +76,5 @@ def posterior_test(
     decision = decide(bounds, thresholds)
     if decision != "regressed":
         return None
+    # Look 0 here stands for a decision outside of the planned looks of the gate.
     return SequentialTest(decision, pairs, look=0, alpha=alpha, tests={summary: (decision, bounds)}, unused=0)

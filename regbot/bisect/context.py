@@ -64,7 +64,7 @@ class BisectionSetup:
                 self.notes.append(clip_message(f"the commits that {merge.name} merged cannot be searched: {error}"))
             if merged is not None:
                 self.notes += merged.warnings
-                if self.header.on == "command":
+                if self.header.on == "command":  # a command may read any file, so only equal trees are the same code
                     merged = replace(merged, points=history.match_trees(merged.points))
             self.merged_ranges[merge.key] = merged
         return self.merged_ranges[merge.key]

@@ -56,7 +56,7 @@ class CommandMeasurer:
 
     def stratum(self, slot: int) -> str:
         """Return the stratum of a slot. Slots never share a stratum, because they may run at different speeds."""
-        if self._seats is not None:
+        if self._seats is not None:  # nodes are reserved
             return self._seats.stratum(slot)
         return f"{self._session} {slot}" if slot else self._session
 
@@ -68,18 +68,18 @@ class CommandMeasurer:
         with self._checkouts.reserve_copy(request.point) as copy:
             for is_retry in (False, True):
                 prepared = self._checkouts.prepare(request.point, task=None, copy=copy)
-                if isinstance(prepared, str):
+                if isinstance(prepared, str):  # the reason why the point cannot be measured
                     return unusable_observation(request, prepared, stratum)
                 try:
                     result = self._run_command(prepared, self._out / name, slot)
                 except SeatLostError as error:
-                    if self._seats is None:
+                    if self._seats is None:  # no nodes were reserved, so none can be replaced
                         raise
                     return self._seats.record_loss(slot, request, error)
                 if is_retry or _has_valid_result(result, prepared.path):
                     break
         assert not isinstance(prepared, str)
-        if isinstance(result, str):
+        if isinstance(result, str):  # the reason why the command could not be run
             _write_reason(self._out / name / "reason.txt", result)
             return unusable_observation(request, result, stratum)
         return self._to_observation(request, stratum, prepared, result, name)
@@ -115,7 +115,8 @@ class CommandMeasurer:
     ) -> Observation:
         """Return the observation of a command that was run: its cost, or why it gave no cost.
 
-        ``name`` is the folder of the run, relative to the output folder.
+        ``name`` is the folder of the run, relative to the output folder. ``dir_overflow`` says that the record folder
+        was too large. The command's standard error is written there, so this flag means too much standard error.
         """
         number: float | None = None
         if result.timed_out:
@@ -131,7 +132,7 @@ class CommandMeasurer:
         else:
             number, reason = parse_cost(result.log_tail, self._exact)
         values: dict[str, float] = {}
-        if number is not None:
+        if number is not None:  # noisy costs are compared by their logarithms
             values = {"cost": number if self._exact else math.log(number)}
         was_killed = result.timed_out or result.dir_overflow
         return build_observation(

@@ -89,7 +89,7 @@ def drive(
                 record(future)
             free.sort()
     except BaseException as error:
-        wait_forever, no_wait = None, 0.0
+        wait_forever, no_wait = None, 0.0  # an interrupt (KeyboardInterrupt) is no ``Exception``, and does not wait
         wait_s = wait_forever if isinstance(error, Exception) else no_wait
         for future in wait(running, timeout=wait_s).done:
             if future.exception() is None:

@@ -322,7 +322,7 @@ def _requirement_warnings(folder: Path, package: str) -> list[str]:
     Only two kinds are returned: requirements of ``package``, and requirements of other packages on ``package``.
     """
     result = run_pip(executable(folder), "check", timeout_s=PROBE_TIMEOUT_S)
-    if result.code not in (0, 1):
+    if result.code not in (0, 1):  # 1 means that pip found unmet requirements
         return [f"{package}: its requirements were not checked: pip check {describe_end(result, PROBE_TIMEOUT_S)}"]
     warnings = []
     for line in result.out.splitlines():

@@ -18,7 +18,11 @@ _UNLIMITED = 2**31
 
 
 def exact_answer(setup: BisectionSetup, observations: Sequence[Observation]) -> Bisection:
-    """Return the answer that the values give, whether or not the search has finished."""
+    """Return the answer that the values give, whether or not the search has finished.
+
+    The outcome is "unmeasurable" if good or bad failed in every workload. It is "culprit" if a change was found and no
+    measurement is left, and "none" if good and bad agree in all workloads. Otherwise it is "undecided".
+    """
     header, span = setup.header, setup.exact_span
     reasons: list[str] = []
     # The workloads whose good and bad commit can both be measured.
@@ -41,6 +45,7 @@ def exact_answer(setup: BisectionSetup, observations: Sequence[Observation]) -> 
         for change in exact_search.find_changes(span, entry, observations, setup.expand_merge_exact)
     ]
     changes = _group_changes(setup, observations, value_changes)
+    # The requests are those without a limit of measurements. A search that reached its limit is not finished.
     remaining_requests = exact_search.next_requests(
         span, entries, observations, pending=(), expand_merge=setup.expand_merge_exact, most_runs=_UNLIMITED
     )
@@ -194,7 +199,7 @@ def _build_change(setup: BisectionSetup, observations: Sequence[Observation], gr
             measurable=place in states,
             reason=broken[place].reason if place in broken else "",
         )
-        for place in sorted(first_change.candidates, key=lambda place: place not in states)
+        for place in sorted(first_change.candidates, key=lambda place: place not in states)  # measured ones first
     ]
     entries = [change.entry for change in group if change.entry]
     description = ", ".join(dict.fromkeys(f"{finding.pattern} ({finding.status})" for finding in findings))
@@ -204,6 +209,7 @@ def _build_change(setup: BisectionSetup, observations: Sequence[Observation], gr
     text += "; a later commit undid it" if undone else ""
     span = first_change.span
     earliest, point_before = span.points[min(first_change.candidates)], span.points[first_change.before]
+    # ``left_out`` is the number of commits between parent and culprit that are no points of the search.
     parent, left_out = find_parent(setup.options.repo, earliest, point_before, span.place_by_key)
     return Change(
         candidates=candidates,
@@ -215,7 +221,7 @@ def _build_change(setup: BisectionSetup, observations: Sequence[Observation], gr
         before=before,
         after=after,
         undone=undone,
-        confirmed="exact",
+        confirmed="exact",  # exact values need no confirmation by pairs of runs
         text=clip_message(text),
     )
 

@@ -69,7 +69,7 @@ class ValueChange:
     before: int
     """Place before the change."""
     candidates: tuple[int, ...]
-    """Places of which one made the change. There are several if the places between them cannot be measured."""
+    """Places of which one made the change. If there are several, no measurement can tell which."""
     branch_changes: list["ValueChange"] = field(default_factory=list)
     """The changes on the merged branch if the only candidate is a merge. Empty if the merge itself is the culprit."""
 
@@ -132,7 +132,7 @@ def find_changes(
 ) -> list[ValueChange]:
     """Return the changes in the value of one workload, each with as few candidates as the values allow."""
     states, broken = place_values(span, entry, observations)
-    if span.affected is None:
+    if span.affected is None:  # the range is a line, without branches
         steps = exact.changes_on_line(span.place_of_point, states, broken)
     else:
         steps = _steps_in_history(span, span.affected, states, broken)
@@ -190,7 +190,7 @@ def _next_in_span(
     pending: Sequence[tuple[MeasurementRequest, str]],
     suspects: set[str],
 ) -> list[MeasurementRequest]:
-    """Return the next measurement in one range, as a list of at most one request.
+    """Return the next measurement in one range, as a list of at most one request; [] if nothing can be learned now.
 
     ``suspects`` has the keys of the points where another workload changed. They get a large weight.
     """
@@ -202,7 +202,7 @@ def _next_in_span(
     }
     extra_weight = SHARED_CULPRIT_FACTOR * sum(point.weight for point in span.points)
     weights = [point.weight + extra_weight * (point.key in suspects) for point in span.points]
-    if span.affected is None:
+    if span.affected is None:  # the range is a line, without branches
         chosen = exact.next_on_line(span.place_of_point, weights, states, broken, running, slots=1)
     else:
         chosen = _choose_in_history(span, span.affected, weights, states, broken, running)
@@ -219,8 +219,8 @@ def _choose_in_history(
 ) -> list[int]:
     """Return the place that separates the candidates best, as a list of at most one.
 
-    The values of other places can already prove which commit is the culprit. Then return its parent first, and the
-    culprit itself next, so that both are measured.
+    The values of other places can already prove which commit is the culprit. Then the culprit's parent is returned if
+    it is not measured, and after that the culprit itself. Every place but the first (good) is a candidate.
     """
     index_of = {place: index for index, place in enumerate(span.places)}
     prior: Floats = np.array([weights[place] for place in span.places[1:]])
@@ -245,7 +245,10 @@ def _choose_in_history(
 def _steps_in_history(
     span: ExactSpan, affected: Bools, states: dict[int, str], broken: dict[int, Observation]
 ) -> list[exact.ValueStep]:
-    """Return the change in a history with branches, as a list of at most one step; [] while it is not known."""
+    """Return the change in a history with branches, as a list of at most one step; [] while it is not known.
+
+    Place 0 is good, and the last place is bad.
+    """
     last_place = span.place_of_point[-1]
     if 0 not in states or last_place not in states or states[0] == states[last_place]:
         return []
@@ -255,12 +258,13 @@ def _steps_in_history(
     broken_indices = [index_of[place] for place in broken]
     equal_prior = np.ones(len(reduced))
     if exact.next_in_history(reduced, equal_prior, state_at, broken_indices, pending=(), slots=1):
-        return []
+        return []  # another measurement can still separate the candidates
     candidate_rows = np.flatnonzero(exact.remaining_hypotheses(reduced, state_at))
     candidates = tuple(span.places[int(row) + 1] for row in candidate_rows)
     if not candidates:
         return []
-    # The place before the change is the parent. If the parent was not measured, it is the last measured ancestor.
+    # The place before the change is the culprit's parent. If the parent was not measured or differs from good, it is
+    # the last ancestor that was measured and equals good. Row ``place - 1`` of ``affected`` belongs to ``place``.
     first = candidates[0]
     ancestors = [place for place in span.places[1:] if place < first and affected[place - 1, first]]
     good_ancestors = [0, *(place for place in ancestors if states.get(place) == states[0])]
@@ -269,7 +273,10 @@ def _steps_in_history(
 
 
 def _reduce_to_places(span: ExactSpan, affected: Bools) -> Bools:
-    """Return ``affected`` with one row for each candidate place and one column for each place."""
+    """Return ``affected`` with one row for each candidate place and one column for each place.
+
+    Every place but the first (good) is a candidate. Row k of ``affected`` belongs to point k + 1.
+    """
     candidate_rows = [place - 1 for place in span.places[1:]]
     return affected[candidate_rows][:, span.places]
 

@@ -75,7 +75,7 @@ def bisect(
     replaces real measurements. Raises ConfigError, CheckoutError, RecordError, EngineError.
     """
     setup = prepare(options)
-    if len(setup.noisy_span.points) < 2 and not setup.header.exact:
+    if len(setup.noisy_span.points) < 2 and not setup.header.exact:  # all points run the same code as good
         _discard_results(options)
         return same_code_answer(setup.header)
     if (reason := find_obstacle(setup.header, setup.noisy_span, setup.reused_runs)) and not options.anyway:
@@ -130,6 +130,7 @@ def bisect(
             announce=announce,
         )
         result = answer.compute_answer(setup, observations)
+        # "enough": the budget is used up, or too many points failed for one reason.
         failure = find_common_failure() if stop_reason == "enough" else None
         if failure is not None:  # the user has to mend it, so it comes first
             reasons = [broken.explain_common_failure(failure, setup.tasks), *result.reasons]
@@ -251,9 +252,9 @@ def _create_measurer(
     seats: Seats | None = None
     if not header.exact and options.slots <= engine.slots:
         watch(Progress(done=0, total=0, text="waiting for other timed runs on these nodes"))
-        first_task = next(iter(setup.tasks.values()), None)  # None for a command
+        first_task = next(iter(setup.tasks.values()), None)  # None for a command, which has no ranks
         needs = needs_of(first_task) if first_task is not None else Needs(ranks=0, name="regbot bisect")
-        check_stratum = ""
+        check_stratum = ""  # '' means that the bisection continues no session of a check
         if is_new and (node := engine.describe(needs)) is not None:
             check_stratum = continued_stratum(setup.reused_runs.lease, engine.name, node.name, time.time())
         seats = stack.enter_context(Seats(engine, needs, check_stratum))
@@ -285,7 +286,7 @@ def _run_log(out: Path) -> RunLog[BisectionLog]:
             "{log.parent}: cannot be written to: {error}",
             "earlier measurements are in {log.name}: free space or mend the permissions, then continue with --resume",
         ),
-        write_errors=(),
+        write_errors=(),  # every error of writing gets the message above
     )
 
 
@@ -295,7 +296,7 @@ def _open_log(log: RunLog[BisectionLog], setup: BisectionSetup) -> tuple[Bisecti
     A resumed log keeps its header, except for the limits of runs and minutes, which come from the new command line.
     """
     header = setup.header
-    if setup.options.resume and (resumed := log.resume(header)) is not None:
+    if setup.options.resume and (resumed := log.resume(header)) is not None:  # None: the log has no content yet
         if setup.options.effect_pct not in (None, resumed.header.smallest_pct):
             raise RecordError(
                 f"{log.path}: was begun with --effect {resumed.header.smallest_pct:g}",
@@ -304,7 +305,7 @@ def _open_log(log: RunLog[BisectionLog], setup: BisectionSetup) -> tuple[Bisecti
         log.remove_results()
         limits = {"most_runs": header.most_runs, "budget_min": header.budget_min}
         observations = resumed.observations
-        if not setup.options.anyway:
+        if not setup.options.anyway:  # points that stopped the search by one common failure are measured again
             observations = broken.release_common_failures(observations)
         return resumed.header.model_copy(update=limits), observations
     log.create(header, setup.reused_runs.observations)

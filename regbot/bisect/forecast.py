@@ -46,7 +46,9 @@ class Trial(NamedTuple):
     """Result of one simulated search."""
 
     culprit: int | None
-    """Number of the hypothesis that the search named. None if the search answered "none", or ``NO_ANSWER``."""
+    """Number of the hypothesis that the search named. It is None if the search answered "none", and ``NO_ANSWER`` if
+    the search gave no answer.
+    """
     runs: int
     builds: int
     """Number of points that were built, each once."""
@@ -147,7 +149,8 @@ def forecast(header: BisectionHeader, span: NoisySpan, reused_runs: ReusedRuns) 
             "expected_runs": float(np.mean(runs)),
             "runs_90": float(np.percentile(runs, 90)),
             "expected_builds": expected_builds,
-            "confirm_runs": 2 * LOOKS[-1] if header.confirm else 0,
+            "confirm_runs": 2 * LOOKS[-1] if header.confirm else 0,  # at most: two runs for each pair of the last look
+            # in minutes
             "expected_min": float(np.mean(runs)) * reused_runs.run_s / 60 if reused_runs.run_s else None,
             "success": success,
             "possible": not refusal,

@@ -180,7 +180,10 @@ def containment_matrix(repo: Path, points: Sequence[Point], full: bool = False) 
 
 
 def _check_order(ends: _Ends) -> None:
-    """Raise CheckoutError if good is not an ancestor of bad, or if both are the same commit."""
+    """Raise CheckoutError if good is not an ancestor of bad, or if both are the same commit.
+
+    If one of two commits is an ancestor of the other, it is the merge base of both.
+    """
     repo, good, bad = ends.repo, ends.good_revision, ends.bad_revision
     if ends.good_commit == ends.bad_commit:
         commit = short_commit(ends.good_commit)

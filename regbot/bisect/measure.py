@@ -85,10 +85,10 @@ class PointCheckouts:
             tree = self.trees.worktree(arm_of(point), _with_all_files(task))
         else:
             tree = self._check_out(point, copy)
-        if isinstance(tree, str):
+        if isinstance(tree, str):  # the reason why the build failed
             return tree
         environment, python, environment_built = dict(tree.environment), None, False
-        if point.version and self._provide_version is not None:
+        if point.version and self._provide_version is not None:  # the points are versions of a package
             try:
                 version_environment = _retry_once(self._provide_version, point.version)
             except VersionUnavailable as error:

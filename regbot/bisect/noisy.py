@@ -203,7 +203,7 @@ def compute_search(
         state.children[name] = compute_search(
             follow_up, observations, pending, stratum, settings, mean_costs, expand_merge=expand_merge
         )
-        if collect_requests(state.children[name]):
+        if collect_requests(state.children[name]):  # the other follow-up searches wait until this one is done
             break
     return state
 
@@ -234,7 +234,7 @@ def _compute_state(
         if not (is_good_available and is_bad_available):
             state.status = "unmeasurable"
             return state
-        if not is_noise_known(model, analysis.samples):
+        if not is_noise_known(model, analysis.samples):  # without the noise, the posterior cannot be trusted
             return _request_run(state, model, observations, pending, stratum, settings, mean_costs=mean_costs)
         if analysis.posterior.no_culprit >= settings.posterior:
             chances = _measurement_chances(span, analysis, observations)
@@ -302,6 +302,7 @@ def _request_run(
     """
     span, analysis = state.span, state.analysis
     assert analysis is not None
+    # A remainder is the range before or after a culprit that was found. Its runs are counted separately.
     purpose: Purpose = "remainder" if span.remainder else "search"
     if _is_run_limit_reached(span, purpose, observations, pending, settings):
         state.status = "undecided"
@@ -320,6 +321,7 @@ def _request_run(
         state.status = "undecided"
         return state
     if is_noise_known(model, analysis.samples) and analysis.posterior.no_culprit >= settings.posterior:
+        # "None" is probable enough. A few places between the ends are still run before it becomes the answer.
         places = runs_before_none(model, analysis.samples, stratum, chances, running)
         if not places:
             return state
@@ -360,7 +362,8 @@ def _is_run_limit_reached(
 def _measurement_chances(span: NoisySpan, analysis: SpanAnalysis, observations: Sequence[Observation]) -> Floats:
     """Return [places] the chance that a run of the place gives a value.
 
-    The chance is 0 for a place that could not be measured, and for a place whose last ``MAX_ATTEMPTS`` runs failed.
+    The chance is 0 for a place that failed and has no value. It is also 0 for a place whose last ``MAX_ATTEMPTS`` runs
+    failed, even if earlier runs gave values.
     """
     measured = {sample.point for sample in analysis.samples}
     broken = [int(place) for place in np.flatnonzero(~analysis.available)]
@@ -485,7 +488,7 @@ def evaluate_contrast(
         order = draw_order(seed, sides.name, block)
         block_runs = [run for run in contrast_runs if run.block == block]
         state = block_state(_list_attempts(block_runs, stratum), BLOCK_VOID_LIMIT)
-        if state.status in ("failed", "lost"):
+        if state.status in ("failed", "lost"):  # "lost": too many runs were void, because the nodes are unfit
             last_failure = [run for run in block_runs if not run.usable][-1]
             nodes_unfit = state.status == "lost"
             return Contrast(gate, finished=True, requests=[], failure=last_failure.reason, nodes_unfit=nodes_unfit)

@@ -33,7 +33,10 @@ MIN_CANDIDATE_PROBABILITY = 0.005
 
 
 def noisy_answer(setup: BisectionSetup, observations: Sequence[Observation], mean_costs: noisy.RunCosts) -> Bisection:
-    """Return the answer that the runs give, whether or not the search has finished."""
+    """Return the answer that the runs give, whether or not the search has finished.
+
+    Rounding may push a probability above 1, so it is limited.
+    """
     header = setup.header
     settings = setup.search_settings
     root = noisy.compute_search(
@@ -57,7 +60,8 @@ def noisy_answer(setup: BisectionSetup, observations: Sequence[Observation], mea
         candidates = _list_most_probable(root) if outcome == "undecided" else []
     is_named = outcome == "culprit" and bool(changes) and len(candidates) == 1
     culprit = candidates[0].point if is_named else None
-    # The change of the main search comes first, or the change inside it if it is a merge. The others follow by size.
+    # The change of the main search comes first, or the change inside it if it is a merge. The others follow by size. A
+    # change has no estimate before the first look of its confirmation.
     first_changes, follow_up_changes = changes[:1], changes[1:]
     follow_up_changes.sort(key=lambda change: change.estimate.pct if change.estimate else 0.0, reverse=True)
     return build_outline(header, observations, outcome, reasons).model_copy(
@@ -87,6 +91,7 @@ def decide_outcome(
     if root.status == "none":
         return "none", _explain_none(header, root)
     if root.status == "found":
+        # A confirmation that ended because nodes were unfit can be finished on other nodes.
         is_confirmation_open = header.confirm and (root.nodes_unfit or not root.gate_finished)
         if is_confirmation_open:
             name = root.span.points[root.place].name
@@ -330,7 +335,7 @@ def _build_remainders(root: noisy.SearchState) -> Iterator[Remainder]:
             if name not in ("before", "after") or child.analysis is None or child.status == "found":
                 continue
             no_culprit = child.analysis.posterior.no_culprit
-            possible = f"another slowdown {name} it is possible (probability {share(1 - no_culprit)})"
+            possible = f"another slowdown {name} it is possible (probability {share(max(0.0, 1 - no_culprit))})"
             smallest = percent_words(child.span.smallest)
             text_by_status = {
                 "none": f"no other slowdown of {smallest} or more {name} it (probability {share(no_culprit)})",

@@ -15,6 +15,7 @@ def build_outline(
     header: BisectionHeader, observations: Sequence[Observation], outcome: BisectionOutcome, reasons: Sequence[str]
 ) -> Bisection:
     """Build an answer without a culprit: the inputs, the measurements and their cost."""
+    # Runs of an earlier check and values from the cache cost nothing.
     launched = [
         observation for observation in observations if observation.purpose != "reused" and not observation.cached
     ]
@@ -60,6 +61,7 @@ def refused_answer(header: BisectionHeader, reason: str) -> Bisection:
 def reproduce_command(header: BisectionHeader) -> str:
     """Return the command that repeats this bisection."""
     good, bad = header.points[0], header.points[-1]
+    # In a search over versions all points have bad's commit. Good's commit is then in the corner point, if it differs.
     first_point = header.corner or good
     words = ["regbot", "bisect", short_commit(first_point.commit), short_commit(bad.commit)]
     words += ["--command", header.command] if header.on == "command" else ["--on", header.on]
@@ -96,7 +98,7 @@ def find_parent(repo: Path, point: Point, before: Point, places: Mapping[str, in
 
 
 def load_run(out: Path, observation: Observation) -> Run | None:
-    """Load the run behind an observation; None if the file of the run is missing."""
+    """Load the run of an observation from its file ``record``; None if there is no such file or it cannot be read."""
     try:
         return read_record(out / observation.record, Run) if observation.record else None
     except RecordError:

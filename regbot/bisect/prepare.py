@@ -31,7 +31,11 @@ from regbot.workloads import Task, needs_of, plan, plan_of, timed_tasks
 
 
 def prepare(options: BisectionOptions) -> BisectionSetup:
-    """Prepare a bisection from its options. Raises ConfigError, CheckoutError, RecordError, ShapeError."""
+    """Prepare a bisection from its options. Raises ConfigError, CheckoutError, RecordError, ShapeError.
+
+    The noise and the smallest slowdown to look for are added to the header last. The runs of a check show the noise,
+    and loading them needs the header.
+    """
     on = options.on or ("command" if options.command else "ledger")
     check_options(options, on)
     good = find_commit(options.repo, options.good, "GOOD")
@@ -72,7 +76,7 @@ def prepare(options: BisectionOptions) -> BisectionSetup:
         update={
             "smallest_pct": smallest_pct,
             "noise_pct": noise_pct,
-            "noise_pairs": 0 if options.noise_pct else reused_runs.pairs,
+            "noise_pairs": 0 if options.noise_pct else reused_runs.pairs,  # 0 means that the user stated the noise
             "warnings": [*header.warnings, *reused_runs.warnings],
         }
     )
@@ -113,6 +117,7 @@ def _load_known_noise(
     workload_variants = [(header.plan.entry, header.plan.variant)]
     with store_at(options.repo, good, config.baselines.folder, override=None, workloads=workload_variants) as store:
         stored, notes = with_references(header.plan, store, config.throughput, node.node_class)
+    # A reference has no calibration (None) if the store has none for it.
     all_calibrations = [reference.calibrated for reference in stored.references]
     calibrations = [calibration for calibration in all_calibrations if calibration is not None and calibration.sd_pct]
     if not calibrations:
@@ -133,7 +138,7 @@ def _list_points(options: BisectionOptions, bad: str, tasks: Mapping[str, Task])
             options.repo, options.good, options.bad, full=options.full, paths=options.paths, suspects=options.suspects
         )
         points = walked.points
-        if options.command:
+        if options.command:  # a command may read any file, so only equal trees count as the same code
             points = history.match_trees(points)
         return points, walked.warnings
     axis = parse_axis(options.axis)

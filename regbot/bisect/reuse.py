@@ -64,7 +64,7 @@ def load_reused_runs(options: ReuseOptions, header: BisectionHeader, node_class:
     If --check is not given and the check in ``regbot-out`` does not fit, nothing is reused. Raises RecordError if
     --check names a check that cannot be used.
     """
-    if not options.reuse:
+    if not options.reuse:  # the user wants no runs of a check
         return ReusedRuns()
     path = options.check if options.check is not None else CHECK_FOLDER
     file = path / SESSION if path.is_dir() else path
@@ -109,7 +109,10 @@ def _find_mismatch(session: Session, header: BisectionHeader, node_class: str) -
 
 
 def _plan_settings(plan: TimedPlan) -> tuple[object, ...]:
-    """Return the settings of timed runs that must be equal, so that their step times can be compared."""
+    """Return the settings of timed runs that must be equal, so that their step times can be compared.
+
+    ``cut`` is the number of warm-up steps.
+    """
     return plan.variant, plan.world_size, plan.dispatcher, plan.steps, plan.cut
 
 
@@ -131,7 +134,7 @@ def _reuse_session(session: Session, header: BisectionHeader) -> ReusedRuns:
                     usable=True,
                     values=summarise_timing(run.timing, launch_cut(run.timing)),
                     stratum=_run_stratum(session, run),
-                    block=number,
+                    block=number,  # the number of the pair, from 0
                     wall_s=run.wall_s,
                 )
             )

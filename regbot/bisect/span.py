@@ -78,7 +78,8 @@ class NoisySpan:
         parents = self.points[place].parents
         if parents and (parent_place := self.places.get(parents[0])) is not None and parent_place < place:
             return parent_place
-        return int(np.flatnonzero(~self.affected[place - 1][:place])[-1])
+        contains_commit = self.affected[place - 1]  # the row of ``place``: which places contain its commit
+        return int(np.flatnonzero(~contains_commit[:place])[-1])
 
     def part(self, name: str, first: int, last: int, no_culprit: float, smallest: float) -> "NoisySpan":
         """Return the span from place ``first`` to place ``last``, in which a further culprit is searched.
@@ -142,7 +143,7 @@ def build_span(
 def build_culprit_model(span: NoisySpan, noise: Noise, cleared_places: Sequence[int] = ()) -> CulpritModel:
     """Build the culprit model of a span. ``cleared_places`` are places that a confirmation has cleared."""
     weights: Floats = np.array(span.weights, dtype=float)
-    weights[[place - 1 for place in cleared_places]] = 0.0
+    weights[[place - 1 for place in cleared_places]] = 0.0  # the first place (good) has no weight
     return culprit_model(span.affected, weights, span.no_culprit, span.smallest, noise.sd, noise.pairs)
 
 
@@ -154,6 +155,7 @@ def analyse_span(
     available = np.ones(len(span.points), dtype=bool)
     available[sorted(broken)] = False
     span_posterior = posterior(model, samples)
+    # Hypotheses that no run can separate have the same group number. A hypothesis with the prior 0 has been cleared.
     group_by_hypothesis = hypothesis_sets(model, available)
     probabilities = np.bincount(group_by_hypothesis, weights=span_posterior.culprit)
     likeliest_group = int(np.argmax(probabilities))

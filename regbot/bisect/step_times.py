@@ -57,7 +57,7 @@ class StepTimeMeasurer:
         except SeatLostError as error:
             return self._seats.record_loss(slot, request, error)
         prepared = self._checkouts.prepare(request.point, self._task)
-        if isinstance(prepared, str):
+        if isinstance(prepared, str):  # the reason why the point cannot be measured
             return unusable_observation(request, prepared, stratum)
         name = f"{self._session}.{next(self._numbers)}.{folder_name(request.point.name)}"
         scratch = self._out / "runs" / name
@@ -72,7 +72,7 @@ class StepTimeMeasurer:
         shutil.rmtree(scratch / "record", ignore_errors=True)
         write_record(self._out / "runs" / f"{name}.json", run)
         node_cause = run.reason if run.outcome == "lost" else describe_outside_cause(run)
-        if run.outcome == "lost":
+        if run.outcome == "lost":  # the nodes are gone, so the slot needs new ones
             self._seats.replace(slot)
         distrust_reasons: list[str] = []
         values: dict[str, float] = {}

@@ -67,7 +67,7 @@ class TraceMeasurer:
         if cached is not None:
             return self._to_observation(request, cached, cached=True)
         prepared = self._checkouts.prepare(point, task)
-        if isinstance(prepared, str):
+        if isinstance(prepared, str):  # the reason why the point cannot be measured
             return unusable_observation(request, prepared)
         python = prepared.python or task.workload.python
         traced_task = replace(task, workload=task.workload.model_copy(update={"python": python}))
@@ -151,7 +151,8 @@ class TraceMeasurer:
 def ledger_state(ledger: Ledger) -> str:
     """Return a digest of the collectives of a ledger: kinds, axes, sizes, types, phases, and numbers of calls.
 
-    The digest ignores which module asks for a collective, so moving code between modules is no change.
+    The digest also covers calls that could not be classified, and the collectives of the other ranks that were run
+    (``rank_digests``). It ignores which module asks for a collective, so moving code between modules is no change.
     """
     calls: Counter[tuple[str, ...]] = Counter()
     byte_counts: Counter[tuple[str, ...]] = Counter()
@@ -188,7 +189,7 @@ def list_editable_packages(task: Task, repo: Path) -> list[str]:
     Two editable packages are left out: regbot itself, because the cache key contains a digest of it, and ``repo``,
     because the checkout replaces it.
     """
-    python = interpreter(task, Path("/"))
+    python = interpreter(task, Path("/"))  # an interpreter in the checkout does not exist below /, so it is not found
     if python == sys.executable:
         package_folders = [Path(folder) for folder in sys.path if folder]
     else:

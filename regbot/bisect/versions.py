@@ -125,6 +125,7 @@ def build_points(repo: Path, commit: str, axis: VersionAxis, versions: Sequence[
         raise AxisError(f"{axis.package}: {count(len(versions), 'version')}", "a bisection needs at least two")
     commit = find_commit(repo, commit, "commit")
     fields = git(repo, "log", "-1", "--no-show-signature", "--format=%T%x00%P%x00%an%x00%aI%x00%s", commit)
+    # The fields of the format above: %T, %P, %an, %aI and %s.
     tree, parents, author, date, subject = (printable(field) for field in fields.removesuffix("\n").split("\0"))
     pull_request = _PULL_REQUEST.match(subject)
     return [

@@ -44,7 +44,8 @@ def prune_clones(
         limit_s = idle_s if total_bytes <= max_bytes else busy_s
         if clone.name in used:
             continue
-        with contextlib.suppress(CheckoutError, FileNotFoundError), lock(clone.with_suffix(".lock"), 0):
+        # A clone is skipped if another check has its lock (CheckoutError) or has removed it (FileNotFoundError).
+        with contextlib.suppress(CheckoutError, FileNotFoundError), lock(clone.with_suffix(".lock"), timeout_s=0):
             if clone.stat().st_mtime <= time.time() - limit_s:  # read under the lock
                 remove_folder(clone)
                 total_bytes -= sizes[clone]

@@ -42,6 +42,7 @@ class CommitSource:
     """Where to fetch commits of the repository or of one submodule from."""
 
     name: str
+    """Name in error messages: the folder of the repository, and the path of the submodule."""
     identity: str
     """Text from which the name of the private clone is computed. It has no credentials, because each CI job
     has its own token."""
@@ -58,7 +59,10 @@ class CommitSource:
 
 
 def find_source(repo: Path) -> CommitSource:
-    """Return the source of the repository's own commits. Raises CheckoutError."""
+    """Return the source of the repository's own commits. They are taken from its git directories, not from its remote.
+
+    Raises CheckoutError.
+    """
     common = common_dir(repo)
     git_dir = Path(git(repo, "rev-parse", "--absolute-git-dir").removesuffix("\n"))
     origin = origin_of(repo) or str(common)
@@ -90,7 +94,7 @@ def fetch_commit(clone: Path, source: CommitSource, commit: str, cone: Cone = WH
     if source.is_partial:
         _fetch_partial(clone, source, commit, cone)
         return
-    wanted_ref = f"refs/wanted/{commit}"
+    wanted_ref = f"refs/wanted/{commit}"  # exists in the private clone once the commit was fetched
     _prepare_clone(clone, commit)
     is_cached = try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted_ref).code == 0
     if is_cached and not source.refusal:
@@ -105,7 +109,7 @@ def fetch_commit(clone: Path, source: CommitSource, commit: str, cone: Cone = WH
             reasons = [f"{git_dir}: {local_fetch.error_line}"]
             if lacks_files(git_dir, commit, ancestors=True):
                 reasons = [f"{git_dir}: {FILTERED_REASON}; {FILTERED_ADVICE}"]
-    if source.remote:
+    if source.remote:  # commits may be fetched from the URL
         exact_fetch = _fetch(clone, source.url, f"{commit}:{wanted_ref}", "--depth=1")
         if exact_fetch.code == 0:
             return
@@ -139,7 +143,7 @@ def fetch_history(clone: Path, source: CommitSource, commit: str) -> None:
     If the private clone already has the commit, nothing is fetched. Raises CheckoutError.
     """
     git_dir = source.git_dirs[0]
-    wanted_ref = f"refs/wanted/{commit}"
+    wanted_ref = f"refs/wanted/{commit}"  # exists in the private clone once the commit was fetched
     _prepare_clone(clone, commit)
     if try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted_ref).code != 0:
         copied = copy_history(clone, git_dir, f"{commit}:{wanted_ref}")

@@ -221,6 +221,7 @@ def lacks_files(repo: Path, *commits: str, ancestors: bool = False) -> bool:
     walk = () if ancestors else ("--no-walk",)
     listing = ("rev-list", "--objects", *walk, "--missing=print", *commits)
     objects = try_git(repo, *listing, env=OFFLINE, timeout_s=TRANSFER_TIMEOUT_S)
+    # git writes a question mark before the id of a missing object.
     return objects.code == 0 and any(line.startswith("?") for line in objects.out.splitlines())
 
 

@@ -54,9 +54,11 @@ def load_inert_rule(repo: Path, commits: Sequence[str], revision_range: str | No
     listings = [_list_entries(repo, commit) for commit in commits]
     listings += [_list_changed_entries(repo, revision_range)] if revision_range else []
     entries = [entry for listing in listings for entry in listing or ()]
+    # The mode 160000 is that of a submodule, and 120000 that of a symbolic link. The object of a link has the path of
+    # its target.
     submodules = frozenset(path for mode, _, path in entries if mode == "160000")
     rule_without_folders = InertRule(submodules=submodules)  # if git cannot read a file, no folder is inert
-    if None in listings:
+    if None in listings:  # git failed
         return rule_without_folders
     mentions: dict[str, list[str]] = {}  # by name of a folder: the files that have this name as a word
     try:
@@ -64,7 +66,7 @@ def load_inert_rule(repo: Path, commits: Sequence[str], revision_range: str | No
         for name in FOLDERS:
             file_lists = [_list_mentions(repo, commits, name)]
             file_lists += [_list_changed_mentions(repo, revision_range, name)] if revision_range else []
-            if None in file_lists:
+            if None in file_lists:  # git failed
                 return rule_without_folders
             mentions[name] = [path for paths in file_lists for path in paths or ()]
     except CheckoutError:  # the time limit

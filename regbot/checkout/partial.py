@@ -145,6 +145,7 @@ def _list_missing(git_dir: Path, commits: Iterable[str]) -> set[str]:
     listing = try_git(git_dir, *command, env=OFFLINE, timeout_s=TRANSFER_TIMEOUT_S)
     if listing.code != 0:
         raise CheckoutError(f"{git_dir}: {FILTERED_REASON}: {listing.error_line}", FILTERED_ADVICE)
+    # git writes a question mark before the id of a missing object.
     return {line[1:] for line in listing.out.splitlines() if line.startswith("?")}
 
 

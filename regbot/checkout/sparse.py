@@ -69,4 +69,4 @@ def list_absent(repo: Path, commit: str, cone: Cone) -> tuple[str, ...]:
 def has_folder(repo: Path, commit: str, folder: str) -> bool:
     """Return whether ``folder`` is a folder or a submodule of ``commit``."""
     result = try_git(repo, "cat-file", "-t", f"{commit}:{folder}", env=OFFLINE)
-    return result.code == 0 and result.out.strip() in ("tree", "commit")
+    return result.code == 0 and result.out.strip() in ("tree", "commit")  # a submodule has the type commit

@@ -163,7 +163,8 @@ def prune(cache_dir: Path, keep: int, idle_s: float = IDLE_S) -> list[str]:
     for entry in complete[max(0, keep) :] + incomplete:
         # Do not wait for the lock. If it is taken, another process creates or builds this worktree.
         with contextlib.suppress(CheckoutError), entry.lock(timeout_s=0):
-            if _modification_time(entry.marker) <= time.time() - idle_s:  # read again, because only now it is locked
+            # The time is read again, because only now the entry is locked. It is 0 for an incomplete worktree.
+            if _modification_time(entry.marker) <= time.time() - idle_s:
                 entry.clear()
                 removed_keys.append(entry.key)
     prune_clones(cache_dir / "repos", _list_used_clones(cache_dir), busy_s=idle_s)
@@ -220,7 +221,7 @@ def _check_out_parts(
     """Check out all fetched parts into the worktree. If this fails, remove the entry's files."""
     try:
         for part in parts:
-            _add_part(entry, part, WHOLE if part.path else cone)
+            _add_part(entry, part, WHOLE if part.path else cone)  # submodules are always checked out whole
         state, _ = digest_worktree(entry, parts, cone)
         return _WorktreeRecord(commit=commit, tree=tree, parts=parts, state=state, changed=[])
     except BaseException:
@@ -238,7 +239,7 @@ def _fetch_parts(
     """
     clone = entry.clone(clone_name(source))
     with lock(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
-        fetch_commit(clone, source, commit, WHOLE if part_path else cone)
+        fetch_commit(clone, source, commit, WHOLE if part_path else cone)  # submodules are always fetched whole
         mark_used(clone)
     yield WorktreePart(path=part_path, clone=clone.name, commit=commit)
     for path, submodule_commit, submodule in list_submodules(clone, commit, source, hosts):

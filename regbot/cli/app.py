@@ -167,7 +167,7 @@ def check(
     ] = None,
     no_timing: Annotated[bool, typer.Option("--no-timing", help="Only the sharding verdict: time nothing.")] = False,
     gate: Annotated[
-        Literal["look0", "pairs", "stored", "screen"] | None,
+        Literal["look0", "pairs", "stored", "screen"] | None,  # screen is the name of look0 in version 0.1.0
         typer.Option("--gate", metavar="G", help="look0 (default): the first block may pass; pairs; stored."),
     ] = None,
     more: Annotated[

@@ -104,6 +104,7 @@ def baseline_add(
             container=container,
         )
         session_record = read_session(session)
+        # The runs are judged with the default configuration, because no repository is given here.
         result = commands.add(Store(store), session_record, judge(session_record, Config()), intake)
         text = result.to_json() if json else commands.added_page(result)
     show(text, json)

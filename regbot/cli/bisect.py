@@ -105,7 +105,7 @@ def bisect(
     """Find the commit that changed the collectives, made the steps slower, or raised the cost that a command prints."""
     with (
         usage_errors(resumable=out.resolve(), log="bisection.jsonl"),
-        progress(quiet=json or _has_live_display(json)) as watch,
+        progress(quiet=json or _has_live_display(json)) as watch,  # the live display shows the progress itself
     ):
         from regbot.bisect import flow
         from regbot.bisect.options import BisectionOptions

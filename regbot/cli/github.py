@@ -90,6 +90,7 @@ def post(event: Event, repo: Repo = Path()) -> None:
         faults = []  # tracebacks of bugs in regbot
         if isinstance(result, list):  # the results of a check, one for each pull request
             for posted in result:
+                # A result is not published if the pull request already shows a stronger one.
                 suffix = "" if posted.is_published else "; a stronger result stands"
                 print_safely(f"posted: #{posted.number} {short_commit(posted.sha)}: {posted.title}{suffix}")
                 write_job_summary(posted.text)

@@ -52,6 +52,7 @@ def ledger_trace(
         run = trace_working_tree(options, Path.cwd(), cache_folder(), watch)
     if run.ledger is None:
         print(f"regbot: {run.workload}: INVALID: {run.reason}", file=sys.stderr)
+        # A refused run has a reason from the guest itself, so its log is not needed.
         for line in run.log_tail.splitlines() if run.outcome != "refused" else []:
             print(f"  | {line}", file=sys.stderr)
         if json:

@@ -138,7 +138,8 @@ def run_probe(engine: "Engine", ranks: int | None, folder: Path, take_out: bool,
 
     probes_folder = cache_folder() / "probes"
     probes_folder.mkdir(parents=True, exist_ok=True)
-    node = engine.describe(Needs(ranks=0))  # the number of ranks depends on this node
+    # The number of ranks depends on the node, so the node is described before. ``ranks=0`` shows it with all its GPUs.
+    node = engine.describe(Needs(ranks=0))
     if node is None:
         raise EngineError(f"--engine {engine.name} does not describe its nodes before it reserves them")
     rank_count = ranks or len(node.gpus) or min(node.cores, MAX_CPU_RANKS)

@@ -104,7 +104,8 @@ def trace_page(run: Run) -> str:
 def ledger_page(ledger: Ledger, title: str, notes: Sequence[str] = ()) -> str:
     """Return a page about one ledger, with counts and bytes of each collective.
 
-    A profile also gives each collective two times. During the exposed time, no kernel computes. During the hidden time,
+    A ledger of a compiled program also has static counts: how many lines of the program's text have the collective. A
+    profile also gives each collective two times. During the exposed time, no kernel computes. During the hidden time,
     a kernel computes. ``notes`` are lines below the table."""
     steps_text = "one steady step" if ledger.scope == "step" else f"{count(ledger.steps, 'step')} together"
     world = f" of {ledger.world_size}" if ledger.world_size else ""
@@ -139,6 +140,7 @@ def ledger_page(ledger: Ledger, title: str, notes: Sequence[str] = ()) -> str:
 def run_page(run: Run) -> str:
     """Return a page about one timed run: outcome, steady step time, and the times and memory of each rank."""
     verdict = run_verdict(run, number=1, role="unused")  # the page shows neither the number nor the role
+    # A run that failed has no step times.
     if run.timing is None or verdict.cut is None or verdict.median_s is None or verdict.mean_s is None:
         return "\n".join([f"{run.workload} {run.variant}: {run.outcome}", wrapped(run.reason), run.log_tail])
     timing = run.timing
@@ -291,7 +293,9 @@ def _join_change(change: tuple[str, str]) -> str:
 
 def _throughput_lines(name: str, section: Throughput) -> list[str]:
     """Return lines about the step time of a workload: reasons for the decision, step times, and how these were
-    measured."""
+    measured.
+
+    ``section.wall`` says which part of the step explains the change; '' if this is unknown."""
     lines = [f"{section.status}  throughput of {printable(name)}"]
     if select_mean_only_test(section):
         median = _join_change(format_change(section))

@@ -283,7 +283,7 @@ class Workload(Record):
             )
         if self.recipe and not self.runs_bridge and script == PurePosixPath(BRIDGE_PROGRAM).name:
             raise ValueError(f"recipe: {script} takes the name of a recipe of Megatron Bridge, not {self.recipe!r}")
-        if self.training_script and self.timed != []:
+        if self.training_script and self.timed != []:  # [] times no shape, and None all that can be timed
             raise ValueError(
                 f"timed: {self.training_script} is traced and not timed; set timed = [], and time it with adapter = "
                 "'command'"

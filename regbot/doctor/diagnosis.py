@@ -145,7 +145,7 @@ def _git() -> Capability:
 def _torch_checks(guest: dict[str, Any], python: str) -> list[Capability]:
     """Return what torch can do in the interpreter ``python``: static traces, grouped GEMMs, and backends.
 
-    ``guest`` is the document that the guest code printed."""
+    ``guest`` is the document that the guest code printed. If the guest code printed none, its only key is ``why``."""
     install = f"{python} -m pip install '.[smoke]' in a checkout of regbot"
     if guest.get("torch") is None:
         reason = str(guest.get("why", "not installed"))
@@ -166,7 +166,7 @@ def _torch_checks(guest: dict[str, Any], python: str) -> list[Capability]:
         )
     )
     for dtype, grouped_gemm in guest.get("grouped_mm", {}).items():
-        if grouped_gemm["runs"]:
+        if grouped_gemm["runs"]:  # ``path`` is the implementation that torch uses
             detail = f"runs, forward and backward: {grouped_gemm['path']}"
         else:
             detail = grouped_gemm.get("why") or "does not run here; experts are computed one by one"
@@ -253,7 +253,10 @@ def check_dispatchers(guest: dict[str, Any]) -> list[Capability]:
 
 
 def _describe_library(library: dict[str, Any]) -> str:
-    """Return one line about a dispatcher library: whether it can be imported, and whether it can be used or why not."""
+    """Return one line about a dispatcher library: whether it can be imported, and whether it can be used or why not.
+
+    ``buffer`` is the class of the library that would exchange the tokens.
+    """
     importable = "no"
     if library["importable"]:
         origin = f" of {', '.join(library['distributions'])}" if library["distributions"] else ""

@@ -209,6 +209,7 @@ def _install_commands(needs: _Needs, workload: Workload, *, in_checkout: bool) -
     packages = [text for text in needs.requirements if text != framework.torch]
     commands.append(f"{install} {shlex.join(packages)}")
     if framework.distribution and not in_checkout:
+        # ``source`` is a folder to install from. It is set if the package in the index is incomplete.
         source = f"-e {framework.source}" if framework.source else framework.distribution
         commands.append(f"{install} --no-deps {source}  # only if the checkout does not have it")
     return commands

@@ -58,7 +58,7 @@ class MemoryFileSystems:
     """The memory file systems of one launch. They exist until the supervisor process ends."""
 
     def __init__(self, settings: Mapping[str, Any], folder: str) -> None:
-        """Mount the file systems over ``folder``. Raises OSError if mounting is forbidden.
+        """Mount the file systems over ``folder``, the record folder. Raises OSError if mounting is forbidden.
 
         ``settings["file_systems"]`` has the limits of each file system: bytes and number of files.
         ``settings["files"]`` has the texts of the files that replace files of the system, by name.
@@ -71,6 +71,7 @@ class MemoryFileSystems:
         self.record = str(Path(folder, "record"))
         libc = ctypes.CDLL(None, use_errno=True)
         _unshare_mounts(libc)
+        # This outer file system has only the small files and the mount points, so small limits suffice.
         _mount(libc, folder, max_bytes=2**20, max_files=1024, mode=0o700)
         for name, text in settings["files"].items():
             Path(folder, "files").mkdir(exist_ok=True)
@@ -289,7 +290,7 @@ class ControlGroups:
             limits["memory"] = memory_bytes
         for controller, limit in limits.items():
             parent_or_reason = find_parent(controller)
-            if isinstance(parent_or_reason, str):
+            if isinstance(parent_or_reason, str):  # the reason why the controller cannot be used here
                 continue
             version, parent = parent_or_reason
             _remove_stale_groups(parent)

@@ -68,7 +68,8 @@ class LaunchResult:
     output_truncated: bool
     """Whether the log lacks its middle, because the output was too long."""
     dir_overflow: bool
-    """Whether the record folder exceeded its limit or was made unreadable."""
+    """Whether the guest wrote too much: the record folder exceeded its limit or was made unreadable, or the folders on
+    disk grew by more than the sandbox allows (``Sandbox.disk_mb``)."""
     left_behind: int
     """Number of processes that outlived the main process and had to be killed; 0 if the engine killed the main
     process."""

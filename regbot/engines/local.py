@@ -87,6 +87,7 @@ class LocalEngine:
         nonce = secrets.token_hex(16)
         for folder in (launch.record_dir, launch.log.parent):
             folder.mkdir(parents=True, exist_ok=True)
+        # "stamp" says whether the supervisor sets the modification times of the record's files.
         request = supervisor_request(launch, nonce) | {"stamp": self._sets_file_times}
         if self.sandbox is not None:
             request = confine(request, launch, self.sandbox)

@@ -138,7 +138,8 @@ def confine(request: Mapping[str, Any], launch: Launch, sandbox: Sandbox) -> dic
     binds = _visible_binds(launch, sandbox, program, env, writable)
     for bind in sorted(binds, key=lambda bind: Path(bind.target).parts):  # a folder before the paths in it
         arguments += bind.options
-    # bubblewrap creates / and /dev as memory file systems without a size limit, so they are made read-only.
+    # bubblewrap creates / and /dev as memory file systems without a size limit, so they are made read-only. The
+    # supervisor replaces DEVICES by the options for the devices of its node.
     arguments += [
         confinement.DEVICES,
         "--remount-ro",
@@ -148,6 +149,7 @@ def confine(request: Mapping[str, Any], launch: Launch, sandbox: Sandbox) -> dic
         "--chdir",
         str(launch.cwd.absolute()),
     ]
+    # If prlimit is installed, it limits the number of processes even where no control group can.
     limiter = ["/usr/bin/prlimit", f"--nproc={sandbox.pids}", "--"] if Path("/usr/bin/prlimit").exists() else []
     return {
         **request,

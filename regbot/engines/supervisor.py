@@ -117,10 +117,11 @@ class Confinement:
         self.sets_file_times = launch.get("stamp", True)  # whether to set the times of the record's files
         self.exit_code: int | None = None
         self.overflow = False  # whether the last check has found that a limit was exceeded
-        self.file_systems = self.groups = self.growth = None
+        self.file_systems = self.groups = self.growth = None  # they stay None without a sandbox
         if self.settings is None:
             return
         self.script = _load_confinement()
+        # bubblewrap reports on this pipe that the guest has ended.
         self.status_reader, self.status_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.groups = self.script.ControlGroups(self.settings["pids"], self.settings["memory_bytes"])
         try:
@@ -132,7 +133,7 @@ class Confinement:
                 f"the sandbox cannot be set up: {error}; 'regbot doctor' tests it step by step"
             ) from error
         self.record = self.file_systems.record
-        visible = self.settings["visible"]
+        visible = self.settings["visible"]  # the guest's CUDA_VISIBLE_DEVICES; None if it is unset
         program, *words = self.script.with_devices(self.command, visible, self.settings["network"])
         self.command = [program, "--json-status-fd", str(self.status_writer), *words]
 
@@ -156,10 +157,10 @@ class Confinement:
         return self.overflow
 
     def save_record(self) -> bool:
-        """Save the record after the guest has ended. Return whether the guest has exceeded its limit.
+        """Save the record after the guest has ended. Return whether the guest has written more than a limit allows.
 
         In a sandbox, the record is copied from memory to the real folder. Otherwise only the times of its files are
-        set. A record that exceeds its limit is not saved.
+        set. If a limit is exceeded, the record is not saved.
         """
         if self.has_passed_limit(check_record=True):
             return True
@@ -238,7 +239,11 @@ class Supervisor:
             self.sandbox.close()
 
     def _supervise(self, started: float) -> dict[str, Any]:
-        """Start the guest, wait until it ends or passes a limit, kill what is left, and return the report."""
+        """Start the guest, wait until it ends or passes a limit, kill what is left, and return the report.
+
+        ``self.status`` is None while the guest's main process runs. ``self.log.fault`` is set if the output cannot be
+        written. ``dir_overflow`` in the report also covers the growth of other folders on disk.
+        """
         guest = self._start()
         assert guest.stdout is not None
         self.guest, self.output = guest.pid, guest.stdout.fileno()
@@ -308,7 +313,7 @@ class Supervisor:
     def _prepare_child(self) -> None:
         """Prepare the new process before it becomes the guest: no core dumps, death with the supervisor, sandbox."""
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        if self.libc:
+        if self.libc:  # on Linux
             self.libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != self.pid:  # the supervisor died before the call above
                 os._exit(127)
@@ -386,7 +391,7 @@ class Supervisor:
         Orphans become children of the supervisor, so the loop ends when the supervisor has no child. The supervisor's
         own group is left out. It has no other process than the supervisor.
         """
-        if self.status is None:
+        if self.status is None:  # the guest's main process still runs
             _kill_group(self.guest)
         deadline = time.monotonic() + KILL_S
         while self._has_descendants():

@@ -109,7 +109,11 @@ def _rank(entry: EntryPoint) -> tuple[Any, ...]:
 
 
 def _candidates(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield ``(function, exact)`` for each module-level function that can be called with the contract's arguments."""
+    """Yield ``(function, exact)`` for each module-level function that can be called with the contract's arguments.
+
+    ``exact`` says whether the function has both the name and the parameters of the contract. One of the two suffices
+    for a candidate.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the parser warns about the user's code, such as invalid escapes

@@ -143,7 +143,7 @@ def plan_workflow(root: Path, name: str, settings: WorkflowSettings, options: In
     file_state = compare_installed(installed, wanted)
     if file_state == "unchanged":
         return PlannedFile(InitFile(path=path, action="unchanged"))
-    writer = version_of(installed)
+    writer = version_of(installed)  # version of the regbot that wrote the file; '' if regbot did not write it
     diff = _diff(path, installed, wanted)
     if file_state == "outdated":
         reason = "" if writer == settings.version else f"written by regbot {writer}"
@@ -166,7 +166,7 @@ def plan_removal(
     """
     # Plan it as a workflow to install, without the options that replace files. Its action shows its state.
     file = plan_workflow(root, name, settings, replace(options, upgrade=False, force=False)).file
-    if file.action == "created":
+    if file.action == "created":  # there is no such file, so nothing is to be removed
         return None
     if file.action == "edited" and not options.force:
         why = f"{file.why}; {reason}: --force removes it"

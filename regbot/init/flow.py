@@ -100,8 +100,8 @@ def initialise(options: InitOptions) -> InitReport:
         torch=facts.needs.torch if facts.needs else None,
         enterprise=enterprise,
         source=None if options.source is None else parse_source(root, options.source),
-        own_source=own_source(),
-        other_source=first_usable(reusable_sources),
+        own_source=own_source(),  # where this regbot was installed from
+        other_source=first_usable(reusable_sources),  # where another installed workflow installs regbot from
     )
     selection = select_workflows(root, options, config, settings)
     warnings = [
@@ -127,6 +127,7 @@ def initialise(options: InitOptions) -> InitReport:
         ]
     workflows_change = any(file.action in WRITTEN and file.path.startswith(FOLDER) for file in files)
     has_sources = bool(sources) and all(map(is_usable, sources))
+    # DEFAULT stands for a runner that the user still has to set up.
     best_runner = requested_runner or facts.installed or facts.runner or DEFAULT
     timing_runner = best_runner if selection.has_node_workflows else None
     next_steps: list[SetupStep] = []
@@ -186,7 +187,8 @@ def _yaml_copy_warnings(root: Path, planned_files: Sequence[PlannedFile]) -> lis
 def _path_without_owner(root: Path, planned_files: Sequence[PlannedFile]) -> str:
     """Return the path in the repository from which jobs with a token install regbot, if CODEOWNERS does not cover it.
 
-    Return '' if CODEOWNERS covers the path, or if regbot is installed from elsewhere.
+    Return '' if CODEOWNERS covers the path, or if regbot is installed from elsewhere. The workflow STATIC is left out,
+    because its job has no token that can write.
     """
     files_with_token = [
         planned_file for planned_file in planned_files if planned_file.file.path != workflow_path(STATIC)

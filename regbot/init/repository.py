@@ -91,6 +91,7 @@ def open_repository(folder: Path) -> Repository:
         raise CheckoutError(
             f"{folder.resolve()}: is not in a git repository", "run 'git init' first, or give --repo DIR"
         )
+    # The first line says whether the folder is in a work tree. The second line is the root of the work tree.
     is_inside, _, top_level = work_tree.out.partition("\n")
     if work_tree.code != 0 or is_inside != "true" or not top_level:
         reason = work_tree.error_line if work_tree.code != 0 else "it has no work tree"

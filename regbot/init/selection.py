@@ -75,7 +75,7 @@ def _select_node_workflows(
     A later run installs workflows for nodes only if some are installed already. If all of these are edited, the missing
     ones are left out too. The user may have given --only-static, which keeps edited workflows and removes the others.
     """
-    if options.only_static is not None or not installed:
+    if options.only_static is not None or not installed:  # True for --only-static, False for --with-nodes
         return bool(options.only_static), [], []
     installed_node_workflows = installed & set(NODE_WORKFLOWS)
     if not installed_node_workflows:

@@ -187,7 +187,7 @@ def _field_value(name: str, field: str, template_value: str, installed: str | No
         return "".join(f" {shlex.quote(word)}" for word in settings.packages)
     if field == "python" and name == STATIC and settings.python is not None:
         return f'"{settings.python}"'
-    if field == "torch" and settings.torch is not None:
+    if field == "torch" and settings.torch is not None:  # '' means that the job installs no torch
         return settings.torch or '""'
     return template_value
 

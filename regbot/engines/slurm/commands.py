@@ -98,7 +98,7 @@ class Slurm:
         while True:
             result = self._run_once(arguments, script)
             if result.returncode == 0:
-                number = result.stdout.strip().partition(";")[0]
+                number = result.stdout.strip().partition(";")[0]  # sbatch prints NUMBER or NUMBER;CLUSTER
                 # The cached list of jobs is older than this job. A new query after each submission would be too slow.
                 with self._lock:
                     self._jobs = {**self._jobs, number: Job(state="PENDING", reason="", hosts="", cpus=0)}

@@ -164,7 +164,7 @@ def main() -> None:
     threading.Thread(target=_exit_with_regbot, daemon=True).start()
     result: dict[str, Any]
     try:
-        if "facts" in request:
+        if "facts" in request:  # a request for facts about this node; its value is the reservation's folder
             result = collect_facts(Path(request["facts"]), load_sandbox(request["sandbox"]), request["has_gpus"])
         else:
             result = run_part(request, number)

@@ -75,7 +75,7 @@ def combine_reports(
 
 
 def _combine_health(health_by_host: Mapping[str, Any]) -> Health | None:
-    """Combine the health of all nodes: the first node's processors and all nodes' GPUs.
+    """Combine the health of all nodes: the first node's processors and all nodes' GPUs, at most MAX_GPUS.
 
     A cause is a disturbance that the monitor has seen. With several nodes, its text begins with the host.
     """

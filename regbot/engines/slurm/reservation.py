@@ -102,7 +102,8 @@ class Reservation:
                 break
             if job is None or job.state not in WAITING_STATES | RUNNING_STATES:
                 raise SeatLostError(f"job {self.number} did not begin: {_describe_end(job)}", self._holder_output())
-            if advice := NEVER_STARTS.get(job.reason.split(",")[0]):
+            reason_word = job.reason.split(",")[0]  # details may follow after a comma
+            if advice := NEVER_STARTS.get(reason_word):
                 raise NoSeatError(f"job {self.number} will never begin ({job.reason}): {advice}")
             waited_s = time.monotonic() - self._created_at
             if waited_s > self._settings.queue_min * 60:
@@ -185,7 +186,10 @@ class Reservation:
 def _sbatch_options(
     settings: SlurmSettings, partition: Partition, layout: SeatLayout, needs: Needs, folder: Path
 ) -> list[str]:
-    """Return the options of sbatch for the job. Settings without a value are left out: Slurm's defaults then apply."""
+    """Return the options of sbatch for the job. Settings without a value are left out: Slurm's defaults then apply.
+
+    In the name of the log, %% stands for a percent sign, because Slurm replaces patterns such as %j.
+    """
     minutes = _time_limit_min(settings, partition, needs)
     options = {
         "partition": settings.partition,
