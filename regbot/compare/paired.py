@@ -121,8 +121,8 @@ def _reasons(test: SequentialTest, is_noise_known: bool) -> Iterator[str]:
         next_look = LOOKS[test.look]  # looks are counted from 1, so this index is that of the next look
         missing_pairs = next_look - test.pairs - test.unused
         yield (
-            f"the next decision is after {next_look} pairs: give {missing_pairs} more base files and {missing_pairs} more "
-            "head files"
+            f"the next decision is after {next_look} pairs: give {missing_pairs} more base files and "
+            f"{missing_pairs} more head files"
         )
     if test.withheld:
         return

@@ -87,9 +87,7 @@ def warnings(files: Files) -> Iterator[str]:
     of steps."""
     steady_states = [(file.name, file.steady) for file in files if file.steady is not None]
     yield from merge_warnings(
-        (name, f"no steady state, but the file counts: {steady.reason}")
-        for name, steady in steady_states
-        if not steady.steady
+        (name, f"no steady state: {steady.reason}") for name, steady in steady_states if not steady.steady
     )
     yield from merge_warnings(
         (name, warning) for name, steady in steady_states if steady.steady for warning in steady.warnings

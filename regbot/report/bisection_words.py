@@ -250,7 +250,8 @@ def describe_confirmation(change: Change) -> str:
         parent = clip_line(point_name(change.parent), NAME_CHARACTERS)
         note = f"; {parent} is not its parent in git"
         if change.left_out:
-            note += f": {count(change.left_out, 'commit')} between them were left out of the search, and one of them may be the cause"
+            commits = count(change.left_out, "commit")
+            note += f": {commits} between them were left out of the search, and one of them may be the cause"
     if change.confirmed == "exact":
         noun = "version" if change.candidates[0].point.version else "commit"
         if len(change.candidates) > 1:

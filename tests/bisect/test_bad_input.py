@@ -286,7 +286,7 @@ def test_what_is_no_cost_is_told_in_a_line(printed: str, exact: bool, complaint:
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        ("exit 125", "the command says that it cannot be measured (exit code 125)"),
+        ("exit 125", "the command exited with 125, which means: not measurable"),
         ("echo 5; exit 3", "the command exited with code 3: 5"),
         ("echo 5; echo out of memory >&2; exit 1", "the command exited with code 1: out of memory"),
         ("kill -9 $$", "the command was killed by signal 9: it printed nothing"),

@@ -307,7 +307,7 @@ def test_a_plan_says_what_it_may_cost_and_begins_nothing(case: Bisecting, histor
     asked = ("--command", "false", "--plan")
     known = case.typed(history.good, history.bad, *asked, "--noise", "1", "--effect", "10")
     assert known.exit_code == 0, known.stderr
-    assert known.stdout.startswith("PLAN: bisect 200 points, by the command")
+    assert known.stdout.startswith("PLAN: bisect 200 points, by what the command prints")
     for word in ("search runs", "confirm", "builds", "success"):
         assert word in known.stdout
     exact = case.typed(history.good, history.bad, *asked, "--exact", "--json")

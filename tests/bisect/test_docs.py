@@ -21,9 +21,9 @@ REPOSITORY, EXACT, NOISY = "repository", "exact", "noisy"
 MINUTES = re.compile(r"\d+\.\d minutes")
 FIGURE = re.compile(r"(?<!\w)[<>+-]*\d+(?:\.\d+)?%?(?!\w)")
 """A number by itself: no part of the name of a commit."""
-PICTURE = re.compile(r"(?<=difference from good\n).*?\n(?=\n)", re.DOTALL)
+PICTURE = re.compile(r"(?<=against good\n).*?\n(?=\n)", re.DOTALL)
 
-COST = re.compile(r"^cost  .*$", re.MULTILINE)
+COST = re.compile(r"^effort  .*$", re.MULTILINE)
 """What a search took: how many runs of which kind, what is none left out."""
 
 UNTOLD = {"--config", "--engine", "--no-confirm", "--repo"}
@@ -62,7 +62,7 @@ def test_every_command_prints_what_the_page_shows(tmp_path: Path) -> None:
 
 
 def test_what_may_differ_is_taken_out_and_nothing_else() -> None:
-    heading = "where the change may be: probability, runs, difference from good"
+    heading = "probability      runs  against good"
     shown = f"61d7651b0180 raised it: +10.9% [+8.8, +13.0] by 4 pairs\n\n{heading}\n  87b1 ██ 3%\n\n12 commits\n"
     assert steady(NOISY, shown) == f"61d7651b0180 raised it: # [#, #] by # pairs\n\n{heading}\n\n# commits\n"
     assert steady(EXACT, "1000 -> 1064, 0.5 minutes") == "1000 -> 1064, # minutes"

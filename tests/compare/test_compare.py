@@ -120,7 +120,7 @@ class TestPairs:
     def test_pairs_between_two_looks_are_counted_and_wait(self, files: Folder) -> None:
         result = section(verdict_of(files("b", 6, run_sd=0.04), files("h", 6, run_sd=0.04), "--paired"))
         assert (result.pairs, result.unused_pairs) == (4, 2)
-        assert any("give 2 more files of each arm" in reason for reason in result.reasons)
+        assert any("give 2 more base files and 2 more head files" in reason for reason in result.reasons)
 
     def test_unequal_numbers_are_a_usage_error(self, files: Folder) -> None:
         result = regbot("--base", *files("b", 3), "--head", *files("h", 4), "--paired")
@@ -141,7 +141,7 @@ class TestKnownNoise:
         base, head = files("base", 12, run_sd=0.04), files("head", 12, run_sd=0.04)
         verdict = verdict_of(base, head, "--paired", "--noise", "0.5")
         assert section(verdict) == section(verdict_of(base, head, "--paired"))
-        assert any("--noise says 0.5%" in warning for warning in verdict.warnings)
+        assert any("--noise 0.5% is not used" in warning for warning in verdict.warnings)
 
     def test_below_four_pairs_it_is_looked_at_once_what_there_is(self, files: Folder) -> None:
         (base,), (head,) = files("b", 1), files("h", 1, seconds=STEP_S * 1.06)
@@ -150,14 +150,14 @@ class TestKnownNoise:
         assert result.low_pct == pytest.approx(result.estimate_pct - 2.7, abs=0.2)
         result = section(verdict_of([base], [head], "--paired", "--noise", "3"))
         assert (result.decision, result.alpha) == ("undecided", LOOK_ALPHA / 2)
-        assert any("give 3 more files of each arm" in reason for reason in result.reasons)
+        assert any("give 3 more base files and 3 more head files" in reason for reason in result.reasons)
 
     def test_a_noise_that_few_pairs_contradict_decides_nothing(self, files: Folder) -> None:
         base = [files(f"b{i}-", 1, seconds=STEP_S * by)[0] for i, by in enumerate((1, 1.1, 0.9))]
         head = [files(f"h{i}-", 1, seconds=STEP_S * by)[0] for i, by in enumerate((1.3, 1.1, 1.2))]
         verdict = verdict_of(base, head, "--paired", "--noise", "1")
         assert section(verdict).decision == "undecided"
-        assert says(verdict, "--noise says 1%; the observed scatter is used")
+        assert says(verdict, "--noise 1% is not used, because the first 3 pairs differ by")
 
     def test_steps_that_scatter_more_than_the_noise_that_was_given_are_believed(self, files: Folder) -> None:
         """Steps that scatter by 40% leave the mean of 40 of them uncertain by 6%, whatever anybody says of pairs."""
@@ -226,7 +226,7 @@ class TestRunRecords:
         verdict = verdict_of(base, head, "--paired")
         assert (section(verdict).decision, verdict.warnings) == ("regressed", [])
         other = section(verdict_of(write_records("c", 4, cut=20), head, "--paired"))
-        assert other.reasons[-1] == "the first 20 steps of a file do not count: they come before the steady state"
+        assert other.reasons[-1] == "the first 20 steps of each file do not count (warm-up)"
 
     @pytest.mark.parametrize(
         ("change", "told"),
@@ -512,7 +512,7 @@ class TestLogs:
         assert read_steps(Path("b00.log")).step_s == pytest.approx(step_times("b00.log"), abs=1e-4)
         assert read_steps(Path("b00.log")).cut == 10
         assert read_steps(Path("b00.log"), skip=25).cut == 5
-        assert "logged values of a file do not count" in section(verdict).reasons[-1]
+        assert "logged values of each file do not count" in section(verdict).reasons[-1]
         assert says(verdict, "b00.log and 7 more: each value is the mean of 5 steps")
 
     def test_means_and_single_steps_are_not_compared(self) -> None:

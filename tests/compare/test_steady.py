@@ -81,7 +81,7 @@ class TestSteadyState:
         verdict = verdict_of(rising(4, "b"), rising(4, "h", STEP_S * 1.1), "--paired", "--skip", "10")
         assert section(verdict).decision == "regressed"
         assert not says(verdict, "steady state")
-        assert section(verdict).reasons[-1] == "the first 10 steps of a file do not count: as given by --skip"
+        assert section(verdict).reasons[-1] == "the first 10 steps of each file do not count (as given by --skip)"
 
     def test_on_a_cpu_it_is_a_warning(self) -> None:
         """Other work on it makes steps wander, and says nothing of the code."""
@@ -113,7 +113,7 @@ class TestSteadyState:
     def test_a_short_file_keeps_its_own_cut_beside_long_ones(self) -> None:
         Path("short.csv").write_text(csv(step_times("short", steps=20)))
         result = section(verdict_of(["short.csv"], write_runs("h", 1)))
-        assert result.reasons[-1].startswith("the first 4 to 12 steps of a file do not count")
+        assert result.reasons[-1].startswith("the first 4 to 12 steps of each file do not count")
 
     def test_a_longer_warm_up_is_told_and_is_no_slower_step(self) -> None:
         for number in range(4):
@@ -289,8 +289,8 @@ class TestEnvironment:
     def test_files_that_tell_nothing_are_said_to(self) -> None:
         for paired in ([], ["--paired"]):
             verdict = verdict_of(write_runs("b", 1), write_runs("h", 1), *paired)
-            assert says(verdict, "contain nothing about their environment")
-        assert not says(verdict_of(write_records("b", 1), write_records("h", 1)), "environment")
+            assert says(verdict, "do not name their node, software or commit")
+        assert not says(verdict_of(write_records("b", 1), write_records("h", 1)), "do not name their node")
 
     @pytest.mark.parametrize(
         ("line", "base", "head", "fact"),
@@ -310,7 +310,7 @@ class TestEnvironment:
             Path(name).write_text(f"{line.format(value)}\n{megatron(step_times(name))}")
         verdict = verdict_of(["b.log"], ["h.log"])
         assert says(verdict, f"the {fact} differs: ", f"{base}", f"{head}", "in b.log", "in h.log")
-        assert not says(verdict, "contain nothing about their environment")
+        assert not says(verdict, "do not name their node, software or commit")
         for above in (f"{line.format(base)}\n", ""):
             Path("h.log").write_text(f"{above}{megatron(step_times('h'))}{line.format(head)}\n")
             assert not says(verdict_of(["b.log"], ["h.log"]), "is not the same")
@@ -347,7 +347,7 @@ class TestOneAgainstOne:
             (
                 1.0,
                 False,
-                "it takes 6 pairs on a quiet node (0.3% per pair), 12 on a typical one (0.8%), more than 12",
+                "it takes 6 pairs on a quiet node (0.3% from pair to pair), 12 on a typical one (0.8%), more than 12",
             ),
         ):
             result = section(verdict_of([base], write_runs("h", 1, seconds=STEP_S * by)))
@@ -369,7 +369,7 @@ class TestRealFiles:
             verdict = verdict_of([before], [after], *paired, "--noise", "3")
             assert (verdict.verdict, section(verdict).decision) == expected
             assert says(verdict, "the peak of memory is", "environment")
-            assert says(verdict, "contain nothing about their environment (node, software) or commit")
+            assert says(verdict, "do not name their node, software or commit")
 
     @pytest.mark.parametrize("first", [0, 1, 2])
     def test_the_halves_of_a_bimodal_node_show_a_doubling_and_nothing_less(self, first: int) -> None:

@@ -459,7 +459,7 @@ def command(*words: str, code: int = 0) -> str:
 
 def test_the_commands_list_show_and_settle(two_weeks: Path) -> None:
     at_folder = ("--scoreboard", str(two_weeks))
-    assert command("list", *at_folder).count("\n") == len(DAYS)
+    assert command("list", *at_folder).count("\n") == 1 + len(DAYS), "a heading, and a line for each check"
     assert command("show", *at_folder).startswith("shadow scoreboard, 2026-08-01 to 2026-08-13")
     assert "throughput FAIL +6.2%" in command("show", "e07ce07c", *at_folder)
     assert "8 commits" not in command("show", "--since", "2026-08-09", *at_folder)

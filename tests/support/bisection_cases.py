@@ -381,8 +381,10 @@ def undecided_budget() -> Bisection:
         posterior=0.74,
         none_probability=0.04,
         reasons=[
-            "undecided after 14 search runs: the likeliest commit has a probability of 21%, and --posterior requires 95%; "
-            "continue with --resume and more --runs",
+            (
+                "undecided after 14 search runs: the likeliest commit has a probability of 21%, and --posterior "
+                "requires 95%; continue with --resume and more --runs"
+            ),
             "--budget ended the search after 30 minutes; continue with --resume and a larger budget",
         ],
         **searched(lambda number: 0.05 if number >= 35 else 0.0, probable, MEASURED[:14], none=0.04),
@@ -592,8 +594,10 @@ PLANS: dict[str, Callable[[], BisectionPlan]] = {
         success=None,
         possible=False,
         reasons=[
-            "a slowdown of 2% among runs that differ by 4.9% takes too many runs (about 1370); use a quieter node, or "
-            "make each run longer"
+            (
+                "a slowdown of 2% among runs that differ by 4.9% takes too many runs (about 1370); use a quieter node, "
+                "or make each run longer"
+            )
         ],
     ),
     "plan_no_noise": lambda: plan(
