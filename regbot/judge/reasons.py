@@ -117,8 +117,8 @@ def describe_slow_launches(outliers: Sequence[PairOutlier], pairs: int) -> str:
 def explain_withheld(outliers: Sequence[PairOutlier]) -> str:
     """Return why head does not pass although its interval would."""
     return (
-        "the interval leaves out the slowest and the fastest pairs, and would pass. But head has more slow runs than "
-        f"base, and may be the cause of them: {_list_launches(outliers)}"
+        "without the slowest and the fastest pairs, head would pass. But head has more slow runs than base, and may be "
+        f"the cause of them: {_list_launches(outliers)}"
     )
 
 

@@ -152,8 +152,8 @@ def _advise_on_undecided_times(check: Check) -> list[NextStep]:
         words: Words = (
             (
                 "It is not known whether head is slower, and more pairs on this node class decide nothing. "
-                "Maintainer: find out what disturbs its nodes, and run 'regbot calibrate' again. Or time on another "
-                "node class:"
+                "Maintainer: find out what disturbs its nodes, and run 'regbot calibrate' again. Or run "
+                "this on a node of another class:"
             ),
         )
         return [NextStep(words, (_build_timed_command(check),))]
@@ -162,8 +162,8 @@ def _advise_on_undecided_times(check: Check) -> list[NextStep]:
     if any(map(_is_unfinished, sections)):
         words = (
             (
-                "The session ended before its pairs decided. Continue it with the same 'regbot check' command and "
-                "--resume. Or start a new session with more minutes:"
+                "The session ended too early to decide. Continue it with the same 'regbot check' command and --resume. "
+                "Or start a new session with more minutes:"
             ),
         )
         return [NextStep(words, (_build_timed_command(check, ("--budget MINUTES",)),))]

@@ -56,8 +56,8 @@ def headline(check: Check) -> Words:
     untraced, total = len(check.unconcerned), len(check.unconcerned) + len(check.entries)
     was, its, affect = ("was", "its", "it") if untraced == 1 else ("were", "their", "them")
     reason = (
-        f"{untraced} of {total} workloads {was} not traced (no changed file matches {its} paths), and it is not known "
-        f"whether the change affects {affect}; "
+        f"{untraced} of {total} workloads {was} not measured (no changed file matches {its} paths), and it is not "
+        f"known whether the change affects {affect}; "
     )
     return (reason, *words)
 
@@ -203,7 +203,9 @@ def _inconclusive_headline(check: Check) -> Words:
     detectable = [section.mde_pct for section in timed if section.mde_pct is not None]
     if len(detectable) > 1 and all(is_undecided_by_noise(section) for section in timed):
         smallest, largest = round_up_percent(min(detectable)), round_up_percent(max(detectable))
-        cause = f": the pairs can only detect slowdowns above {smallest} to {largest}"
+        cause = (
+            f": the smallest slowdown that the pairs can detect is {smallest} to {largest}, depending on the workload"
+        )
     return (f"{unchanged}throughput is undecided in {_count_timed_workloads(undecided, check)}{cause}",)
 
 
@@ -331,7 +333,7 @@ def _append_throughput(check: Check) -> Words:
     if passed:
         return (f"; no change of throughput in {_count_timed_workloads(passed, check)}",)
     if check.with_answer(ThroughputAnswer.IDENTICAL):
-        return ("; everything that affects step time is the same, so nothing was timed",)
+        return ("; the code that runs, packages and configuration are the same, so nothing was timed",)
     return ()
 
 

@@ -11,7 +11,6 @@ decides nothing. ``mde_pct`` is the smallest slowdown that the pairs of the sess
 that of a full session.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
@@ -130,12 +129,14 @@ def describe_decision(section: Throughput, thresholds: Thresholds) -> str:
 
 def _describe_slower(section: Throughput, thresholds: Thresholds) -> str:
     limit = size(thresholds.indifference_pct)
-    return f"slower than {describe_reference(section)} by more than the limit of {limit}{_note_mean_only(section)}"
+    return (
+        f"slower than {describe_reference(section)} by more than {limit}, the limit for FAIL{_note_mean_only(section)}"
+    )
 
 
 def _describe_faster(section: Throughput, thresholds: Thresholds) -> str:
     limit = size(thresholds.indifference_pct)
-    return f"faster than {describe_reference(section)} by more than the limit of {limit}{_note_mean_only(section)}"
+    return f"faster than {describe_reference(section)} by more than {limit}{_note_mean_only(section)}"
 
 
 def _note_mean_only(section: Throughput) -> str:
@@ -156,14 +157,15 @@ def _describe_within_bound(section: Throughput, thresholds: Thresholds) -> str:
 def _append_bound(section: Throughput) -> str:
     """Return the largest slowdown that a PASS does not exclude, after a colon; '' without a bound.
 
-    The table shows the interval of the median step. If the bound is that of the mean step, the text says so.
+    With two tests, the median and the mean step have a bound each, the upper end of their interval.
     """
     if section.bound_pct is None:
         return ""
     upper_ends = {test.summary: test.high_pct for test in section.tests}
-    is_of_mean = section.bound_pct > 0 and upper_ends.get("mean", 0.0) > upper_ends.get("median", math.inf)
-    note = " by the mean step (the interval is that of the median step)" if is_of_mean else ""
-    return f": {describe_bound(section.bound_pct)}{note}"
+    if set(upper_ends) != {"median", "mean"}:
+        return f": {describe_bound(section.bound_pct)}"
+    median, mean = (describe_bound(upper_ends[summary]) for summary in ("median", "mean"))
+    return f": the median step is {median}, the mean step {mean}"
 
 
 def describe_bound(bound_pct: float) -> str:
@@ -186,8 +188,8 @@ def _describe_undecided(section: Throughput, thresholds: Thresholds) -> str:
     if not is_undecided_by_noise(section):
         return f"undecided: {cause}"
     regression, loss = size(thresholds.indifference_pct), size(thresholds.threshold_pct)
-    what_it_leaves_open = f"neither proves a slowdown above {regression} (FAIL) nor rules out one of {loss} (PASS)"
-    return f"undecided: the interval {what_it_leaves_open}"
+    open_questions = f"to prove a slowdown above {regression} (FAIL) or to rule out one of {loss} (PASS)"
+    return f"undecided: the interval is too wide {open_questions}"
 
 
 def describe_undecided(section: Throughput) -> str:
@@ -230,11 +232,11 @@ def describe_power(section: Throughput) -> str:
     determiner = "this" if section.pairs == 1 else "these"
     if session_mde is not None and full_mde is not None and full_mde < session_mde:
         return (
-            f"{determiner} {pairs} can detect a slowdown of {round_up_percent(session_mde)} or more, a full session "
-            f"here {round_up_percent(full_mde)} or more"
+            f"{determiner} {pairs} can only detect a slowdown of {round_up_percent(session_mde)} or more, a full "
+            f"session here {round_up_percent(full_mde)} or more"
         )
     if session_mde is not None:
-        return f"{determiner} {pairs} can detect a slowdown of {round_up_percent(session_mde)} or more"
+        return f"{determiner} {pairs} can only detect a slowdown of {round_up_percent(session_mde)} or more"
     return (
         f"a full session here can detect a slowdown of {round_up_percent(full_mde)} or more"
         if full_mde is not None
@@ -243,7 +245,7 @@ def describe_power(section: Throughput) -> str:
 
 
 def _describe_identical(_: Throughput, __: Thresholds) -> str:
-    return "no change: everything that affects step time is the same, so nothing was timed"
+    return "no change: the code that runs, packages and configuration are the same, so nothing was timed"
 
 
 def _describe_fallback(_: Throughput, __: Thresholds) -> str:
@@ -409,7 +411,7 @@ def _describe_calibration(section: Throughput) -> Words:
     words = (
         " This node class was calibrated with pairs: two runs of one commit differ by "
         f"{size(calibration.sd_pct)} (standard deviation). In {count(flags.total, 'session')} that compared a commit "
-        f"with itself, there {alarms}, so at most {flags.high:.0%} of such sessions raise one. The interval contained "
+        f"with itself, there {alarms}, and the true rate is at most {flags.high:.0%}. The interval contained "
         f"the true change in {coverage.count} of {count(coverage.total, 'session')}."
     )
     if calibration.detected is not None:

@@ -224,12 +224,12 @@ def test_every_timed_workload_has_one_row_with_numbers_that_mean_something() -> 
         "169 ms",
         "**+47.4%** [+36.0, +59.6]",
         "4",
-        "❌ slower than base by more than the limit of 1%",
+        "❌ slower than base by more than 1%, the limit for FAIL",
     ]
     assert row("throughput_fail", "mixtral-8x7b@1/ep")[3:] == [
         "+0.09% [−0.29, +0.48]",
         "8",
-        "✅ no change of 2% or more: at most 0.7% slower by the mean step (the interval is that of the median step)",
+        "✅ no change of 2% or more: the median step is at most 0.5% slower, the mean step at most 0.7% slower",
     ]
     assert "ep-dp" not in top("throughput_fail").partition("Timed on")[0], "what is not timed has no row"
 
@@ -246,7 +246,7 @@ def test_comment_and_page_have_the_same_row_against_the_stored_baseline() -> Non
     words = "with the last 20 sessions of main on this node class and in this environment (newest: 3 days old), base"
     [line] = [line for line in comment(*case).splitlines() if words in line]
     assert "base's step is 5.67% longer [+3.78, +7.61]" in line
-    assert "outside the predicted range" in line
+    assert "more than these sessions differ" in line
     assert words in html(*case)
     assert "Not part of the verdict" not in comment(*CASES["pass_no_change"]()), "nothing is stored"
 
@@ -260,7 +260,7 @@ def test_a_difference_in_the_mean_alone_is_named() -> None:
     times = StoredTimes(sessions=20, alpha=0.025, tests=tests)
     assert "".join(describe_stored_times(times)).endswith(
         "base's step is 3.00% longer [+1.00, +5.00] (p = 0.5), "
-        "base's mean step is 3.00% longer [+1.00, +5.00] (p = 0.001, outside the predicted range)"
+        "base's mean step is 3.00% longer [+1.00, +5.00] (p = 0.001, more than these sessions differ)"
     )
 
 
@@ -315,8 +315,8 @@ def test_if_only_the_mean_is_slower_both_changes_and_the_reason_are_reported() -
 
 def test_an_undecided_check_says_what_it_would_take_and_what_this_machine_can_show() -> None:
     text = top("inconclusive")
-    assert "undecided in both timed workloads: the pairs can only detect slowdowns above 4.8% to 7.7%" in text
-    needs = "the interval neither proves a slowdown above 1% (FAIL) nor rules out one of 2% (PASS)"
+    assert "undecided in both timed workloads: the smallest slowdown that the pairs can detect is 4.8% to 7.7%" in text
+    needs = "the interval is too wide to prove a slowdown above 1% (FAIL) or to rule out one of 2% (PASS)"
     assert f"undecided: {needs}" in text
     assert "12 pairs can detect a slowdown of 7.7% or more" in text
     assert "to detect 2% takes about 406 pairs" in text
@@ -324,8 +324,8 @@ def test_an_undecided_check_says_what_it_would_take_and_what_this_machine_can_sh
 
 
 def test_a_session_with_pairs_left_is_advised_to_go_on() -> None:
-    assert "The session ended before its pairs decided" in top("inconclusive_not_begun")
-    assert "The session ended before its pairs decided" not in top("inconclusive")
+    assert "The session ended too early to decide" in top("inconclusive_not_begun")
+    assert "The session ended too early to decide" not in top("inconclusive")
 
 
 def test_a_crash_outside_of_regbots_code_is_not_called_unsupported() -> None:
