@@ -161,8 +161,9 @@ class Index:
 
         def query(db: sqlite3.Connection) -> list[PurePosixPath]:
             folder_row = _find_folder(db, group)
-            stamp, _ = _folder_stamp(self._root / group)
-            if folder_row is None or not folder_row.is_settled or folder_row.stamp != stamp:
+            is_settled = folder_row is not None and folder_row.is_settled
+            # The folder is read only if its row is settled, because another process may remove the folder.
+            if folder_row is None or not is_settled or folder_row.stamp != _folder_stamp(self._root / group)[0]:
                 names = [name for name in self._list_names(group) if name.startswith(prefix)]
                 end = None if limit == NO_LIMIT else limit
                 return [group / name for name in names[:end]]

@@ -359,11 +359,11 @@ def page(result: CalibrationResult) -> str:
     lines = [f"{result.calibration.workload}  {result.calibration.variant}  on {result.calibration.node_class}"]
     for session in result.calibration.sessions:
         kind = f"+{session.injected_pct:g}% injected" if session.injected_pct else "placebo"
-        coverage = "no look"
+        coverage = "no interval"  # the session has too few pairs for a decision
         if session.covered is not None:
-            coverage = "contains the true value" if session.covered else "misses the true value"
+            coverage = f"interval {'contains' if session.covered else 'misses'} the true value"
         pairs = len(session.log_ratios["median"])
-        lines.append(f"  {kind:<16} {pairs:>3} pairs  {session.decision.replace('_', ' '):<10} interval {coverage}")
+        lines.append(f"  {kind:<16} {pairs:>3} pairs  {session.decision.replace('_', ' '):<10} {coverage}")
     if result.summary is not None:
         lines += ["", *summary_lines(result.summary)]
     return "\n".join([*lines, f"stored {result.path}"])

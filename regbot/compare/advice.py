@@ -107,7 +107,7 @@ def sessions_advice(estimates: Mapping[str, float], sessions: int, has_undeclare
     more = [None if number is None else max(number - sessions, 0) for number in needed]
     known = f"{sessions} base files show that they are of separate sessions"
     if sessions < 2:
-        known = f"{'1' if sessions else 'no'} base file shows that it is of a session of its own"
+        known = f"{'1' if sessions else 'none'} of the base files shows that it is of another session than the others"
     advice = (
         f"without pairs, a decision needs {MIN_SESSIONS} or more base files of separate sessions (other days), with "
         f"which regbot compares head's files. Here {known}; to prove {_target_text(estimates)} it takes "

@@ -143,7 +143,8 @@ class HeadChecks:
         result of this workflow run.
         """
         results = [result for result in (self.completed_text, self.previous_text) if result is not None]
-        results += [result.void for result in results if result.void is not None]  # INVALID measurements in banners
+        # A text may have a banner about a later measurement that gave no result (INVALID).
+        results += [result.void for result in results if result.void is not None]
         measured_runs = [result.stamp.run for result in results if result.stamp.tier == "measured"]
         is_requested = any(_read_nonce(run) == nonce for run in self.runs)
         return is_requested or run_id in measured_runs
@@ -357,11 +358,13 @@ def write_same_head_note(number: int, peers: Sequence[Stamp], strictest: Stamp) 
     peer_names = ", ".join(f"#{peer.pr} ({peer.status})" for peer in peers[:MAX_NAMED_PEERS])
     if len(peers) > MAX_NAMED_PEERS:
         peer_names = f"{peer_names} and {len(peers) - MAX_NAMED_PEERS} more"
+    advice = ""
+    if strictest.pr != number:
+        advice = f" When #{strictest.pr} is closed, run `regbot-static` of #{number} again."
     return Markdown(
         f"👥 **This is the verdict on #{number}.** Other pull requests have the same head: {peer_names}. A required "
         "check cannot distinguish the check runs of these pull requests. So this check run has the conclusion of the "
-        f"strictest verdict, which is the {strictest.status} of #{strictest.pr}. When #{strictest.pr} is closed, run "
-        f"`regbot-static` of #{number} again."
+        f"strictest verdict, which is the {strictest.status} of #{strictest.pr}.{advice}"
     )
 
 

@@ -116,11 +116,11 @@ def _write_notes(status: Status, subject: Subject, github: GitHub, *, has_result
         would_block_if_measured = conclude_without_shadow(status, github, mildest="success") in BLOCKING_CONCLUSIONS
         would_measurement_unblock = is_blocking and not would_block_if_measured and not github.shadow
         verb = "traced" if has_result else "should have traced"
+        consequence = ", and could so have forged this result" if has_result else ""
         advice = " The check blocks this change until a measurement has passed." if would_measurement_unblock else ""
         yield Markdown(
             f"🔎 **Self-reported:** a job of {origin} {verb} this commit. {origin[:1].upper()}{origin[1:]} may have "
-            f"changed the workflow file and the code of that job, and could so have forged this result. Nothing was "
-            f"timed.{advice}"
+            f"changed the workflow file and the code of that job{consequence}. Nothing was timed.{advice}"
         )
 
 

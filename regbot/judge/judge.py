@@ -154,7 +154,8 @@ def _compare_runs(
     configurations_only: bool,
 ) -> Sharding | None:
     """Return the sharding section of the base and head run in ``runs``, None if one of them is missing or has no
-    ledger."""
+    ledger. ``configurations_only``: base and head are one commit with two configurations, so the section only shows
+    the differences."""
     base, head = runs.base, runs.head
     if base is None or head is None or base.ledger is None or head.ledger is None:
         return None

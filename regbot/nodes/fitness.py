@@ -106,8 +106,7 @@ class Fitness:
         report = examine(self._folder, probes, self._now(), quarantine_slow=(), stragglers=evidence)
         slow = _find_slow(report)
         # No host of the seat was in quarantine before, and ``examine`` has quarantined only those on trial.
-        was_on_trial = bool(slow & self.quarantined_hosts())
-        if slow and not was_on_trial:
+        if slow and not slow & self.quarantined_hosts():
             probes = self._measure(seat, needs, python)
             if probes is None:
                 # ``probe_failure`` would say that the nodes count as healthy, but the slow ones do not.

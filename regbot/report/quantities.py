@@ -64,6 +64,7 @@ def _count_decimal_places(values: Iterable[float]) -> int:
 
 def _round_to_digits(value: float, digits: int = 3) -> str:
     """Return ``value`` with ``digits`` significant digits. Larger numbers keep all digits before the decimal point."""
-    # The format "g" would write large numbers with an exponent. The factor includes values that round up.
+    # The format "g" would write large numbers with an exponent, such as 1e+03. With three digits, a number from 99.95
+    # on has no decimals: 99.96 rounds to 100.
     has_no_decimals = value >= 10 ** (digits - 1) * 0.9995
     return f"{value:.0f}" if has_no_decimals else f"{value:.{digits}g}"

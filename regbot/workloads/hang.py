@@ -300,7 +300,8 @@ class _Group:
 
 
 class _CollectiveRow(NamedTuple):
-    """One row of the page's table of collectives, as it is stored. Rows are compared by their serial numbers."""
+    """One row of the table of collectives in a rank's file (its memory page), as it is stored. Rows are compared by
+    their serial numbers."""
 
     serial: int
     """Number of the collective among all collectives of the rank; 0 for an empty row."""

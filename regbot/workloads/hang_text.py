@@ -237,17 +237,19 @@ def _describe_pending(collective: Collective, waiting: Iterable[RankHang], pendi
     return f"{_name_ranks(inside, with_hosts)} in {_name_collective(collective)}{_format_line(inside[0])}"
 
 
-def _describe_wait(inside: Sequence[RankHang], collective: Collective, with_hosts: bool) -> str:
-    """Describe the ranks ``inside``, which all wait in ``collective``, with their module if it is the same."""
+def _describe_wait(waiting: Sequence[RankHang], collective: Collective, with_hosts: bool) -> str:
+    """Describe the ranks ``waiting``, which all wait in ``collective``, with their module if it is the same."""
     # The call of an asynchronous collective returns before the device has ended it. Its ranks are then in no call.
-    has_returned = collective.asynchronous and all(rank.inside is None for rank in inside)
-    if has_returned:
-        verb = "has launched" if len(inside) == 1 else "have launched"
+    are_in_no_call = all(rank.inside is None for rank in waiting)
+    if collective.asynchronous and are_in_no_call:
+        verb = "has launched" if len(waiting) == 1 else "have launched"
     else:
-        verb = f"wait{_verb_ending(inside)} in"
-    modules = {rank.module for rank in inside if rank.module}
+        verb = f"wait{_verb_ending(waiting)} in"
+    modules = {rank.module for rank in waiting if rank.module}
     module = f" ({modules.pop()})" if len(modules) == 1 else ""
-    return f"{_name_ranks(inside, with_hosts)} {verb} {_name_collective(collective)}{module}{_format_duration(inside)}"
+    return (
+        f"{_name_ranks(waiting, with_hosts)} {verb} {_name_collective(collective)}{module}{_format_duration(waiting)}"
+    )
 
 
 def _describe_joining(joining: Sequence[RankHang], with_hosts: bool) -> str:

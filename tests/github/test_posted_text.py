@@ -206,3 +206,10 @@ def test_a_run_with_an_invalid_url_is_not_linked() -> None:
     for url in ("", "javascript:alert(1)", "https://x/) [y](https://evil", "https://x/\n"):
         subject = replace(STATIC_OF, run=replace(RUN, url=url))
         assert Page(invalid(subject, "why")).links == []
+
+
+def test_a_pull_request_with_the_strictest_verdict_need_not_wait_for_another() -> None:
+    own = Stamp(12, STATIC_OF.sha, "static", 77, 1, "FAIL", 99)
+    note = write_same_head_note(12, [replace(own, pr=13, status="PASS")], strictest=own)
+    assert note is not None
+    assert note.endswith("which is the FAIL of #12.")

@@ -133,8 +133,7 @@ def explain_missing_adapters() -> str:
     networking), which does not work there. Return '' if there are adapters, or if the user has switched GIN off.
     """
     is_gin_off = os.environ.get("EP_DISABLE_GIN", "0") != "0"
-    has_adapters = ADAPTERS.is_dir() and any(ADAPTERS.iterdir())
-    if is_gin_off or has_adapters:
+    if is_gin_off or (ADAPTERS.is_dir() and any(ADAPTERS.iterdir())):
         return ""
     return (
         f"{ADAPTERS} lists no RDMA adapter on this node, and without one deep_ep needs EP_DISABLE_GIN=1; add it to "

@@ -71,7 +71,7 @@ def _describe_attention(operators: Mapping[str, int]) -> dict[str, str]:
     if not fused_operators:
         return _backend_entry("sdpa", "sdpa", "math", "no fused attention operator ran")
     operator = fused_operators[0]
-    _, name = operator.split("::")
+    _, _, name = operator.partition("::")
     return _backend_entry("sdpa", "sdpa", name.strip("_"), f"dispatched {operator} x{operators[operator]}")
 
 

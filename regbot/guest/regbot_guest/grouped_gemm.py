@@ -60,7 +60,7 @@ def describe_grouped_gemm(
 
 def _is_grouped_mm(operator: str) -> bool:
     """Whether ``operator``, such as ``aten::_grouped_mm``, is one of torch's grouped matrix products."""
-    _, name = operator.split("::")
+    _, _, name = operator.partition("::")
     return name.strip("_").startswith("grouped_mm")
 
 

@@ -29,9 +29,9 @@ def time_loop(
     """
     describe_replays = watch_replays()
     losses: list[float | None] = []
-    record |= time_training(request, loop.device, lambda _: losses.append(loop.step()))
+    timed_part = time_training(request, loop.device, lambda _: losses.append(loop.step()))
     skipped_by_optimizer = [skipped_steps(optimizer, request.steps) for optimizer in optimizers]
-    record |= {
+    record |= timed_part | {
         "loss": [loss if loss is not None and math.isfinite(loss) else None for loss in losses],
         # If there are several optimizers, the one with most updates decides.
         "skipped_steps": min(skipped_by_optimizer, default=0),
