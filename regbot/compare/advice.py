@@ -72,7 +72,8 @@ def tipping_point(intervals: Mapping[str, Difference], has_single_launch: bool) 
     what = "runs" if has_single_launch else "sessions"
     limit = f"more than {SETTINGS.indifference_pct:g}%" if beyond else f"less than {SETTINGS.threshold_pct:g}%"
     if sd == 0:
-        return f"the runs of an arm differ too much among themselves to prove {limit}, even if sessions did not differ"
+        change = f"a change of {limit}" if beyond else "that nothing changed"
+        return f"the runs of an arm differ too much among themselves to prove {change}, even if sessions did not differ"
     noise_pct = [noise.launch_pct if has_single_launch else noise.session_pct for noise in NODE_NOISES]
     # The variance of a difference is the sum of the two variances.
     difference_pct = [f"{math.sqrt(2) * pct:.1f}%" for pct in noise_pct]

@@ -59,8 +59,8 @@ def decision_sentences(
         yield f"both intervals lie between -{limit} and +{limit}; head is {bound} than {against}"
     else:
         yield (
-            f"the intervals are too wide to compare with {against}: FAIL needs one above "
-            f"+{SETTINGS.indifference_pct:g}%, PASS needs both between -{SETTINGS.threshold_pct:g}% and "
+            f"the intervals, against {against}, are too wide: FAIL needs an interval above "
+            f"+{SETTINGS.indifference_pct:g}%, PASS needs both intervals between -{SETTINGS.threshold_pct:g}% and "
             f"+{SETTINGS.threshold_pct:g}%"
         )
 

@@ -184,7 +184,7 @@ def _prediction_section(sessions: Files, base: Files, head: Files) -> Throughput
     reasons.append(f"{len(sessions)} base files are of separate sessions: {source}")
     worst_sd = max(prediction.sd for prediction in predictions.values())
     reasons.append(
-        f"base files of separate sessions scatter by {100 * worst_sd:.2g}%, which contains "
+        f"base files of separate sessions scatter by {100 * worst_sd:.2g}%. This scatter contains "
         f"{_describe_scatter(sessions)}"
     )
     if decision == "undecided":
@@ -214,12 +214,13 @@ def _describe_scatter(sessions: Files) -> str:
     If all base files name the same host, head ran on this host: ``unpaired_section`` excludes unknown hosts.
     """
     hosts = {read_hosts(file) for file in sessions}
-    same_kind = "the result holds only if head ran on the same kind of node, with the same software"
+    same_kind = "The result holds only if head ran on the same kind of node, with the same software"
     if len(hosts - {()}) > 1:
-        return f"the effects of sessions and nodes; {same_kind}"
+        return f"the effects of sessions and nodes. {same_kind}"
     if () in hosts:  # some files do not name their hosts
-        return f"the effects of sessions, and of nodes only if the files are of several; {same_kind}"
-    return "the effects of sessions on one host; head ran there too, and the result holds only for the same software"
+        return f"the effects of sessions, and of nodes only if the files are of several. {same_kind}"
+    same_host = "Head ran on this host too; the result holds only if its software is the same"
+    return f"the effects of sessions on one host. {same_host}"
 
 
 def _undecided_section(base: Files, head: Files, values: ArmValues, sessions: int, has_undeclared: bool) -> Throughput:

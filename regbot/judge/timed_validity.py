@@ -108,7 +108,8 @@ def list_failures(runs: Sequence[Run]) -> Iterator[str]:
                 block = "the warm launches"
             else:
                 block = f"block {run.position.block}"
-            yield f"{block} was run again, because a run failed: {_describe_failure_in_session(run, slowed)}"
+            failure = _describe_failure_in_session(run, slowed)
+            yield f"an attempt at {block} does not count, because a run failed: {failure}"
 
 
 def _pair_mismatches(runs: Sequence[Run]) -> Iterator[str]:

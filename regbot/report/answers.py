@@ -42,7 +42,9 @@ def _answer_sharding(check: Check) -> QuestionAnswer:
     words = "differs" if check.state is State.NOT_JUDGED and check.changed else _SHARDING_WORDS[status](known_sections)
     small_variants = name_small_variants(known_sections)
     variant_note = f" ({small_variants} variant, not the full model)" if small_variants else ""
-    scope = _count_traced(check) if check.is_passing_but_unproven else _count_unknown(sections)
+    scope = _count_unknown(sections)
+    if check.is_passing_but_unproven and not scope:
+        scope = _count_traced(check)
     return QuestionAnswer(question, "Sharding", status, f"{words}{scope}{variant_note}")
 
 

@@ -65,7 +65,7 @@ SUBJECTS: dict[SearchMetric, str] = {
 def name_outcome(result: Bisection) -> str:
     """Return the words before the headline. A culprit that no pairs have confirmed is named as such."""
     is_unconfirmed = bool(result.changes) and all(
-        change.confirmed in ("undecided", "not asked") for change in result.changes
+        change.confirmed in ("no", "undecided", "not asked") for change in result.changes
     )
     return (
         f"{RESULT_WORDS[result.outcome]}{', NOT CONFIRMED' if result.outcome == 'culprit' and is_unconfirmed else ''}"

@@ -32,7 +32,7 @@ MAX_SHARES = 4
 EXAMPLE_SLOWDOWN_PCT = 10.0
 """Slowdown of the routed experts in the example of what their share means for a step."""
 
-FEW_SLOW_STEPS = "the median step hardly changed, so the added time is in a few slow steps"
+FEW_SLOW_STEPS = "the median step is not proven to be slower, so the added time is in a few slow steps"
 _LUCK_NOT_KNOWN = "It is not calibrated here how much recompiling a commit changes its speed"
 GATE_CONTRADICTED = "calibration shows that step times give no reliable verdict on this node class"
 LUCK_UNKNOWN = "(its effect is not calibrated on this node class)"
@@ -185,11 +185,15 @@ def _describe_undecided(section: Throughput, thresholds: Thresholds) -> str:
     the pairs is then in the line below the numbers, so it is left out here."""
     if not (cause := describe_undecided(section)):
         return "undecided"
-    if not is_undecided_by_noise(section):
+    open_summaries = [test.summary for test in section.tests if test.decision == "undecided"]
+    # The tests may all decide, although the section does not: for example, without a steady state.
+    is_interval_open = bool(open_summaries) or not section.tests
+    if not is_undecided_by_noise(section) or not is_interval_open:
         return f"undecided: {cause}"
+    interval = "the interval of the mean step" if open_summaries == ["mean"] else "the interval"
     regression, loss = size(thresholds.indifference_pct), size(thresholds.threshold_pct)
     open_questions = f"to prove a slowdown above {regression} (FAIL) or to rule out one of {loss} (PASS)"
-    return f"undecided: the interval is too wide {open_questions}"
+    return f"undecided: {interval} is too wide {open_questions}"
 
 
 def describe_undecided(section: Throughput) -> str:
