@@ -115,12 +115,14 @@ def _list_changed_entries(repo: Path, revision_range: str) -> list[tuple[str, st
 def _list_entries(repo: Path, commit: str) -> list[tuple[str, str, str]] | None:
     """Return mode, object and path of all files of a commit; None if git cannot read it."""
     listing = try_git(repo, "ls-tree", "-r", "-z", "--full-tree", commit, env=OFFLINE)
+    if listing.code != 0:
+        return None
     entries = []
     for line in filter(None, listing.out.split("\0")):
         fields, _, path = line.partition("\t")
         mode, _kind, object_id = fields.split()
         entries.append((mode, object_id, path))
-    return entries if listing.code == 0 else None
+    return entries
 
 
 def _read_link_targets(repo: Path, blobs: Sequence[str]) -> set[str] | None:

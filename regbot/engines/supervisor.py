@@ -152,8 +152,10 @@ class Confinement:
         if self.growth is not None and self.growth.has_passed_limit():
             self.overflow = True
         elif check_record:
-            is_file_system_full = self.file_systems is not None and self.file_systems.is_full()
-            self.overflow = is_file_system_full or is_over_limit(self.record, self.limit)
+            # The record is checked first: a record that cannot be read counts as too large.
+            self.overflow = is_over_limit(self.record, self.limit) or (
+                self.file_systems is not None and self.file_systems.is_full()
+            )
         return self.overflow
 
     def save_record(self) -> bool:

@@ -139,7 +139,7 @@ def test_broken_commits_beside_the_culprit_are_named_with_it_and_say_why(
     assert result.culprit is None, "which of them it is cannot be told"
     assert [candidate.measurable for candidate in change.candidates].count(True) == 1
     for commit in history.commits[82:85]:
-        assert "exit code 125" in named[commit].reason or "ImportError: cannot import" in named[commit].reason
+        assert "exited with 125" in named[commit].reason or "ImportError: cannot import" in named[commit].reason
     assert history.commits[step] in named
 
 

@@ -204,11 +204,11 @@ def check_terminal(verdict: Verdict, section: Throughput) -> None:
     estimate = " ".join(format_change(section)).replace("−", "-").strip()
     assert f" {section.status} {estimate}".rstrip() in page
     if section.base_step_s is not None and section.head_step_s is not None:
-        void = f" ({section.void_pairs} void)" if section.void_pairs else ""
+        void = f", and {section.void_pairs} void" if section.void_pairs else ""
         assert section.cost is not None
         cost = f"{count(section.cost.runs, 'run')} in {section.cost.minutes:.1f} minutes"
         steps = f"{milliseconds(section.base_step_s)} -> {milliseconds(section.head_step_s)}"
-        assert f"step {steps}: {count(section.pairs, 'pair')}{void}, {cost}" in page
+        assert f"median step {steps}: {count(section.pairs, 'pair')}{void}, {cost}" in page
 
 
 def check_comment(section: Throughput, text: str) -> None:

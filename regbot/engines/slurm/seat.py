@@ -101,7 +101,7 @@ class SlurmSeat:
             folder.mkdir(parents=True, exist_ok=True)
         reports, output = self._run_step(hosts, request, launch.command[0], launch.timeout_s)
         self._require_reports(reports, hosts, launch.command[0], output)
-        if fault := _first_text(reports, hosts, "error"):
+        if fault := _find_error(reports, hosts):
             raise EngineError(f"{launch.command[0]}: {fault}")
         self._wait_for_files(launch.record_dir, reports)
         return combine_reports(reports, hosts, logs)
@@ -151,7 +151,7 @@ class SlurmSeat:
             }
             reports, output = self._run_step(hosts, request, "srun", FACTS_S)
             self._require_reports(reports, hosts, "srun", output)
-            if fault := _first_text(reports, hosts, "error"):
+            if fault := _find_error(reports, hosts):
                 raise NoSeatError(fault)
             if sandbox_fault := _first_text(reports, hosts, "sandbox_fault"):
                 raise NoSeatError(f"untrusted code cannot run there: {sandbox_fault}")
@@ -284,12 +284,14 @@ class SlurmSeat:
             time.sleep(0.2)
 
 
+def _find_error(reports: Reports, hosts: Sequence[str]) -> str:
+    """Return the first error that a node reported, with its host; '' if all nodes answered."""
+    return next((f"{hosts[number]}: {report['error']}" for number, report in reports.items() if "error" in report), "")
+
+
 def _first_text(reports: Reports, hosts: Sequence[str], key: str) -> str:
-    """Return the first text under ``key`` that is not empty, with its host; '' if no report has one."""
-    for number, report in reports.items():
-        if report.get(key):
-            return f"{hosts[number]}: {report[key]}"
-    return ""
+    """Return the first text under ``key`` that is not empty, with its host; '' if there is none."""
+    return next((f"{hosts[number]}: {report[key]}" for number, report in reports.items() if report[key]), "")
 
 
 def _add_environment(launch: Launch, environment: Mapping[str, str]) -> Launch:
