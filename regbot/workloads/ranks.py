@@ -129,7 +129,10 @@ def _describe_deviation(claimed_s: float, measured_s: float, tolerance: float) -
 
 
 def training_outcome(raws: Mapping[int, RawRun], requested: int) -> tuple[Outcome, str]:
-    """Return outcome and reason of the run. The outcome is "ok" if all requested steps were training steps."""
+    """Return outcome and reason of the run. The outcome is "ok" if all ``requested`` steps were training steps.
+
+    ``raws`` has the records by rank. The reason is '' if the outcome is "ok".
+    """
     completed = min(len(raw.steps.step_s) for raw in raws.values() if raw.steps is not None)
     if completed < requested:
         return "short", f"ended without an error after {completed} of {requested} steps"
@@ -164,6 +167,9 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def timing_of(raws: Mapping[int, RawRun], requested: int, cut: int, marks: Marks) -> Timing | None:
     """Combine the timings of all ranks into one. The step time is that of the slowest rank.
+
+    ``requested`` steps were requested, and the first ``cut`` of them are warm-up. ``marks`` are stored beside the step
+    times as ``harness_s`` (all steps) and ``harness_steady_s`` (steps after the warm-up).
 
     Return None if the result is not a valid record, because the ranks' claims are inconsistent.
     """
@@ -254,7 +260,8 @@ def code_of(proofs: Sequence[CodeProof | None]) -> CodeProof | None:
     """Combine the ranks' proofs of the code that they ran. A file that is foreign (not from the checkout) on one rank
     counts as foreign.
 
-    Return None if a rank has no proof, or if two ranks loaded different contents of one file.
+    Return None if a rank has no proof, or if two ranks loaded different contents of one file. In a proof, ``watched``
+    has the packages that must come from the checkout, and ``files`` has the hashes of the files that were loaded.
     """
     available = [proof for proof in proofs if proof is not None]
     if len(available) != len(proofs) or not available:
