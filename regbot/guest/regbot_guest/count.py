@@ -286,7 +286,8 @@ def build_ledger(
 ) -> dict[str, Any]:
     """Return the ledger of the step that ``counter`` counted, as a JSON document.
 
-    ``liveness`` has the results of the liveness check.
+    ``liveness`` has the results of the liveness check: the number of planted collectives, and how many of them the
+    counter saw. ``method`` says how the step was counted.
     """
     warnings = []
     if request.mode == "static" and request.routing == "natural":

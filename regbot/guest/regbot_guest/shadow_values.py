@@ -108,7 +108,7 @@ class ShadowValues:
             return result
         self._forget_written_values(func, args, kwargs)
         if not all_known:  # func may choose experts by unknown scores
-            self._seed_routing(packet, name_arguments(func, args, kwargs), result)
+            self._shadow_chosen_experts(packet, name_arguments(func, args, kwargs), result)
         return result
 
     def update_collective(self, spec: CollectiveSpec, call_arguments: Mapping[str, Any], result: Any) -> None:
@@ -260,7 +260,7 @@ class ShadowValues:
                 *tree_map_only(Tensor, real_values, list(args)), **tree_map_only(Tensor, real_values, dict(kwargs))
             )
 
-    def _seed_routing(self, packet: Any, call_arguments: Mapping[str, Any], result: Any) -> None:
+    def _shadow_chosen_experts(self, packet: Any, call_arguments: Mapping[str, Any], result: Any) -> None:
         """Set the shadow of the indices that a top-k, sort or argmax returns for unknown scores over the experts.
 
         The shadow has the indices that the requested routing chooses.

@@ -220,6 +220,7 @@ def _rms_norm(rows: Tensor, weight: Tensor, epsilon: float, out: Any, *_: Any) -
 def _layer_norm(
     rows: Tensor, weight: Tensor, bias: Tensor, epsilon: float, out: Any, *_: Any
 ) -> tuple[Any, Tensor, Tensor]:
+    """Return the normalised rows, and the mean and the reciprocal standard deviation of each row."""
     mean = torch.empty(rows.numel() // rows.shape[-1], dtype=torch.float32, device=rows.device)
     return torch.empty_like(rows) if out is None else out, mean, torch.empty_like(mean)
 
@@ -247,8 +248,8 @@ def _attention(longest: int, longest_kv: int, *args: Any) -> list[Tensor]:
     output = query.new_empty(*query.shape[:-1], value.shape[-1])
     heads = query.shape[-2]
     batch = max(1, query.numel() // (query.shape[-1] * heads * longest))
-    softmax = torch.empty(batch, heads, longest, 1, dtype=torch.float32, device=query.device)
-    return [output, softmax, torch.zeros(SEED_WORDS, dtype=torch.int64, device=query.device)]
+    log_sum_exp = torch.empty(batch, heads, longest, 1, dtype=torch.float32, device=query.device)
+    return [output, log_sum_exp, torch.zeros(SEED_WORDS, dtype=torch.int64, device=query.device)]
 
 
 def _attention_backward(*args: Any) -> list[Any]:
