@@ -187,8 +187,8 @@ def _working_frames(stacks: Stacks, root: Path) -> Sequence[Frame]:
 def _is_hidden(frame: Frame, root: Path) -> bool:
     """Whether the report leaves a frame out, because it is in regbot's own code or in ``_PLUMBING_FILES``.
 
-    If the code under test is regbot's smoke model, frames in the model and its dispatchers are kept. ``root`` is then
-    regbot's guest folder, which takes the place of a checkout.
+    If the code under test is regbot's smoke model, frames in the model and its dispatchers are kept. This is the
+    case if ``root``, the run's checkout, contains the package ``regbot_guest``.
     """
     smoke_model_is_under_test = (root / "regbot_guest").is_dir()
     if _OWN_FILES.search(frame.file) or frame.file.endswith("regbot/guest/__main__.py"):

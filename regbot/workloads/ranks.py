@@ -168,8 +168,9 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def timing_of(raws: Mapping[int, RawRun], requested: int, cut: int, marks: Marks) -> Timing | None:
     """Combine the timings of all ranks into one. The step time is that of the slowest rank.
 
-    ``requested`` steps were requested, and the first ``cut`` of them are warm-up. ``marks`` are stored beside the step
-    times as ``harness_s`` (all steps) and ``harness_steady_s`` (steps after the warm-up).
+    ``raws`` has the records by rank. ``requested`` steps were requested, and the first ``cut`` of them are warm-up.
+    ``marks`` are stored beside the step times as ``harness_s`` (all steps) and ``harness_steady_s`` (steps after the
+    warm-up).
 
     Return None if the result is not a valid record, because the ranks' claims are inconsistent.
     """
@@ -261,7 +262,7 @@ def code_of(proofs: Sequence[CodeProof | None]) -> CodeProof | None:
     counts as foreign.
 
     Return None if a rank has no proof, or if two ranks loaded different contents of one file. In a proof, ``watched``
-    has the packages that must come from the checkout, and ``files`` has the hashes of the files that were loaded.
+    has the folder from which each package of the checkout was loaded, and ``files`` has the hashes of the loaded files.
     """
     available = [proof for proof in proofs if proof is not None]
     if len(available) != len(proofs) or not available:

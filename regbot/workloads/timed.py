@@ -143,7 +143,7 @@ def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record
 
     ``record.path`` contains ``{rank}``, which stands for the number of the rank. ``node`` is the node of the launch.
     """
-    raws, faults = _read_records(task, record)
+    raws, faults = _read_records(task, record)  # usable records by rank, and why other records cannot be used
     marks = read_marks(record.path.parent)  # the time of the steps by the system's clock, from files that rank 0 made
     outcome, reason = _determine_outcome(result, raws, faults, task, spec, marks)
     is_complete = not faults and len(raws) == task.parallelism.world_size
