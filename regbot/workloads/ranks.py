@@ -264,10 +264,10 @@ def code_of(proofs: Sequence[CodeProof | None]) -> CodeProof | None:
     Return None if a rank has no proof, or if two ranks loaded different contents of one file. In a proof, ``watched``
     has the folder from which each package of the checkout was loaded, and ``files`` has the hashes of the loaded files.
     """
-    available = [proof for proof in proofs if proof is not None]
-    if len(available) != len(proofs) or not available:
+    known_proofs = [proof for proof in proofs if proof is not None]
+    if len(known_proofs) != len(proofs) or not known_proofs:
         return None
-    merged, *further_proofs = available
+    merged, *further_proofs = known_proofs
     for proof in further_proofs:
         if any(merged.files.get(name, file_hash) != file_hash for name, file_hash in proof.files.items()):
             return None

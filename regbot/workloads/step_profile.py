@@ -132,15 +132,15 @@ def _read(path: Path, task: Task, max_bytes: int) -> Ledger:
     return ledger
 
 
-def _name_axes(traced: Mapping[str, Axis], claimed: Mapping[str, Axis]) -> dict[str, str]:
+def _name_axes(traced_axes: Mapping[str, Axis], claimed_axes: Mapping[str, Axis]) -> dict[str, str]:
     """Return names for the axes whose names the trace does not have. The reader labels such an axis ``[RANKS]``.
 
     The result maps a label to a name. The name is that of the guest's axis with the same ranks. If the guest has
     several such axes, their names are joined by |.
     """
     names = {}
-    for label, axis in traced.items():
-        matching = [name for name, claimed_axis in claimed.items() if claimed_axis.ranks == axis.ranks]
+    for label, axis in traced_axes.items():
+        matching = [name for name, claimed_axis in claimed_axes.items() if claimed_axis.ranks == axis.ranks]
         is_unnamed = label.startswith("[")
         if is_unnamed and matching:
             names[label] = "|".join(matching)

@@ -88,8 +88,8 @@ def refuse_functions(device: Device) -> None:
                 if (refusing_class := _refuse_class(device, value, full_name)) is not None:
                     replacements[id(value)] = refusing_class
             elif _is_torch_function(value) and needs_driver(value):
-                refuse = _make_sensorless(full_name) if _reads_sensors(value) else make_refusing(device, full_name)
-                replacements[id(value)] = functools.update_wrapper(refuse, value)
+                replacement = _make_sensorless(full_name) if _reads_sensors(value) else make_refusing(device, full_name)
+                replacements[id(value)] = functools.update_wrapper(replacement, value)
     for module in torch_modules():
         for name, value in list(vars(module).items()):
             if id(value) in replacements:
