@@ -35,7 +35,7 @@ def ledger_of_program(claim: CompiledProgram, task: Task, folder: Path, max_byte
     """Return the ledger of a compiled program.
 
     ``claim`` is the part of the guest's record that names the program, the planted program and the mesh. ``folder`` has
-    the guest's files. Raises BadProgram if a file or the mesh does not fit the task.
+    the guest's files, each of at most ``max_bytes``. Raises BadProgram if a file or the mesh does not fit the task.
     """
     _check_mesh(claim.mesh, task)
     counted_ledger = _read(folder / claim.program, task, max_bytes)

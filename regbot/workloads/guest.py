@@ -383,7 +383,10 @@ def _framework_package(task: Task, root: Path) -> list[str]:
 
 
 def _find_mismatch(raw: RawRun, task: Task, nonce: str) -> str:
-    """Return why a well-formed record does not answer the request of this run; '' if it does."""
+    """Return why a well-formed record does not answer the request of this run; '' if it does.
+
+    ``nonce`` is the random text of the request, which the record must repeat.
+    """
     if raw.request != nonce:
         return "the record answers another request than this run's; it is stale or was written by other code"
     claims: list[tuple[str, str | None, str]] = [

@@ -61,7 +61,7 @@ def describe_launched(ranks: Sequence[RankHang]) -> str:
 
 
 def _describe_missing(ranks: Sequence[RankHang], pending: Pending, with_hosts: bool) -> str:
-    """Describe ranks that have recorded nothing."""
+    """Describe ranks that have recorded nothing, and after them what the other ranks do."""
     missing = [rank for rank in ranks if not rank.started]
     if not missing:
         return ""

@@ -101,7 +101,7 @@ def find_step_fault(ranks: Mapping[int, RankSteps | None], requested: int, cut: 
 def _find_fault_of_rank(steps: RankSteps, requested: int) -> str:
     """Return what is impossible in the step times of one rank, such as ``claims a step that took no time``.
 
-    Return '' if the step times are possible.
+    Return '' if the step times are possible. ``requested`` is the number of requested steps.
     """
     lengths = {len(steps.step_s), len(steps.cpu_s), len(steps.wait_s), len(steps.memory_bytes)}
     if steps.overlapped_s is not None:

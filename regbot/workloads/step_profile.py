@@ -56,6 +56,7 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
     """Return the ledger of one of the profiled steps. Raises UnusableProfileError.
 
     ``claim`` is the part of the guest's record about the profile. ``folder`` has the traces that ``claim`` names.
+    Each of them may have ``max_bytes`` bytes, and ``MAX_EXPANSION`` times as many when it is decompressed.
     """
     if claim.problem:  # the guest's reason why it has no profile; '' if it has one
         raise UnusableProfileError(claim.problem)

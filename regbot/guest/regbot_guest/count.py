@@ -256,7 +256,9 @@ def refuse_unreliable_count(request: Request, uncounted_watch: UncountedWatch, o
 
 
 def count_method(observer: Observer, world: World, is_static: bool) -> "CountMethod":
-    """Return the method by which ``observer`` counted a step."""
+    """Return the method by which ``observer`` counted a step. ``is_static`` says whether the step ran on fake tensors
+    in a fake world.
+    """
     return CountMethod(
         source="dispatch-mode",
         device=world.device.type,

@@ -142,7 +142,8 @@ def new_dispatcher(
 ) -> Dispatcher:
     """Return the dispatcher ``name``, or ``LocalDispatcher`` if there is no group or the group has one rank.
 
-    ``buffer`` is the class of deep_ep that ``deepep`` uses. This function does not check whether the library is
+    ``num_experts`` is the number of experts of all ranks together. ``buffer`` is the class of deep_ep that ``deepep``
+    uses. This function does not check whether the library is
     available; ``availability.resolve`` does. Raises ValueError if there is no dispatcher with this name.
     """
     if name not in NAMES:

@@ -143,6 +143,7 @@ class Training:
     def _make_batch(self, number: int) -> tuple[Tensor, Tensor]:
         """Return random tokens and targets, each ``[micro_batch, sequence]``. If the model has no vocabulary, return
         random hidden states in place of both. The batches differ between ranks and are equal in every launch.
+        ``number`` is the number of the step.
 
         A few batches repeat, because the model can learn only repeated data. Only if the model learns, the loss depends
         on correct gradients.

@@ -140,7 +140,10 @@ def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: 
 
 
 def _create_host_group(dist: Any, hosts: int, host_ranks: int, rank: int) -> Any:
-    """Create a group of the ranks of each host, and return the group of this rank's host."""
+    """Create a group of the ranks of each host, and return the group of this rank's host.
+
+    There are ``hosts`` hosts with ``host_ranks`` ranks each.
+    """
     own_group = None
     for host in range(hosts):  # every rank must call new_group for every group
         new_group = dist.new_group(list(range(host * host_ranks, (host + 1) * host_ranks)))
@@ -171,7 +174,7 @@ def _make_product(torch: Any, sizes: dict[str, Any], device: Any, slowed_pct: fl
 
 def _make_exchange(torch: Any, dist: Any, num_bytes: int, device: Any, group: Any, ranks: int) -> Work:
     """Return a function that runs an all-to-all. Each rank sends ``num_bytes`` bytes, in equal parts, to all ranks of
-    ``group``.
+    ``group``, which has ``ranks`` ranks.
     """
     elements_per_rank = num_bytes // 4 // ranks  # a float32 has 4 bytes
     elements = elements_per_rank * ranks

@@ -112,7 +112,10 @@ class ShadowValues:
         return result
 
     def update_collective(self, spec: CollectiveSpec, call_arguments: Mapping[str, Any], result: Any) -> None:
-        """Set the shadows of a collective's outputs. Every rank is assumed to have the same values as this rank."""
+        """Set the shadows of a collective's outputs. Every rank is assumed to have the same values as this rank.
+
+        ``result`` is the collective's return value. Only some collectives return their outputs.
+        """
         outputs, inputs = outputs_and_inputs(call_arguments, result)
         group = find_process_group(call_arguments)
         values = [self.find_values(tensor) for tensor in inputs]
@@ -263,7 +266,8 @@ class ShadowValues:
     def _shadow_chosen_experts(self, packet: Any, call_arguments: Mapping[str, Any], result: Any) -> None:
         """Set the shadow of the indices that a top-k, sort or argmax returns for unknown scores over the experts.
 
-        The shadow has the indices that the requested routing chooses.
+            The shadow has the indices that the requested routing chooses. ``packet`` is the operator that ran, such as
+        ``aten.topk``, and ``result`` is its fake result. For any other operator, nothing is set.
         """
         if packet not in (aten.topk, aten.sort, aten.argmax):
             return

@@ -113,7 +113,10 @@ def profile_steps(request: Request, source: StepSource, reason: str, record: dic
 
 
 def _limit_seconds(request: Request, slowest_step_s: float) -> float:
-    """Return the seconds that the profiled steps may take. 0 or less means that the run has no time left for them."""
+    """Return the seconds that the profiled steps may take. 0 or less means that the run has no time left for them.
+
+    ``slowest_step_s`` is the time of the slowest timed step.
+    """
     limit_s = MIN_LIMIT_S + SLOWDOWN * NUM_STEPS * slowest_step_s
     if not request.limit_s:  # the run has no known limit
         return limit_s

@@ -241,8 +241,10 @@ def _smallest_step(
 
 
 def explain_smaller_step(micro_batches: int, global_batch: int, recipe_batch: int) -> str:
-    """Return the warning that a traced step has another global batch than the recipe. Batches count sequences, and
-    ``micro_batches`` is the number on each rank.
+    """Return the warning that a traced step has another global batch than the recipe.
+
+    ``global_batch`` (of the traced step) and ``recipe_batch`` count sequences. ``micro_batches`` is the number of
+    micro-batches on each rank.
     """
     traced = "1 micro-batch" if micro_batches == 1 else f"{micro_batches} micro-batches"
     return (

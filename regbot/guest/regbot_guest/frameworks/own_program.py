@@ -157,7 +157,7 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
 
 class _StepWatch:
     """Wraps the function that makes one training step. After call number ``steps`` of this function, makes the record
-    of this call and ends the program.
+    of this call and ends the program. The first call is number 1.
     """
 
     def __init__(self, request: Request, device: Device, program: TrainingProgram, steps: int) -> None:

@@ -102,7 +102,10 @@ def _is_torch_function(value: Any) -> bool:
 
 
 def _refuse_class(device: Device, original: type, full_name: str) -> type | None:
-    """Return the class that replaces ``original``, or None if ``original`` itself was changed to refuse calls."""
+    """Return the class that replaces ``original``, or None if ``original`` itself was changed to refuse calls.
+
+    ``full_name`` is the name in the message of a refusal, such as ``torch.cuda.GreenContext``.
+    """
     if issubclass(original, torch.TypedStorage):
         original.__new__ = make_refusing(device, full_name)  # type: ignore[method-assign]
         return None

@@ -114,7 +114,9 @@ def stand_in(name: str, device: Device) -> StandIn:
 
 
 def _route(device: Device, experts: "Tensor | None", num_experts: int, ranks: int) -> Route:
-    """Return the route for the experts of each token, ``[tokens, top_k]``, where -1 means no expert."""
+    """Return the route for the experts of each token, ``[tokens, top_k]``, where -1 means no expert. There are
+    ``num_experts`` experts on ``ranks`` ranks together.
+    """
     chosen = device.values(experts) if experts is not None else None
     if chosen is None:
         device.refuse("DeepEP's dispatch was given expert indices that are not known")

@@ -152,6 +152,9 @@ def _product(
     """Compute ``op(second) @ op(first)``, where ``op`` transposes an operand if its flag ``is_..._transposed`` is set.
 
     Return the product, the gradient of the bias, the input of the activation, and the extra output.
+
+    ``accumulate`` adds the product to ``out``. ``is_gradient`` says that the product is one of backward, which also
+    computes the gradient of a given bias. A product of forward returns the input of the activation if ``gelu`` is set.
     """
     left, right = second.reshape(-1, second.shape[-1]), first.reshape(-1, first.shape[-1])
     product = (left.t() if is_second_transposed else left) @ (right.t() if is_first_transposed else right)
@@ -188,7 +191,8 @@ def _grouped_product(
 ) -> Any:
     """Compute one product per expert and write the products into ``outs``.
 
-    If ``is_one_out`` is set, ``outs`` has a single tensor with the rows of all experts.
+    If ``is_one_out`` is set, ``outs`` has a single tensor with the rows of all experts. ``accumulate`` adds the
+    products to ``outs``. The transposes are as in ``_product``.
     """
     start = 0
     for number, (first, second) in enumerate(zip(firsts, seconds)):
