@@ -68,7 +68,7 @@ class Advice:
 
 def find_advice(facts: Facts, config: Mapping[str, Scalar], workload: str = "W") -> list[Advice]:
     """Return the advice whose condition is true for this hardware and configuration. ``workload`` is the name that the
-    commands use.
+    commands use. The default ``W`` stands for a workload whose name is not known.
     """
     return [Advice(entry, workload) for entry in shipped_advice() if evaluate(entry.when, config, facts).value]
 

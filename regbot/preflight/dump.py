@@ -54,7 +54,10 @@ def read_dump(path: Path) -> Dump:
 
 
 def flatten(document: Mapping[str, Any], origin: str) -> dict[str, Scalar]:
-    """Flatten a nested configuration to dotted keys. Raises RecordError if there are more than MAX_KEYS keys."""
+    """Flatten a nested configuration to dotted keys. Raises RecordError if there are more than MAX_KEYS keys.
+
+    ``origin`` is the file's path, which begins the error message.
+    """
     flat_config: dict[str, Scalar] = {}
     for key, value in _leaves("", document):
         flat_config[key] = value

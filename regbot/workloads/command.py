@@ -224,6 +224,7 @@ def _judge_steps(step_log: StepLog, requested: int, cut: int, wall_s: float) -> 
     counted = step_log.steps[:requested]
     if step_log.too_coarse:  # a text that says why the log rounds its times too much; '' if it does not
         return "bad_record", f"its log's {step_log.too_coarse}"
+    # ``steps_per_value`` is the number of steps that one logged value is the mean of; None if the log does not show it.
     values_may_be_means = step_log.steps_per_value is None or step_log.steps_per_value > 1
     if values_may_be_means:
         return "bad_record", "its log has means of several steps and no step times; log every step"
@@ -255,7 +256,8 @@ def _judge_steps(step_log: StepLog, requested: int, cut: int, wall_s: float) -> 
 def _build_timing(step_log: StepLog, seconds: list[float], requested: int, cut: int) -> Timing | None:
     """Return the timing of a run whose log has the step times ``seconds``; None if there are no step times.
 
-    The log takes the place of a rank. Values that a log does not have are empty lists, or 0.
+    The log takes the place of a rank. Values that a log does not have are empty lists, or 0. The first ``cut`` of the
+    ``requested`` steps are warm-up.
     """
     if not seconds:
         return None

@@ -35,15 +35,17 @@ def ledger_of_program(claim: CompiledProgram, task: Task, folder: Path, max_byte
     """Return the ledger of a compiled program.
 
     ``claim`` is the part of the guest's record that names the program, the planted program and the mesh. ``folder`` has
-    the guest's files. Raises BadProgram if a file or the mesh does not fit the task.
+    the guest's files, each of at most ``max_bytes``. Raises BadProgram if a file or the mesh does not fit the task.
     """
     _check_mesh(claim.mesh, task)
-    counted = _read(folder / claim.program, task, max_bytes)
-    planted = _read(folder / claim.planted, task, max_bytes)
+    counted_ledger = _read(folder / claim.program, task, max_bytes)
+    planted_ledger = _read(folder / claim.planted, task, max_bytes)
     # The reader labels an axis by its devices. If a mesh axis has the same devices, its name replaces the label.
     names_by_devices = _name_groups(claim.mesh)
-    names_by_label = {label: names_by_devices.get(tuple(axis.ranks), label) for label, axis in counted.axes.items()}
-    counted_axes = {names_by_label[label]: axis for label, axis in counted.axes.items()}
+    names_by_label = {
+        label: names_by_devices.get(tuple(axis.ranks), label) for label, axis in counted_ledger.axes.items()
+    }
+    counted_axes = {names_by_label[label]: axis for label, axis in counted_ledger.axes.items()}
     # Mesh axes without collectives are kept too. Combinations of axes are kept only if they have collectives.
     kept_names = {axis.name for axis in claim.mesh} | counted_axes.keys()
     mesh_axes = {
@@ -51,20 +53,20 @@ def ledger_of_program(claim: CompiledProgram, task: Task, folder: Path, max_byte
         for devices, name in names_by_devices.items()
         if name in kept_names
     }
-    return counted.model_copy(
+    return counted_ledger.model_copy(
         update={
             "workload": task.entry,
             "variant": task.variant.name,
             "axes": counted_axes | mesh_axes,
             "entries": [
                 entry.model_copy(update={"axis": names_by_label.get(entry.axis, entry.axis)})
-                for entry in counted.entries
+                for entry in counted_ledger.entries
             ],
-            "liveness": _check_liveness(planted),
+            "liveness": _check_liveness(planted_ledger),
             "config": claim.config,
             "software": claim.software,
             "patches": claim.patches,
-            "warnings": [*counted.warnings, *claim.warnings],
+            "warnings": [*counted_ledger.warnings, *claim.warnings],
         }
     )
 
@@ -121,13 +123,13 @@ def _name_groups(mesh: Sequence[MeshAxis]) -> dict[tuple[int, ...], str]:
     return names
 
 
-def _check_liveness(planted: Ledger) -> Liveness:
+def _check_liveness(planted_ledger: Ledger) -> Liveness:
     """Compare the planted program's counts with PLANTED. A kind of collective counts as seen only if its count is
     exact: too many are as wrong as too few.
     """
     counts: Counter[Kind] = Counter()
-    for entry in planted.entries:
-        if entry.group_size == planted.world_size:
+    for entry in planted_ledger.entries:
+        if entry.group_size == planted_ledger.world_size:
             counts[entry.kind] += entry.count
     seen = sum(expected for kind, expected in PLANTED.items() if counts[kind] == expected)
     return Liveness(planted=sum(PLANTED.values()), seen=seen)

@@ -207,8 +207,8 @@ def interpreter(task: Task, root: Path) -> str:
 
 
 def build_run(task: Task, arm: Arm, result: LaunchResult, record: RawRecord, attempt: int) -> Run:
-    """Build the run from the launch's result and the guest's record."""
-    raw, fault = read_claims(record, task)
+    """Build the run from the launch's result and the guest's record. ``attempt`` is as in ``trace``."""
+    raw, fault = read_claims(record, task)  # ``fault`` says why the record cannot be used; '' if it can
     outcome, reason = _determine_outcome(result, raw, fault, task)
     ledger = raw.ledger if raw is not None and outcome == "ok" else None
     if raw is not None and raw.compiled is not None and outcome == "ok":
@@ -275,7 +275,11 @@ def make_printable(value: Any) -> Any:
 
 
 def bare_run(task: Task, arm: Arm, outcome: Outcome, reason: str, attempt: int = 1, tier: Tier = "static") -> Run:
-    """Return a run that has only an outcome and a reason, such as a failed build or a refusal."""
+    """Return a run that has only an outcome and a reason, such as a failed build or a refusal.
+
+    ``attempt`` is above 1 if the run repeats an earlier one. ``tier`` says what kind of run it is: a trace ("static")
+    or a timed run ("timed").
+    """
     return Run(
         arm=arm,
         workload=task.entry,
@@ -304,7 +308,8 @@ def request_document(task: Task, root: Path, record: RawRecord, absent_files: Se
 
     ``absent_files`` are the files of the commit that a sparse checkout lacks, relative to ``root``. regbot's smoke
     model is not in the checkout, so files that the checkout lacks do not matter for the adapter ``smoke``. If the
-    workload sets ``watch``, only the packages in ``watch`` must come from the checkout, and no absent ones are listed.
+    workload sets ``watch``, only the packages in ``watch`` must come from the checkout, and ``absent_packages`` is
+    empty.
     """
     workload, is_smoke = task.workload, task.workload.adapter == "smoke"
     return {
@@ -378,7 +383,10 @@ def _framework_package(task: Task, root: Path) -> list[str]:
 
 
 def _find_mismatch(raw: RawRun, task: Task, nonce: str) -> str:
-    """Return why a well-formed record does not answer the request of this run; '' if it does."""
+    """Return why a well-formed record does not answer the request of this run; '' if it does.
+
+    ``nonce`` is the random text of the request, which the record must repeat.
+    """
     if raw.request != nonce:
         return "the record answers another request than this run's; it is stale or was written by other code"
     claims: list[tuple[str, str | None, str]] = [

@@ -74,9 +74,9 @@ _PLUMBING_FILES = re.compile(
 PACKAGES = "packages: "
 """Prefix of file paths in installed packages. It replaces the folder that matches ``_INSTALLED_PREFIX``."""
 _INSTALLED_PREFIX = re.compile(r"^.*/(?:site|dist)-packages/|^.*/lib/python3\.\d+/")
-_JOINING = "init_process_group"
+_JOIN_FUNCTION = "init_process_group"
 """The torch function in which a rank waits for the other ranks to join."""
-_ENGINE = "_engine_run_backward"
+_BACKWARD_FUNCTION = "_engine_run_backward"
 """The torch function that runs the backward pass in torch's own threads, if tensors are on a GPU."""
 
 
@@ -111,7 +111,7 @@ class CollectiveNotes:
 def add_hang_report(run: Run, folder: Path, ranks: int, root: Path) -> Run:
     """Return ``run`` with a hang report if it hung. Otherwise return it unchanged.
 
-    ``folder`` is the record folder of the run, and ``root`` is its checkout.
+    ``folder`` is the record folder of the run, ``ranks`` the number of its ranks, and ``root`` its checkout.
     """
     if run.outcome != "hung":
         return run
@@ -121,8 +121,10 @@ def add_hang_report(run: Run, folder: Path, ranks: int, root: Path) -> Run:
 
 
 def read_hang(folder: Path, ranks: int, hosts: Sequence[str], root: Path) -> Hang:
-    """Build the hang report. ``hosts`` are in the order of their ranks, and every host has the same number of ranks.
-    ``hosts`` is empty if they are unknown.
+    """Build the hang report of a run with the number ``ranks`` of ranks, from its record folder ``folder``.
+
+    ``hosts`` are in the order of their ranks, and every host has the same number of ranks. ``hosts`` is empty if they
+    are unknown. ``root`` is the run's checkout.
     """
     reports = [_read_rank(folder, rank, _find_host(rank, ranks, hosts), root) for rank in range(min(ranks, MAX_RANKS))]
     clipped = [rank.model_copy(update={"recent": rank.recent[:KEPT_COLLECTIVES]}) for rank in reports]
@@ -131,7 +133,7 @@ def read_hang(folder: Path, ranks: int, hosts: Sequence[str], root: Path) -> Han
 
 
 def _find_host(rank: int, ranks: int, hosts: Sequence[str]) -> str:
-    """Return the host of a rank; '' if the hosts are unknown."""
+    """Return the host of ``rank``; '' if the hosts are unknown. ``ranks`` is the number of ranks on all hosts."""
     if not hosts:
         return ""
     ranks_per_host = max(1, math.ceil(ranks / len(hosts)))
@@ -139,7 +141,10 @@ def _find_host(rank: int, ranks: int, hosts: Sequence[str]) -> str:
 
 
 def _read_rank(folder: Path, rank: int, host: str, root: Path) -> RankHang:
-    """Return the report of one rank, from the three files that the rank wrote."""
+    """Return the report of one rank, from the three files that the rank wrote to ``folder``.
+
+    ``root`` is the run's checkout. Code in it is the code under test.
+    """
     text = _read(folder / f"stacks.{rank}", MAX_STACKS_BYTES)
     page = _read(folder / f"last.{rank}", FILE_BYTES)
     stacks, notes = read_stacks(text.decode("utf-8", "replace"), root), read_notes(page)
@@ -154,7 +159,7 @@ def _read_rank(folder: Path, rank: int, host: str, root: Path) -> RankHang:
         recent=list(notes.recent),
         flight=read_flight(_read(folder / f"flight.{rank}", MAX_FLIGHT_BYTES)),
         issued=dict(notes.issued),
-        joining=any(frame.function == _JOINING for frame in stacks.main),
+        joining=any(frame.function == _JOIN_FUNCTION for frame in stacks.main),
         module=notes.module,
         frames=frames[:KEPT_FRAMES],
         code_frame=next(filter(_is_under_test, frames), None),
@@ -168,7 +173,7 @@ def _working_frames(stacks: Stacks, root: Path) -> Sequence[Frame]:
     pass in another thread. Then the frames of the first thread with code under test come before those of the main
     thread.
     """
-    is_in_backward = bool(stacks.main) and stacks.main[0].function == _ENGINE
+    is_in_backward = bool(stacks.main) and stacks.main[0].function == _BACKWARD_FUNCTION
     if not is_in_backward:
         return stacks.main
 
@@ -182,13 +187,14 @@ def _working_frames(stacks: Stacks, root: Path) -> Sequence[Frame]:
 def _is_hidden(frame: Frame, root: Path) -> bool:
     """Whether the report leaves a frame out, because it is in regbot's own code or in ``_PLUMBING_FILES``.
 
-    If the code under test is regbot's smoke model, frames in the model and its dispatchers are kept.
+    If the code under test is regbot's smoke model, frames in the model and its dispatchers are kept. This is the
+    case if ``root``, the run's checkout, contains the package ``regbot_guest``.
     """
-    tests_smoke_model = (root / "regbot_guest").is_dir()
+    smoke_model_is_under_test = (root / "regbot_guest").is_dir()
     if _OWN_FILES.search(frame.file) or frame.file.endswith("regbot/guest/__main__.py"):
-        is_in_smoke_model = tests_smoke_model and _OWN_MODEL_FILES.search(frame.file)
+        is_in_smoke_model = smoke_model_is_under_test and _OWN_MODEL_FILES.search(frame.file)
         return not is_in_smoke_model
-    if tests_smoke_model and frame.file == "__main__.py":  # the guest's own __main__.py
+    if smoke_model_is_under_test and frame.file == "__main__.py":  # the guest's own __main__.py
         return True
     return bool(_PLUMBING_FILES.search(frame.file))
 

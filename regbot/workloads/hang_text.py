@@ -61,7 +61,7 @@ def describe_launched(ranks: Sequence[RankHang]) -> str:
 
 
 def _describe_missing(ranks: Sequence[RankHang], pending: Pending, with_hosts: bool) -> str:
-    """Describe ranks that have recorded nothing."""
+    """Describe ranks that have recorded nothing, and after them what the other ranks do."""
     missing = [rank for rank in ranks if not rank.started]
     if not missing:
         return ""
@@ -123,11 +123,11 @@ def _describe_late(ranks: Sequence[RankHang], pending: Pending, with_hosts: bool
     late: list[RankHang] = []
     described: Collective | None = None
     for collective in _distinct_collectives(pending):
-        inside = _find_waiting(collective, ranks, pending)
+        waiting_here = _find_waiting(collective, ranks, pending)
         not_begun = [rank for rank in ranks if _is_member(rank, collective) and not _has_begun(rank, collective)]
         causes = [rank for rank in not_begun if rank.rank not in pending]
-        if causes and (described is None or len(inside) > len(waiting)):
-            waiting, late, described = inside, causes, collective
+        if causes and (described is None or len(waiting_here) > len(waiting)):
+            waiting, late, described = waiting_here, causes, collective
     if described is None:
         return ""
     wait = _describe_wait(waiting, described, with_hosts)
@@ -145,21 +145,23 @@ def _describe_common(ranks: Sequence[RankHang], pending: Pending, with_hosts: bo
         return ""
     common = pending[waiting[0].rank]
     members = [rank for rank in ranks if _is_member(rank, common)]
-    inside = _find_waiting(common, ranks, pending)
+    ranks_inside = _find_waiting(common, ranks, pending)
     silent = [rank for rank in ranks if not rank.answered]
     if silent and len(silent) < len(ranks):
         answering = [rank for rank in ranks if rank.answered]
         return f"{_describe_others(answering, pending, with_hosts)}; {_describe_places(silent, with_hosts)}"
-    if len(inside) < len(members) or len(inside) < 2:
-        outside = [rank for rank in ranks if rank not in inside]
+    if len(ranks_inside) < len(members) or len(ranks_inside) < 2:
+        outside = [rank for rank in ranks if rank not in ranks_inside]
         return f"{_describe_others(waiting, pending, with_hosts)}; {_describe_places(outside, with_hosts)}"
-    sizes = {pending[rank.rank].bytes for rank in inside}
+    sizes = {pending[rank.rank].bytes for rank in ranks_inside}
     if len(sizes) > 1 and common.kind in SAME_BYTES:
         sizes_text = ", ".join(f"rank {rank.rank} {pending[rank.rank].bytes} bytes" for rank in waiting[:MAX_PLACES])
         return f"all ranks are in the same collective {_name_collective(common)} with different sizes: {sizes_text}"
-    subject = "all ranks" if len(inside) == len(ranks) else f"all ranks of its group ({_format_numbers(inside)})"
+    subject = (
+        "all ranks" if len(ranks_inside) == len(ranks) else f"all ranks of its group ({_format_numbers(ranks_inside)})"
+    )
     return (
-        f"{subject} are in the same collective {_name_collective(common)}{_format_duration(inside)}: "
+        f"{subject} are in the same collective {_name_collective(common)}{_format_duration(ranks_inside)}: "
         "one of them waits for the network"
     )
 
@@ -233,8 +235,8 @@ def _find_waiting(collective: Collective, ranks: Iterable[RankHang], pending: Pe
 
 def _describe_pending(collective: Collective, waiting: Iterable[RankHang], pending: Pending, with_hosts: bool) -> str:
     """Return the ranks that wait in ``collective``, and the line of code that called it."""
-    inside = _find_waiting(collective, waiting, pending)
-    return f"{_name_ranks(inside, with_hosts)} in {_name_collective(collective)}{_format_line(inside[0])}"
+    waiting_here = _find_waiting(collective, waiting, pending)
+    return f"{_name_ranks(waiting_here, with_hosts)} in {_name_collective(collective)}{_format_line(waiting_here[0])}"
 
 
 def _describe_wait(waiting: Sequence[RankHang], collective: Collective, with_hosts: bool) -> str:
@@ -326,9 +328,9 @@ def _name_collective(collective: Collective) -> str:
     return f"{collective.kind}{number} of {group}" if group else f"{collective.kind}{number}"
 
 
-def _format_duration(inside: Sequence[RankHang]) -> str:
+def _format_duration(waiting: Sequence[RankHang]) -> str:
     """Return how long the rank that began to wait first has been waiting; '' if it is unknown."""
-    known = [rank.inside_s for rank in inside if rank.inside_s is not None]
+    known = [rank.inside_s for rank in waiting if rank.inside_s is not None]
     return f" since {max(known):.3g} s" if known else ""
 
 

@@ -101,7 +101,7 @@ def find_step_fault(ranks: Mapping[int, RankSteps | None], requested: int, cut: 
 def _find_fault_of_rank(steps: RankSteps, requested: int) -> str:
     """Return what is impossible in the step times of one rank, such as ``claims a step that took no time``.
 
-    Return '' if the step times are possible.
+    Return '' if the step times are possible. ``requested`` is the number of requested steps.
     """
     lengths = {len(steps.step_s), len(steps.cpu_s), len(steps.wait_s), len(steps.memory_bytes)}
     if steps.overlapped_s is not None:
@@ -129,7 +129,10 @@ def _describe_deviation(claimed_s: float, measured_s: float, tolerance: float) -
 
 
 def training_outcome(raws: Mapping[int, RawRun], requested: int) -> tuple[Outcome, str]:
-    """Return outcome and reason of the run. The outcome is "ok" if all requested steps were training steps."""
+    """Return outcome and reason of the run. The outcome is "ok" if all ``requested`` steps were training steps.
+
+    ``raws`` has the records by rank. The reason is '' if the outcome is "ok".
+    """
     completed = min(len(raw.steps.step_s) for raw in raws.values() if raw.steps is not None)
     if completed < requested:
         return "short", f"ended without an error after {completed} of {requested} steps"
@@ -164,6 +167,10 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def timing_of(raws: Mapping[int, RawRun], requested: int, cut: int, marks: Marks) -> Timing | None:
     """Combine the timings of all ranks into one. The step time is that of the slowest rank.
+
+    ``raws`` has the records by rank. ``requested`` steps were requested, and the first ``cut`` of them are warm-up.
+    ``marks`` are stored beside the step times as ``harness_s`` (all steps) and ``harness_steady_s`` (steps after the
+    warm-up).
 
     Return None if the result is not a valid record, because the ranks' claims are inconsistent.
     """
@@ -254,12 +261,13 @@ def code_of(proofs: Sequence[CodeProof | None]) -> CodeProof | None:
     """Combine the ranks' proofs of the code that they ran. A file that is foreign (not from the checkout) on one rank
     counts as foreign.
 
-    Return None if a rank has no proof, or if two ranks loaded different contents of one file.
+    Return None if a rank has no proof, or if two ranks loaded different contents of one file. In a proof, ``watched``
+    has the folder from which each package of the checkout was loaded, and ``files`` has the hashes of the loaded files.
     """
-    available = [proof for proof in proofs if proof is not None]
-    if len(available) != len(proofs) or not available:
+    known_proofs = [proof for proof in proofs if proof is not None]
+    if len(known_proofs) != len(proofs) or not known_proofs:
         return None
-    merged, *further_proofs = available
+    merged, *further_proofs = known_proofs
     for proof in further_proofs:
         if any(merged.files.get(name, file_hash) != file_hash for name, file_hash in proof.files.items()):
             return None

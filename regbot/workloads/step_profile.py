@@ -56,27 +56,28 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
     """Return the ledger of one of the profiled steps. Raises UnusableProfileError.
 
     ``claim`` is the part of the guest's record about the profile. ``folder`` has the traces that ``claim`` names.
+    Each of them may have ``max_bytes`` bytes, and ``MAX_EXPANSION`` times as many when it is decompressed.
     """
     if claim.problem:  # the guest's reason why it has no profile; '' if it has one
         raise UnusableProfileError(claim.problem)
     if claim.trace is None or claim.planted_trace is None:
         raise UnusableProfileError("the record names no trace")
-    planted = _read(folder / claim.planted_trace, task, max_bytes)
-    steps = _read(folder / claim.trace, task, max_bytes)
-    are_steps_counted_singly = steps.scope == "step"  # the other scope is the whole file
+    planted_ledger = _read(folder / claim.planted_trace, task, max_bytes)
+    step_ledger = _read(folder / claim.trace, task, max_bytes)
+    are_steps_counted_singly = step_ledger.scope == "step"  # the other scope is the whole file
     if not are_steps_counted_singly:
-        reasons = "; ".join(steps.warnings)
+        reasons = "; ".join(step_ledger.warnings)
         raise UnusableProfileError(f"{claim.trace}: its steps cannot be counted one by one: {reasons}")
-    has_only_middle_step = steps.steps == 1  # the reader left out the first and the last step
+    has_only_middle_step = step_ledger.steps == 1  # the reader left out the first and the last step
     if has_only_middle_step and not _is_middle_step_usual(claim.sequence_advances or []):
         raise UnusableProfileError(f"{claim.trace}: its steps are not alike, so none of them is the usual one")
-    if steps.unclassified:
-        names = listed([repr(item.name) for item in steps.unclassified], MAX_NAMES)
+    if step_ledger.unclassified:
+        names = listed([repr(item.name) for item in step_ledger.unclassified], MAX_NAMES)
         raise UnusableProfileError(
             f"{claim.trace}: has communication without a call of a known kind, as in a replayed CUDA graph, so its "
             f"collectives are unknown: {names}"
         )
-    for entry in steps.entries:
+    for entry in step_ledger.entries:
         may_be_unknown = entry.via in DISPATCH_LIBRARIES and entry.role == "control"  # an exchange of token counts
         if entry.axis == UNKNOWN and not may_be_unknown:
             raise UnusableProfileError(
@@ -84,19 +85,19 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
                 "The trace does not record it, and groups with different ranks are possible, so their collectives "
                 "would be added up"
             )
-    names_by_label = _name_axes(steps.axes, claim.axes)
+    names_by_label = _name_axes(step_ledger.axes, claim.axes)
     no_times = {"exposed_s": None, "hidden_s": None}  # the module's docstring says why
-    return steps.model_copy(
+    return step_ledger.model_copy(
         update={
             "device": task.timed_device,
             "workload": task.entry,
             "variant": task.variant.name,
-            "axes": claim.axes | {names_by_label.get(label, label): axis for label, axis in steps.axes.items()},
+            "axes": claim.axes | {names_by_label.get(label, label): axis for label, axis in step_ledger.axes.items()},
             "entries": [
                 entry.model_copy(update={"axis": names_by_label.get(entry.axis, entry.axis), **no_times})
-                for entry in steps.entries
+                for entry in step_ledger.entries
             ],
-            "liveness": _check_liveness(claim, planted, steps),
+            "liveness": _check_liveness(claim, planted_ledger, step_ledger),
             "config": claim.config,
             "software": claim.software,
         }
@@ -132,38 +133,40 @@ def _read(path: Path, task: Task, max_bytes: int) -> Ledger:
     return ledger
 
 
-def _name_axes(traced: Mapping[str, Axis], claimed: Mapping[str, Axis]) -> dict[str, str]:
+def _name_axes(traced_axes: Mapping[str, Axis], claimed_axes: Mapping[str, Axis]) -> dict[str, str]:
     """Return names for the axes whose names the trace does not have. The reader labels such an axis ``[RANKS]``.
 
     The result maps a label to a name. The name is that of the guest's axis with the same ranks. If the guest has
     several such axes, their names are joined by |.
     """
     names = {}
-    for label, axis in traced.items():
-        matching = [name for name, claimed_axis in claimed.items() if claimed_axis.ranks == axis.ranks]
+    for label, axis in traced_axes.items():
+        matching = [name for name, claimed_axis in claimed_axes.items() if claimed_axis.ranks == axis.ranks]
         is_unnamed = label.startswith("[")
         if is_unnamed and matching:
             names[label] = "|".join(matching)
     return names
 
 
-def _check_liveness(claim: RawProfile, planted: Ledger, steps: Ledger) -> Liveness:
-    """Compare the trace ``planted`` with the number of planted collectives, which are all-reduces. Compare the trace
-    ``steps`` with the sequence numbers of the counted steps.
+def _check_liveness(claim: RawProfile, planted_ledger: Ledger, step_ledger: Ledger) -> Liveness:
+    """Compare two counts with what the guest reports in ``claim``.
+
+    ``planted_ledger`` has the counted planted collectives, which are all-reduces. They are compared with their number.
+    ``step_ledger`` has the counted steps. They are compared with the advance of the process groups' sequence numbers.
     """
     seen = sum(
-        entry.count for entry in planted.entries if entry.kind == "all_reduce" and _has_kernels_if_on_nccl(entry)
+        entry.count for entry in planted_ledger.entries if entry.kind == "all_reduce" and _has_kernels_if_on_nccl(entry)
     )
-    advances = claim.sequence_advances
+    advances = claim.sequence_advances  # one number for each profiled step
     if advances is None:  # the backend keeps no sequence numbers
         return Liveness(planted=claim.planted, seen=seen)
-    excludes_outer_steps = len(advances) == steps.steps + 2  # the reader left out the first and the last step
-    collectives_per_step = sum(entry.count for entry in steps.entries if entry.via in PROCESS_GROUP_VIAS)
+    excludes_outer_steps = len(advances) == step_ledger.steps + 2  # the reader left out the first and the last step
+    collectives_per_step = sum(entry.count for entry in step_ledger.entries if entry.via in PROCESS_GROUP_VIAS)
     return Liveness(
         planted=claim.planted,
         seen=seen,
         sequence_advance=sum(advances[1:-1] if excludes_outer_steps else advances),
-        sequence_counted=collectives_per_step * steps.steps,
+        sequence_counted=collectives_per_step * step_ledger.steps,
     )
 
 

@@ -186,8 +186,8 @@ def timed_tasks(config: Config, tasks: Sequence[Task], gpus: int) -> list[Task]:
             selected[key] = task_on_node(task, variant, mesh, gpus)
         except ShapeError as error:
             raise ConfigError(f"workloads.{task.workload_name}.timed_variant: {error}") from error
-        if unfit := unfit_for(selected[key], gpus):
-            raise ConfigError(f"workloads.{task.workload_name}.timed_variant: {unfit}")
+        if unfit_reason := unfit_for(selected[key], gpus):
+            raise ConfigError(f"workloads.{task.workload_name}.timed_variant: {unfit_reason}")
     return list(selected.values())
 
 

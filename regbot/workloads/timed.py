@@ -143,8 +143,8 @@ def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record
 
     ``record.path`` contains ``{rank}``, which stands for the number of the rank. ``node`` is the node of the launch.
     """
-    raws, faults = _read_records(task, record)
-    marks = read_marks(record.path.parent)
+    raws, faults = _read_records(task, record)  # usable records by rank, and why other records cannot be used
+    marks = read_marks(record.path.parent)  # the time of the steps by the system's clock, from files that rank 0 made
     outcome, reason = _determine_outcome(result, raws, faults, task, spec, marks)
     is_complete = not faults and len(raws) == task.parallelism.world_size
     timing = timing_of(raws, spec.steps, spec.cut, marks) if is_complete else None
@@ -273,7 +273,8 @@ def _determine_outcome(
 ) -> tuple[Outcome, str]:
     """Return outcome and reason of the run. If there are several reasons, return the one closest to the cause.
 
-    ``raws`` has the usable records by rank, and ``faults`` says why other records cannot be used.
+    ``raws`` has the usable records by rank, and ``faults`` says why other records cannot be used. ``marks`` has the
+    time of the steps by the system's clock, which the ranks' claims are checked against.
     """
     ranks = task.parallelism.world_size
     if early_end := engine_outcome(result, task):

@@ -66,7 +66,10 @@ def _backend_entry(requested: str, resolved: str, executed: str, evidence: str) 
 
 
 def _describe_attention(operators: Mapping[str, int]) -> dict[str, str]:
-    """Describe the attention. The first fused operator in forward is taken; 'math' means that none ran."""
+    """Describe the attention. The first fused operator in forward is taken; 'math' means that none ran.
+
+    ``operators`` has the number of calls of each operator in the counted step.
+    """
     fused_operators = [name for name in operators if "scaled_dot_product" in name and "backward" not in name]
     if not fused_operators:
         return _backend_entry("sdpa", "sdpa", "math", "no fused attention operator ran")

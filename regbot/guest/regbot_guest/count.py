@@ -256,7 +256,9 @@ def refuse_unreliable_count(request: Request, uncounted_watch: UncountedWatch, o
 
 
 def count_method(observer: Observer, world: World, is_static: bool) -> "CountMethod":
-    """Return the method by which ``observer`` counted a step."""
+    """Return the method by which ``observer`` counted a step. ``is_static`` says whether the step ran on fake tensors
+    in a fake world.
+    """
     return CountMethod(
         source="dispatch-mode",
         device=world.device.type,
@@ -286,7 +288,8 @@ def build_ledger(
 ) -> dict[str, Any]:
     """Return the ledger of the step that ``counter`` counted, as a JSON document.
 
-    ``liveness`` has the results of the liveness check.
+    ``liveness`` has the results of the liveness check: the number of planted collectives, and how many of them the
+    counter saw. ``method`` says how the step was counted.
     """
     warnings = []
     if request.mode == "static" and request.routing == "natural":

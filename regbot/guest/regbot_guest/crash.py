@@ -83,8 +83,8 @@ def list_frames(error: BaseException, root: Path) -> list[Frame]:
         frames.pop()  # torch only reports that the caller's module has no such attribute
     if isinstance(error, SyntaxError) and error.filename:
         frames.append(_make_frame(error.filename, error.lineno, "<module>", root))
-    if (misused := _misused_code_of_regbot(error)) is not None:
-        frames.append(_make_frame(*misused, root))
+    if (misused_code := _misused_code_of_regbot(error)) is not None:
+        frames.append(_make_frame(*misused_code, root))
     return frames
 
 

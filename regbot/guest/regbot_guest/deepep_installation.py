@@ -140,8 +140,8 @@ def list_missing(buffer_class: Any, required: "dict[str, tuple[str, ...]]") -> l
         if not hasattr(buffer_class, method):
             missing.append(method)
             continue
-        accepted = inspect.signature(getattr(buffer_class, method)).parameters
-        accepts_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values())
+        accepted_parameters = inspect.signature(getattr(buffer_class, method)).parameters
+        accepts_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted_parameters.values())
         if not accepts_all:
-            missing += [f"{method}({name})" for name in parameters if name not in accepted]
+            missing += [f"{method}({name})" for name in parameters if name not in accepted_parameters]
     return missing

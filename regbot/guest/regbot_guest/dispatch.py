@@ -64,6 +64,7 @@ class AllToAllDispatcher:
 
         # Rows arrive grouped by source rank, then by expert. The grouped MLP needs them grouped by expert only. So the
         # expert of each received row is computed, and the rows are sorted by it.
+        # ``local_experts`` has the expert that each of the received counts is for.
         local_experts = torch.arange(received_counts.shape[1], device=x.device).repeat(self.ep)
         self.order_by_expert = torch.argsort(
             local_experts.repeat_interleave(received_counts.flatten(), output_size=rows.shape[0]), stable=True
@@ -85,7 +86,7 @@ class AllGatherDispatcher:
     computes only some of a token's rows, so it sums rows by atomic additions.
 
     ``token_of_row`` and ``weight_of_row`` belong to the rows of this rank's experts. ``tokens`` is the number of tokens
-    of all ranks.
+    of all ranks, and ``local_experts`` the number of experts of this rank.
     """
 
     def __init__(self, num_experts: int, group: dist.ProcessGroup | None) -> None:
@@ -106,6 +107,7 @@ class AllGatherDispatcher:
         num_rows_before, num_own_rows = torch.stack(
             [counts[:first_expert].sum(), counts[first_expert : first_expert + self.local_experts].sum()]
         ).tolist()
+        # ``order`` has the slot of each of these rows, and ``slot // top_k`` is the slot's token.
         order = torch.argsort(experts, stable=True)[num_rows_before : num_rows_before + num_own_rows]
         # The backward of index_select adds. The backward of indexing would sort.
         self.token_of_row, self.weight_of_row = order // top_k, weights.index_select(0, order)
@@ -140,7 +142,8 @@ def new_dispatcher(
 ) -> Dispatcher:
     """Return the dispatcher ``name``, or ``LocalDispatcher`` if there is no group or the group has one rank.
 
-    ``buffer`` is the class of deep_ep that ``deepep`` uses. This function does not check whether the library is
+    ``num_experts`` is the number of experts of all ranks together. ``buffer`` is the class of deep_ep that ``deepep``
+    uses. This function does not check whether the library is
     available; ``availability.resolve`` does. Raises ValueError if there is no dispatcher with this name.
     """
     if name not in NAMES:
@@ -173,7 +176,10 @@ def _all_to_all(x: Tensor, receive: list[int], send: list[int], group: dist.Proc
 
 
 class _AllToAllRows(torch.autograd.Function):
-    """Sends rows to other ranks according to split sizes. Backward sends the gradients back."""
+    """Sends rows to other ranks. Backward sends the gradients back.
+
+    ``receive`` and ``send`` are the numbers of rows that this rank receives from each rank and sends to it.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, receive: list[int], send: list[int], group: dist.ProcessGroup) -> Tensor:

@@ -21,7 +21,7 @@ class Exchange:
 
     ``via`` is the name of the library in the ledger. ``library`` is the object that executes the calls. ``handle`` is
     the part of a dispatch's result that combine needs; it is None before the dispatch. ``experts`` are the experts of
-    this rank's tokens, ``[tokens, top_k]``.
+    this rank's tokens, ``[tokens, top_k]``. ``local_experts`` is the number of experts of each rank.
     """
 
     def __init__(self, via: str, library: Any, group: dist.ProcessGroup, num_experts: int, experts: Tensor) -> None:

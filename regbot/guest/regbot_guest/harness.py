@@ -35,7 +35,7 @@ BATCHES = 2
 @dataclass
 class Plugin:
     """Functions in the module of the entry point: the builder of the layer, and optionally a function that shards the
-    model.
+    model. ``parallelize`` is None if the module has no such function. The harness then shards the model itself.
     """
 
     build_layer: Callable[..., Any]
@@ -77,7 +77,7 @@ class Training:
         self.model: nn.Module = model
         experts = self._list_expert_parameters(model)
         if plugin.parallelize is not None:
-            parallelized = plugin.parallelize(model, world.expert)
+            parallelized = plugin.parallelize(model, world.expert)  # None if it has changed the model in place
             self.model = parallelized if isinstance(parallelized, nn.Module) else model
         elif world.size > 1:
             shard(model, experts, world, self.request.reshard_after_forward)
@@ -143,6 +143,7 @@ class Training:
     def _make_batch(self, number: int) -> tuple[Tensor, Tensor]:
         """Return random tokens and targets, each ``[micro_batch, sequence]``. If the model has no vocabulary, return
         random hidden states in place of both. The batches differ between ranks and are equal in every launch.
+        ``number`` is the number of the step.
 
         A few batches repeat, because the model can learn only repeated data. Only if the model learns, the loss depends
         on correct gradients.
@@ -164,7 +165,8 @@ def shard(model: Transformer, experts: set[nn.Parameter], world: World, reshard_
     """Apply FSDP2. Each block is one FSDP unit, and the rest of the model is another one.
 
     If several ranks hold the same experts, the modules of these experts are FSDP units too. They are sharded over the
-    expert-data group. ``experts`` are the expert parameters of the model.
+    expert-data group. ``experts`` are the expert parameters of the model. ``reshard_after_forward`` is FSDP's setting:
+    whether it frees the gathered parameters of a block after forward.
     """
     assert world.data is not None
     assert world.expert is not None
@@ -238,8 +240,8 @@ class _LazyChunks:
 
 
 def _find_expert_modules(block: nn.Module, experts: set[nn.Parameter], path: str) -> list[nn.Module]:
-    """Return the modules that directly hold expert parameters. Raises ContractError if such a module also holds other
-    parameters.
+    """Return the modules of ``block`` that directly hold parameters in ``experts``. Raises ContractError if such a
+    module also holds other parameters. ``path`` names the block in the message, for example ``layers.3``.
     """
     modules = [module for module in block.modules() if experts & set(module.parameters(recurse=False))]
     for module in modules:

@@ -59,7 +59,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x), cos, sin)
-        rows = self.moe_norm(x).flatten(0, 1)
+        rows = self.moe_norm(x).flatten(0, 1)  # [tokens, hidden], as the module contract requires
         return x + self.moe(rows).view_as(x)
 
 

@@ -54,8 +54,10 @@ class ModuleTracker:
         self._paths: dict[int, str] = {
             id(part): _unwrap_path(path) for model in models for path, part in model.named_modules()
         }
+        """Path of each module, by the module's id."""
         self._threads: defaultdict[int, _ThreadState] = defaultdict(_ThreadState)
         self._training_thread = threading.get_ident()
+        """The thread that runs the steps. On a GPU, backward runs in another one."""
         self._hooks: list[Any] = []
         self.on_change: Callable[[str], None] = lambda _: None
         """Called with the path of the new module whenever the current module changes in forward."""

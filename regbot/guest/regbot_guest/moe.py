@@ -27,7 +27,8 @@ def build_layer(config: dict[str, Any], mesh: Any, device: torch.device, dtype: 
 class MoE(nn.Module):
     """MoE layer with the experts of this rank. A dispatcher exchanges the token rows.
 
-    ``group`` is the expert-parallel group, or None without expert parallelism.
+    ``group`` is the expert-parallel group, or None without expert parallelism. ``self.dispatcher`` says which
+    dispatcher runs. Every forward creates a new dispatcher object, because the object keeps the state of one exchange.
     """
 
     def __init__(self, config: dict[str, Any], group: Any, device: torch.device, dtype: torch.dtype) -> None:
@@ -52,7 +53,8 @@ class MoE(nn.Module):
 def resolve_dispatcher(config: dict[str, Any], group: Any, device: torch.device, dtype: torch.dtype) -> Resolution:
     """Return the dispatcher to run for ``config``.
 
-    On a single rank nothing is exchanged. So the requested dispatcher is returned without testing its library.
+    On a single rank nothing is exchanged. So the requested dispatcher is returned without testing its library. The key
+    ``deepep_buffer`` of ``config`` names the only class of deep_ep that may be used; '' or no key allows all classes.
     """
     requested = config.get("dispatcher") or "alltoall"
     if group is None or group.size() == 1:
@@ -70,7 +72,7 @@ class Router(nn.Module):
         super().__init__()
         self.num_experts, self.top_k = config["experts"], config["top_k"]
         self.routing, self.seed = config["routing"], config.get("seed", 0)
-        self.forced_experts: Tensor | None = None
+        self.forced_experts: Tensor | None = None  # made in the first forward; None with natural routing
         self.weight = nn.Parameter(torch.empty(self.num_experts, config["hidden"], device=device, dtype=dtype))
         nn.init.normal_(self.weight, std=0.02)
 
@@ -100,6 +102,7 @@ class Experts(nn.Module):
     def __init__(self, config: dict[str, Any], group: Any, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
         ranks, rank = (group.size(), group.rank()) if group is not None else (1, 0)
+        # ``local`` is the number of experts of this rank, and ``first_expert`` the number of the first one.
         local, hidden, width = config["experts"] // ranks, config["hidden"], config["expert_width"]
         self.first_expert, self.seed = rank * local, config.get("seed", 0)
         self.gate = nn.Parameter(torch.empty(local, hidden, width, device=device, dtype=dtype))
@@ -130,7 +133,10 @@ class Experts(nn.Module):
 
 
 def _grouped_product(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """Multiply the rows of each expert by its matrix. ``ends`` has the end of each expert's rows, int32."""
+    """Multiply the rows of each expert by its matrix. ``weight`` is ``[experts, inputs, outputs]``.
+
+    ``ends`` has the end of each expert's rows, int32.
+    """
     assert grouped_mm is not None
     out: Tensor = grouped_mm(x, weight, offs=ends)
     return out

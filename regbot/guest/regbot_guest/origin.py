@@ -20,7 +20,8 @@ def watched_packages(root: Path, source_roots: Iterable[str], requested: Iterabl
     """Return the names of the packages and modules that must be loaded from ``root``.
 
     These are the names in ``requested``. If ``requested`` is empty, they are all packages and modules in the source
-    roots. The package of ``entry`` is always included. A name in ``requested`` may have dots, such as
+    roots. ``entry`` is the function that builds the user's layer, ``package.module:function``, or None. Its package is
+    always included. A name in ``requested`` may have dots, such as
     ``megatron.core``, because the checkout may have only a part of a namespace package.
     """
     names = set(requested)

@@ -117,7 +117,8 @@ def _fill_record(
 ) -> dict[str, Any] | None:
     """Run the request and fill in the record. Return None, or a refusal if the request fails.
 
-    ``recorder`` is None if the launch has no time limit.
+    ``variables`` are the environment variables at the start of the process. ``recorder`` is None if the launch has no
+    time limit.
     """
     if request.adapter == "maxtext":
         return _fill_record_without_torch(record, request, variables)
@@ -150,8 +151,8 @@ def _fill_record(
         recorder.record_collectives(torch.distributed)
     if request.device == "cuda" and request.mode != "static":
         # Ranks that share a GPU all use the first one.
-        index = 0 if request.share_gpu else int(os.environ.get("LOCAL_RANK", "0"))
-        record["environment"]["pinning"] = pin_to_gpu(torch, index, request.numa_pinning)
+        gpu_index = 0 if request.share_gpu else int(os.environ.get("LOCAL_RANK", "0"))
+        record["environment"]["pinning"] = pin_to_gpu(torch, gpu_index, request.numa_pinning)
     from regbot_guest.collectives import UnknownCollective
     from regbot_guest.count import UNTRACEABLE
 

@@ -123,24 +123,27 @@ def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: 
         if is_collective and operation.ranks == 1:
             results[operation.name] = None
             continue
-        step = operation.work or _make_exchange(
+        work = operation.work or _make_exchange(
             torch, dist, sizes["all_to_all_bytes"], device, operation.group, operation.ranks
         )
         budget_s = seconds["all_to_all" if is_collective else operation.name]
         dist.all_reduce(barrier_tensor)
-        warmup_times = time_repetitions(torch, step, budget_s / 5, count=MIN_REPETITIONS)
+        warmup_times = time_repetitions(torch, work, budget_s / 5, count=MIN_REPETITIONS)
         num_repetitions = None
         if is_collective:  # all ranks must repeat a collective equally often
             slowest_median_s = torch.tensor([statistics.median(warmup_times)], device=device)
             dist.all_reduce(slowest_median_s, op=dist.ReduceOp.MAX)
             num_repetitions = _fit_repetitions(budget_s, slowest_median_s.item())
-        results[operation.name] = _summarize(time_repetitions(torch, step, budget_s, count=num_repetitions))
+        results[operation.name] = _summarize(time_repetitions(torch, work, budget_s, count=num_repetitions))
     dist.all_reduce(barrier_tensor)  # no rank leaves while another rank is still measuring
     return results
 
 
 def _create_host_group(dist: Any, hosts: int, host_ranks: int, rank: int) -> Any:
-    """Create a group of the ranks of each host, and return the group of this rank's host."""
+    """Create a group of the ranks of each host, and return the group of this rank's host.
+
+    There are ``hosts`` hosts with ``host_ranks`` ranks each.
+    """
     own_group = None
     for host in range(hosts):  # every rank must call new_group for every group
         new_group = dist.new_group(list(range(host * host_ranks, (host + 1) * host_ranks)))
@@ -171,7 +174,7 @@ def _make_product(torch: Any, sizes: dict[str, Any], device: Any, slowed_pct: fl
 
 def _make_exchange(torch: Any, dist: Any, num_bytes: int, device: Any, group: Any, ranks: int) -> Work:
     """Return a function that runs an all-to-all. Each rank sends ``num_bytes`` bytes, in equal parts, to all ranks of
-    ``group``.
+    ``group``, which has ``ranks`` ranks.
     """
     elements_per_rank = num_bytes // 4 // ranks  # a float32 has 4 bytes
     elements = elements_per_rank * ranks
@@ -186,8 +189,8 @@ def _make_copy(torch: Any, num_bytes: int, device: Any) -> Work:
     return lambda: target.copy_(source)
 
 
-def _time_on_cpu(torch: Any, step: Work, budget_s: float, count: "int | None") -> list[float]:
-    """Return the seconds of each repetition of ``step``. There are ``count`` repetitions. If ``count`` is None, there
+def _time_on_cpu(torch: Any, work: Work, budget_s: float, count: "int | None") -> list[float]:
+    """Return the seconds of each repetition of ``work``. There are ``count`` repetitions. If ``count`` is None, there
     are as many as fit into ``budget_s``, within the limits ``MIN_REPETITIONS`` and ``MAX_REPETITIONS``.
     """
     del torch  # only _time_on_gpu, which has the same parameters, needs it
@@ -195,12 +198,12 @@ def _time_on_cpu(torch: Any, step: Work, budget_s: float, count: "int | None") -
     deadline = time.perf_counter() + budget_s
     while _is_repetition_due(len(times), count, deadline):
         start = time.perf_counter()
-        step()
+        work()
         times.append(time.perf_counter() - start)
     return times
 
 
-def _time_on_gpu(torch: Any, step: Work, budget_s: float, count: "int | None") -> list[float]:
+def _time_on_gpu(torch: Any, work: Work, budget_s: float, count: "int | None") -> list[float]:
     """Do the same as ``_time_on_cpu``, but measure with CUDA events. The budget is checked after every
     ``SYNC_INTERVAL`` repetitions.
     """
@@ -211,7 +214,7 @@ def _time_on_gpu(torch: Any, step: Work, budget_s: float, count: "int | None") -
         for _ in range(min(SYNC_INTERVAL, most_repetitions - len(events))):
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()
-            step()
+            work()
             end.record()
             events.append((start, end))
         torch.cuda.synchronize()

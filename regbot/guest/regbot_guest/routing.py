@@ -31,7 +31,7 @@ def _zipf(tokens: int, experts: int, top_k: int, seed: int) -> tuple[tuple[int, 
     generator = random.Random(seed)
     weights = [1.0 / (expert + 1) ** ZIPF_EXPONENT for expert in range(experts)]
 
-    def row() -> tuple[int, ...]:
+    def row() -> tuple[int, ...]:  # the experts of one token
         # Efraimidis and Spirakis 2006: the k largest u^(1/w) are a weighted sample without replacement.
         keys = [generator.random() ** (1.0 / weight) for weight in weights]
         return tuple(sorted(range(experts), key=keys.__getitem__, reverse=True)[:top_k])

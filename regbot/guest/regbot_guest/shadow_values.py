@@ -108,11 +108,14 @@ class ShadowValues:
             return result
         self._forget_written_values(func, args, kwargs)
         if not all_known:  # func may choose experts by unknown scores
-            self._seed_routing(packet, name_arguments(func, args, kwargs), result)
+            self._shadow_chosen_experts(packet, name_arguments(func, args, kwargs), result)
         return result
 
     def update_collective(self, spec: CollectiveSpec, call_arguments: Mapping[str, Any], result: Any) -> None:
-        """Set the shadows of a collective's outputs. Every rank is assumed to have the same values as this rank."""
+        """Set the shadows of a collective's outputs. Every rank is assumed to have the same values as this rank.
+
+        ``result`` is the collective's return value. Only some collectives return their outputs.
+        """
         outputs, inputs = outputs_and_inputs(call_arguments, result)
         group = find_process_group(call_arguments)
         values = [self.find_values(tensor) for tensor in inputs]
@@ -180,9 +183,9 @@ class ShadowValues:
         values are known. Raises Untraceable.
         """
         if all_known:
-            real = self._run_on_real(func, args, kwargs)
-            result = tree_map_only(Tensor, self._mode.from_tensor, real)
-            for fake, value in zip(flatten(result), flatten(real), strict=True):
+            real_result = self._run_on_real(func, args, kwargs)
+            result = tree_map_only(Tensor, self._mode.from_tensor, real_result)
+            for fake, value in zip(flatten(result), flatten(real_result), strict=True):
                 self._attach_shadow(fake, value, _Storage())
             return result
         if func.overloadpacket is aten.masked_select and (mask_values := self.find_values(args[1])) is not None:
@@ -222,10 +225,10 @@ class ShadowValues:
         with _disable_current_modes():
             real_indices = list(values.nonzero().unbind(1))
         fake_indices: list[Tensor | None] = []
-        for real in real_indices:
-            fake = self._mode.from_tensor(real)
-            self._attach_shadow(fake, real, _Storage())
-            fake_indices.append(fake)
+        for real_index in real_indices:
+            fake_index = self._mode.from_tensor(real_index)
+            self._attach_shadow(fake_index, real_index, _Storage())
+            fake_indices.append(fake_index)
         return fake_indices
 
     def _propagate_shadows(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
@@ -233,16 +236,16 @@ class ShadowValues:
 
         A result that shares memory with an argument's shadow, as a view does, also shares the state of its storage.
         """
-        real = self._run_on_real(func, args, kwargs)
+        real_result = self._run_on_real(func, args, kwargs)
         if func.overloadpacket in _UNINITIALISED_OPERATORS:
             with _disable_current_modes():
-                real.zero_()  # make undefined values equal in every run
+                real_result.zero_()  # make undefined values equal in every run
         storages_by_memory: dict[int, _Storage] = {}
         for tensor in flatten([*args, *kwargs.values()]):
             shadow = tensor.__dict__.get("_regbot_shadow") if isinstance(tensor, FakeTensor) else None
             if shadow is not None:
                 storages_by_memory[_memory_id(shadow.value)] = shadow.storage
-        for fake, value in zip(flatten(result), flatten(real), strict=True):
+        for fake, value in zip(flatten(result), flatten(real_result), strict=True):
             self._attach_shadow(fake, value, storages_by_memory.get(_memory_id(value)) or _Storage())
 
     def _run_on_real(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -260,10 +263,11 @@ class ShadowValues:
                 *tree_map_only(Tensor, real_values, list(args)), **tree_map_only(Tensor, real_values, dict(kwargs))
             )
 
-    def _seed_routing(self, packet: Any, call_arguments: Mapping[str, Any], result: Any) -> None:
+    def _shadow_chosen_experts(self, packet: Any, call_arguments: Mapping[str, Any], result: Any) -> None:
         """Set the shadow of the indices that a top-k, sort or argmax returns for unknown scores over the experts.
 
-        The shadow has the indices that the requested routing chooses.
+            The shadow has the indices that the requested routing chooses. ``packet`` is the operator that ran, such as
+        ``aten.topk``, and ``result`` is its fake result. For any other operator, nothing is set.
         """
         if packet not in (aten.topk, aten.sort, aten.argmax):
             return

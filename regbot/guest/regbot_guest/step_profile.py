@@ -113,7 +113,10 @@ def profile_steps(request: Request, source: StepSource, reason: str, record: dic
 
 
 def _limit_seconds(request: Request, slowest_step_s: float) -> float:
-    """Return the seconds that the profiled steps may take. 0 or less means that the run has no time left for them."""
+    """Return the seconds that the profiled steps may take. 0 or less means that the run has no time left for them.
+
+    ``slowest_step_s`` is the time of the slowest timed step.
+    """
     limit_s = MIN_LIMIT_S + SLOWDOWN * NUM_STEPS * slowest_step_s
     if not request.limit_s:  # the run has no known limit
         return limit_s
@@ -172,8 +175,8 @@ def _record_trace(path: Path, device: torch.device, max_bytes: int) -> Iterator[
     with tempfile.TemporaryDirectory() as folder:  # a large file in the record's folder would end the run
         trace, packed_trace = Path(folder) / "trace.json", Path(folder) / "trace.json.gz"
         profiler.export_chrome_trace(str(trace))
-        with trace.open("rb") as plain, gzip.open(packed_trace, "wb", compresslevel=1) as packed:
-            shutil.copyfileobj(plain, packed)
+        with trace.open("rb") as plain_file, gzip.open(packed_trace, "wb", compresslevel=1) as packed_file:
+            shutil.copyfileobj(plain_file, packed_file)
         if (size := packed_trace.stat().st_size) > max_bytes:
             raise TraceTooLargeError(f"the trace has {size:,} bytes, more than {max_bytes:,} (local.max_record_mb)")
         shutil.copyfile(packed_trace, path)

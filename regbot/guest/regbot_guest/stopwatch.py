@@ -210,11 +210,12 @@ class Stopwatch:
 
     def _watch_events(self) -> None:
         """Measure how long the compute stream waits for events of streams that run collectives."""
-        record, wait, mark = torch.cuda.Event.record, torch.cuda.Event.wait, self.clock.mark
+        original_record, original_wait = torch.cuda.Event.record, torch.cuda.Event.wait
+        mark = self.clock.mark
 
         def record_event(event: Any, stream: Any = None) -> None:
             stream = torch.cuda.current_stream() if stream is None else stream
-            record(event, stream)
+            original_record(event, stream)
             if stream in self._collective_streams:
                 self._collective_events.add(event)
             else:
@@ -224,11 +225,11 @@ class Stopwatch:
             stream = torch.cuda.current_stream() if stream is None else stream
             is_measured = stream == self._compute_stream and event in self._collective_events
             if not is_measured or torch.cuda.is_current_stream_capturing():
-                wait(event, stream)
+                original_wait(event, stream)
                 return
             with torch.cuda.stream(stream):  # marks are recorded on the current stream
                 start = mark()
-                wait(event, stream)
+                original_wait(event, stream)
                 self.wait_spans[-1].append((start, mark()))
 
         self._replace(torch.cuda.Event, "record", record_event)

@@ -148,7 +148,8 @@ def _join_fake(size: int, device: str) -> Iterator[torch.device]:
 def _create_groups(rank: int, size: int, ep: int, device: torch.device, timeout: timedelta | None) -> World:
     """Create the groups of the axes ``ep``, ``edp`` and ``dp``, and return the world with the meshes of these groups.
 
-    ``timeout`` is the timeout of each group. None means torch's default timeout.
+    ``rank`` and ``device`` are those of this process, and ``size`` is the number of ranks. ``timeout`` is the timeout
+    of each group. None means torch's default timeout.
     """
     axes = Axes()
     ranks = torch.arange(size).view(size // ep, ep)  # a row has the ranks of an ep group, a column of an edp group
@@ -168,16 +169,16 @@ def _create_groups(rank: int, size: int, ep: int, device: torch.device, timeout:
         axes.add(axis, own_group)  # type: ignore[arg-type]
         return own_group
 
-    expert = create_groups_of_axis("ep", ranks)
-    expert_data = create_groups_of_axis("edp", ranks.t())
-    data = create_groups_of_axis("dp", ranks.view(1, size))
+    ep_group = create_groups_of_axis("ep", ranks)
+    edp_group = create_groups_of_axis("edp", ranks.t())
+    dp_group = create_groups_of_axis("dp", ranks.view(1, size))
     if size == 1:
         return World(rank, size, device, data=None, expert=None, axes=axes)
     return World(
         rank,
         size,
         device,
-        data=DeviceMesh.from_group(data, device.type, mesh=ranks.flatten(), mesh_dim_names=("dp",)),
-        expert=DeviceMesh.from_group([expert_data, expert], device.type, mesh=ranks, mesh_dim_names=("edp", "ep")),
+        data=DeviceMesh.from_group(dp_group, device.type, mesh=ranks.flatten(), mesh_dim_names=("dp",)),
+        expert=DeviceMesh.from_group([edp_group, ep_group], device.type, mesh=ranks, mesh_dim_names=("edp", "ep")),
         axes=axes,
     )

@@ -63,8 +63,9 @@ def library_folder(cache: Path) -> Path:
 def library_for(python: str, cache: Path, spare: Path, inside: Path | None = None) -> PaperLibrary:
     """Return the library for the torch that the interpreter ``python`` imports. Build it if it is not in the cache.
 
-    ``spare`` is a folder to build in if the cache is not writable. ``inside`` is the folder of the checkout. An
-    interpreter in this folder is code under test, so it is not started. Raises NoPaperGpuError.
+    ``cache`` is regbot's cache folder. ``spare`` is a folder to build in if the cache is not writable. ``inside`` is
+    the folder of the checkout. An interpreter in this folder is code under test, so it is not started. Raises
+    NoPaperGpuError.
     """
     folder = library_folder(cache)
     try:
@@ -108,7 +109,10 @@ Readiness = Literal["built", "buildable", "missing"]
 
 
 def readiness(python: str, cache: Path) -> Readiness:
-    """Return whether the library for ``python`` is built, or can be built. Does not start a build."""
+    """Return whether the library for the interpreter ``python`` is built, or can be built. Does not start a build.
+
+    ``cache`` is regbot's cache folder.
+    """
     folder = library_folder(cache)
     try:
         if _is_whole(folder / _key(find_torch(python).digest(folder))):

@@ -25,7 +25,7 @@ def list_keys(configuration: Any, path: str = "", left_out: Collection[str] = ()
 
 def suggest(name: str, known_names: Iterable[str], noun: str = "keys") -> str:
     """Return text to append to a message that ``name`` does not exist. It lists the known names that are spelled
-    similarly. The text is '' if there are none.
+    similarly. The text is '' if there are none. ``noun`` says what the names are, for example ``flags``.
     """
     nearest = get_close_matches(name, list(known_names), n=3, cutoff=0.5)
     return f"; the nearest {noun} are {', '.join(nearest)}" if nearest else ""

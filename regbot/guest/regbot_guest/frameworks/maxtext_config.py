@@ -50,6 +50,7 @@ _UNKNOWN_KEY = re.compile(r"'(?P<key>[^']+)' not in (?P<known_keys>'.*)", re.DOT
 """MaxText's message about a key that it does not know."""
 
 RULES = "logical_axis_rules"
+"""Key of the rules that map the logical axes of MaxText's tensors to mesh axes."""
 EXCLUDED_KEYS = {"run_name", "hf_access_token"}
 """Keys that are left out of the record. They do not influence the step, and one is a secret."""
 

@@ -133,8 +133,8 @@ def make_command_line(request: Request, test_case: MegatronTestCase | None = Non
     user_flags = read_user_flags(request.config, () if test_case is not None else SHAPE_FLAGS)
     workload_flags = {**_dispatcher_flags(request), **user_flags}
     if test_case is None:
-        shape = shape_flags(request, count_model_parallel_ranks(user_flags, "config"))
-        return CommandLine({**shape, **DEFAULT_FLAGS, **OFFLINE_FLAGS, **workload_flags}, given=workload_flags)
+        flags_of_shape = shape_flags(request, count_model_parallel_ranks(user_flags, "config"))
+        return CommandLine({**flags_of_shape, **DEFAULT_FLAGS, **OFFLINE_FLAGS, **workload_flags}, given=workload_flags)
     requested_flags = {**test_case.flags, **workload_flags}
     batch_flags, batch_warning = _smallest_step(request, requested_flags)
     return CommandLine(
@@ -241,8 +241,10 @@ def _smallest_step(
 
 
 def explain_smaller_step(micro_batches: int, global_batch: int, recipe_batch: int) -> str:
-    """Return the warning that a traced step has another global batch than the recipe. Batches count sequences, and
-    ``micro_batches`` is the number on each rank.
+    """Return the warning that a traced step has another global batch than the recipe.
+
+    ``global_batch`` (of the traced step) and ``recipe_batch`` count sequences. ``micro_batches`` is the number of
+    micro-batches on each rank.
     """
     traced = "1 micro-batch" if micro_batches == 1 else f"{micro_batches} micro-batches"
     return (

@@ -148,8 +148,10 @@ def get_model_chunks(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence
 def _describe_program(
     request: Request, counter: PaperCounter, command_line: CommandLine, test_case: MegatronTestCase | None
 ) -> ProgramDescription:
-    """Return the parts of the record that are read from the program. Raises ContractError if the script did not use
-    the numbers of the shape.
+    """Return the parts of the record that are read from the program, after ``counter`` has counted its step.
+
+    ``test_case`` is None if the program runs a shape. Raises ContractError if the script then did not use the numbers
+    of the shape.
     """
     arguments = vars(_megatron_arguments())
     scalars = {name: to_scalar(value) for name, value in sorted(arguments.items())}

@@ -119,14 +119,14 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
     device.set_expert_choice(program.experts, make_expert_choice(request))
     # The paper GPU counts the collectives of every thread, so other threads need no watch.
     compile_watch, uncounted_watch = CompileWatch(), UncountedWatch(watch_other_threads=False)
-    watch = _StepWatch(request, device, program, steps)
+    step_watch = _StepWatch(request, device, program, steps)
     with compile_watch, uncounted_watch, rank_zero_of(request.world), ExitStack() as stack:
         stack.enter_context(_command_line(program))
         stack.enter_context(program.replacements())
-        stack.enter_context(_wrap_step_function(program, watch))
+        stack.enter_context(_wrap_step_function(program, step_watch))
         try:
             sys.argv += program.late_arguments()
-            with timed_stage("program", watch.seconds):
+            with timed_stage("program", step_watch.seconds):
                 _run_program(program)
         except _StopProgram:
             pass
@@ -135,13 +135,13 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
                 raise Untraceable(device.refusals[0]) from error
             raise
         finally:
-            watch.close()
-        if watch.refusal is not None:
-            raise watch.refusal
-        if watch.record is None:
+            step_watch.close()
+        if step_watch.refusal is not None:
+            raise step_watch.refusal
+        if step_watch.record is None:
             raise ContractError(
                 "config",
-                f"{program.name} ended after {watch.number} training steps, but regbot counts step {steps}; let "
+                f"{program.name} ended after {step_watch.number} training steps, but regbot counts step {steps}; let "
                 "the program make more steps",
             )
         if device.refusals:  # the paper GPU raised an exception, which the program has caught
@@ -151,13 +151,13 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
                 "liveness", f"a collective was issued where it cannot be counted ({uncounted_watch.collectives[0]})"
             )
         guesses = compile_watch.guesses() | device.notes()  # the notes are the paper GPU's own guesses
-        watch.record["ledger"] |= as_ledger_fields(guesses)
-        return watch.record
+        step_watch.record["ledger"] |= as_ledger_fields(guesses)
+        return step_watch.record
 
 
 class _StepWatch:
     """Wraps the function that makes one training step. After call number ``steps`` of this function, makes the record
-    of this call and ends the program.
+    of this call and ends the program. The first call is number 1.
     """
 
     def __init__(self, request: Request, device: Device, program: TrainingProgram, steps: int) -> None:
@@ -168,6 +168,7 @@ class _StepWatch:
         self.number = 0
         """Number of calls so far."""
         self.seconds: dict[str, float] = {}
+        """Durations of the program and of its steps, by stage such as ``step 1``."""
         self.record: dict[str, Any] | None = None
         """The counted step's part of the raw record; None before this step."""
         self.refusal: ContractError | None = None
@@ -302,8 +303,8 @@ def _groups() -> list[Any]:
 
 
 @contextmanager
-def _wrap_step_function(program: TrainingProgram, watch: _StepWatch) -> Iterator[None]:
-    """While active, calls of the program's step function go through ``watch``.
+def _wrap_step_function(program: TrainingProgram, step_watch: _StepWatch) -> Iterator[None]:
+    """While active, calls of the program's step function go through ``step_watch``.
 
     Raises ContractError if the function does not exist or its module cannot be imported.
     """
@@ -331,7 +332,7 @@ def _wrap_step_function(program: TrainingProgram, watch: _StepWatch) -> Iterator
         raise _unknown_revision(module_name, path, error) from error
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return watch.step(original, args, kwargs)
+        return step_watch.step(original, args, kwargs)
 
     setattr(owner, name, wrapper)
     try:

@@ -258,12 +258,12 @@ def name_axes(dims: Any) -> tuple[Axes, list[dist.ProcessGroup]]:
     return axes, list(groups.values())
 
 
-def _resolve_config(built: dict[str, Scalar], requested: dict[str, Scalar]) -> dict[str, Scalar]:
+def _resolve_config(built_config: dict[str, Scalar], requested_config: dict[str, Scalar]) -> dict[str, Scalar]:
     """Return the built configuration with the requested SPMD backend. regbot may have changed this backend, because
     the installed torch refuses the requested one.
     """
-    requested_backend = {SPMD_BACKEND: requested[SPMD_BACKEND]} if SPMD_BACKEND in requested else {}
-    return {**built, **requested_backend}
+    requested_backend = {SPMD_BACKEND: requested_config[SPMD_BACKEND]} if SPMD_BACKEND in requested_config else {}
+    return {**built_config, **requested_backend}
 
 
 def _request_settings(request: Request) -> dict[str, Scalar]:

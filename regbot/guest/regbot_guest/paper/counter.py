@@ -81,8 +81,8 @@ class PaperCounter(StepCounter):
     def launches(self) -> dict[tuple[str, str, str], int]:
         """Return the number of kernel launches since ``new_step``, by operator, phase and module path."""
         paths = {number: path for path, number in self._modules.items()}
-        by_device = Counter(self.device.launches())
-        totals = by_device + self._library_launches + self._replayed_launches - self._captured_launches
+        device_launches = Counter(self.device.launches())
+        totals = device_launches + self._library_launches + self._replayed_launches - self._captured_launches
         return {(name, PHASES[phase], paths.get(module, "")): count for (name, phase, module), count in totals.items()}
 
     def count_launch(self, operator: str) -> None:

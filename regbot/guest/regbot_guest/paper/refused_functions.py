@@ -88,8 +88,8 @@ def refuse_functions(device: Device) -> None:
                 if (refusing_class := _refuse_class(device, value, full_name)) is not None:
                     replacements[id(value)] = refusing_class
             elif _is_torch_function(value) and needs_driver(value):
-                refuse = _make_sensorless(full_name) if _reads_sensors(value) else make_refusing(device, full_name)
-                replacements[id(value)] = functools.update_wrapper(refuse, value)
+                replacement = _make_sensorless(full_name) if _reads_sensors(value) else make_refusing(device, full_name)
+                replacements[id(value)] = functools.update_wrapper(replacement, value)
     for module in torch_modules():
         for name, value in list(vars(module).items()):
             if id(value) in replacements:
@@ -102,7 +102,10 @@ def _is_torch_function(value: Any) -> bool:
 
 
 def _refuse_class(device: Device, original: type, full_name: str) -> type | None:
-    """Return the class that replaces ``original``, or None if ``original`` itself was changed to refuse calls."""
+    """Return the class that replaces ``original``, or None if ``original`` itself was changed to refuse calls.
+
+    ``full_name`` is the name in the message of a refusal, such as ``torch.cuda.GreenContext``.
+    """
     if issubclass(original, torch.TypedStorage):
         original.__new__ = make_refusing(device, full_name)  # type: ignore[method-assign]
         return None

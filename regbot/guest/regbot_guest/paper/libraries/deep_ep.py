@@ -114,7 +114,9 @@ def stand_in(name: str, device: Device) -> StandIn:
 
 
 def _route(device: Device, experts: "Tensor | None", num_experts: int, ranks: int) -> Route:
-    """Return the route for the experts of each token, ``[tokens, top_k]``, where -1 means no expert."""
+    """Return the route for the experts of each token, ``[tokens, top_k]``, where -1 means no expert. There are
+    ``num_experts`` experts on ``ranks`` ranks together.
+    """
     chosen = device.values(experts) if experts is not None else None
     if chosen is None:
         device.refuse("DeepEP's dispatch was given expert indices that are not known")
@@ -178,8 +180,8 @@ def _buffer(device: Device) -> type:
             per_rank = route.in_rank.sum(0, dtype=torch.int32).to(topk_idx.device)
             per_expert = route.experts.sum(0, dtype=torch.int32).to(topk_idx.device)
             # Only groups that span several nodes of 8 GPUs have a count per node.
-            nodes = per_rank.new_empty(-(-self.group.size() // 8)) if self.group.size() > 8 else None
-            return per_rank, nodes, per_expert, route.in_rank.to(topk_idx.device), EventOverlap()
+            per_node = per_rank.new_empty(-(-self.group.size() // 8)) if self.group.size() > 8 else None
+            return per_rank, per_node, per_expert, route.in_rank.to(topk_idx.device), EventOverlap()
 
         def dispatch(
             self, x: Tensor, handle: Any = None, num_tokens_per_rank: Any = None, num_tokens_per_rdma_rank: Any = None,
@@ -315,12 +317,12 @@ def _hybrid_buffer(device: Device) -> type:
                 handle = _HybridHandle(route, _padded_rows_per_expert(route, pad_multiple))
             device.launch("hybrid_ep::dispatch_with_permute", [hidden])
             _announce(HYBRIDEP, self.group, handle.route.rows_sent, hidden)
-            count = num_permuted_tokens or sum(handle.rows)
+            num_rows = num_permuted_tokens or sum(handle.rows)
             count_device = hidden.device if non_blocking else "cpu"  # the blocking mode returns counts in pinned memory
             per_expert = torch.tensor(handle.rows, dtype=torch.int32, device=count_device)
             sent_weights = probs if probs is not None else topk_weights
-            weights = None if has_handle or sent_weights is None else sent_weights.new_empty(count)
-            return hidden.new_empty(count, hidden.shape[1]), weights, None, per_expert, handle
+            weights = None if has_handle or sent_weights is None else sent_weights.new_empty(num_rows)
+            return hidden.new_empty(num_rows, hidden.shape[1]), weights, None, per_expert, handle
 
         def combine_with_unpermute(
             self, *, hidden: Tensor, probs: "Tensor | None" = None, handle: Any = None, **_: Any
@@ -329,10 +331,13 @@ def _hybrid_buffer(device: Device) -> type:
             device.launch("hybrid_ep::combine_with_unpermute", [hidden])
             _announce(HYBRIDEP, self.group, route.rows_received, hidden)
             tokens, experts = route.experts.shape
-            dense = probs.new_empty(tokens, experts) if probs is not None else None
-            return hidden.new_empty(tokens, hidden.shape[1]), dense
+            dense_weights = probs.new_empty(tokens, experts) if probs is not None else None
+            return hidden.new_empty(tokens, hidden.shape[1]), dense_weights
 
         def _route(self, experts: "Tensor | None", routing: "Tensor | None", num_experts: "int | None") -> Route:
+            """Return the route from the routing map ``routing``, ``[tokens, experts]``. If there is none, return it
+            from the experts of each token, ``[tokens, top_k]``.
+            """
             ranks = self.group.size()
             if routing is None:
                 return _route(device, experts, num_experts or self.local_experts * ranks, ranks)

@@ -45,8 +45,8 @@ def _packed_forward(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tu
     return _results(query, (heads, queries))
 
 
-def _results(query: Tensor, rows: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    log_sum_exp = torch.empty(rows, dtype=torch.float32, device=query.device)
+def _results(query: Tensor, log_sum_exp_shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    log_sum_exp = torch.empty(log_sum_exp_shape, dtype=torch.float32, device=query.device)
     mask = query.new_empty(0)  # only tests of flash-attn request the mask
     return torch.empty_like(query), log_sum_exp, mask, torch.empty(SEED_WORDS, dtype=torch.int64, device=query.device)
 

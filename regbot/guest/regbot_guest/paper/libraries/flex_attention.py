@@ -51,8 +51,8 @@ def _empty_outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor
     order = sorted(range(query.dim()), key=query.stride, reverse=True)
     shape = (*query.shape[:-1], value.shape[-1])
     output = torch.empty_permuted(shape, order, dtype=query.dtype, device=query.device)
-    sums = query.new_empty(query.shape[:-1], dtype=torch.float32)
-    return output, sums, torch.empty_like(sums)
+    log_sum_exp = query.new_empty(query.shape[:-1], dtype=torch.float32)
+    return output, log_sum_exp, torch.empty_like(log_sum_exp)
 
 
 class _FlexAttention(torch.autograd.Function):
@@ -65,12 +65,12 @@ class _FlexAttention(torch.autograd.Function):
         ctx: Any, device: Device, attend: Any, query: Tensor, key: Tensor, value: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         with torch._C._AutoDispatchBelowAutograd():
-            output, sums, largest = attend(query, key, value)
-        ctx.mark_non_differentiable(largest)
+            output, log_sum_exp, largest_scores = attend(query, key, value)
+        ctx.mark_non_differentiable(largest_scores)
         ctx.set_materialize_grads(False)
         ctx.device = device
-        ctx.save_for_backward(query, key, value, output, sums)
-        return output, sums, largest
+        ctx.save_for_backward(query, key, value, output, log_sum_exp)
+        return output, log_sum_exp, largest_scores
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:

@@ -75,14 +75,14 @@ class StandIn(ModuleType):
         """Create the attribute ``name``, which this stand-in does not have, as the docstring of the class describes."""
         if name.startswith("__"):
             raise AttributeError(name)
-        missing: Any
+        attribute: Any
         # If there are no prefixes, "\0" takes their place, because no name begins with it.
         if name[:1].isupper() or name.startswith(self._enumerations or ("\0",)):
-            missing = _Enumeration(name, (), {"__module__": self.__name__})
+            attribute = _Enumeration(name, (), {"__module__": self.__name__})
         else:
-            missing = make_refusing(f"{self.__name__}.{name}")
-        setattr(self, name, missing)
-        return missing
+            attribute = make_refusing(f"{self.__name__}.{name}")
+        setattr(self, name, attribute)
+        return attribute
 
     def _make_counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that counts one launch of the kernel ``name``, and then calls ``function``."""

@@ -152,6 +152,9 @@ def _product(
     """Compute ``op(second) @ op(first)``, where ``op`` transposes an operand if its flag ``is_..._transposed`` is set.
 
     Return the product, the gradient of the bias, the input of the activation, and the extra output.
+
+    ``accumulate`` adds the product to ``out``. ``is_gradient`` says that the product is one of backward, which also
+    computes the gradient of a given bias. A product of forward returns the input of the activation if ``gelu`` is set.
     """
     left, right = second.reshape(-1, second.shape[-1]), first.reshape(-1, first.shape[-1])
     product = (left.t() if is_second_transposed else left) @ (right.t() if is_first_transposed else right)
@@ -188,7 +191,8 @@ def _grouped_product(
 ) -> Any:
     """Compute one product per expert and write the products into ``outs``.
 
-    If ``is_one_out`` is set, ``outs`` has a single tensor with the rows of all experts.
+    If ``is_one_out`` is set, ``outs`` has a single tensor with the rows of all experts. ``accumulate`` adds the
+    products to ``outs``. The transposes are as in ``_product``.
     """
     start = 0
     for number, (first, second) in enumerate(zip(firsts, seconds)):
@@ -220,6 +224,7 @@ def _rms_norm(rows: Tensor, weight: Tensor, epsilon: float, out: Any, *_: Any) -
 def _layer_norm(
     rows: Tensor, weight: Tensor, bias: Tensor, epsilon: float, out: Any, *_: Any
 ) -> tuple[Any, Tensor, Tensor]:
+    """Return the normalised rows, and the mean and the reciprocal standard deviation of each row."""
     mean = torch.empty(rows.numel() // rows.shape[-1], dtype=torch.float32, device=rows.device)
     return torch.empty_like(rows) if out is None else out, mean, torch.empty_like(mean)
 
@@ -247,8 +252,8 @@ def _attention(longest: int, longest_kv: int, *args: Any) -> list[Tensor]:
     output = query.new_empty(*query.shape[:-1], value.shape[-1])
     heads = query.shape[-2]
     batch = max(1, query.numel() // (query.shape[-1] * heads * longest))
-    softmax = torch.empty(batch, heads, longest, 1, dtype=torch.float32, device=query.device)
-    return [output, softmax, torch.zeros(SEED_WORDS, dtype=torch.int64, device=query.device)]
+    log_sum_exp = torch.empty(batch, heads, longest, 1, dtype=torch.float32, device=query.device)
+    return [output, log_sum_exp, torch.zeros(SEED_WORDS, dtype=torch.int64, device=query.device)]
 
 
 def _attention_backward(*args: Any) -> list[Any]:
