@@ -133,6 +133,7 @@ def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str
             break
     yield from _log_warnings([*base, *head])
     yield from csv_warnings([*base, *head])
+    # A file with faults may have no steps.
     yield from steady_cut.warnings([file for file in (*base, *head) if not file.faults])
     yield from environment.warnings(base, head)
 

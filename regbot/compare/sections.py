@@ -117,7 +117,10 @@ def unsteady_section(
     estimates: Mapping[str, float],
     fields: dict[str, Any],
 ) -> Throughput:
-    """Build the undecided section of arms without a steady state. ``unsteady_reasons`` says which arms these are."""
+    """Build the undecided section of arms without a steady state. ``unsteady_reasons`` says which arms these are.
+
+    ``estimates`` are percentages, by summary (median, mean). ``fields``: further fields of the section.
+    """
     advice = (
         "a run without a steady state has no step time to compare: run it twice as long, find the drift, or give "
         "the end of its warm-up with --skip N"

@@ -60,7 +60,7 @@ def extract_run(
             raise log.error(row.line, f"is the {MAX_STEPS + 1:,}th step", "give only the part of the log to compare")
     rows_of_rank, rank, rank_warnings = _select_rank(all_rows)
     unique_rows, repeat_warnings = _drop_repeats(rows_of_rank)
-    rows_of_job, jobs, job_warnings = _select_last_job(log, unique_rows)
+    rows_of_job, job_count, job_warnings = _select_last_job(log, unique_rows)
     steps = tuple(row.step for row in rows_of_job)
     if not any(step.seconds is not None for step in steps):
         raise log.error(rows_of_job[0].line if rows_of_job else WHOLE_FILE, "has no step with a time", advice)
@@ -73,7 +73,7 @@ def extract_run(
         steps_per_value=interval,
         rank=rank,
         warnings=(*selection_warnings, *interval_warnings, *_fault_warnings(steps)),
-        jobs=jobs,
+        jobs=job_count,
     )
 
 
@@ -91,7 +91,7 @@ def _select_rank(rows: list[StepRow]) -> tuple[list[StepRow], str, list[str]]:
 
 
 def _drop_repeats(rows: list[StepRow]) -> tuple[list[StepRow], list[str]]:
-    """Keep only the first of consecutive lines about the same step."""
+    """Return the lines, with only the first of consecutive lines about the same step, and warnings."""
     repeats = [row for before, row in pairwise(rows) if row.step.number == before.step.number]
     if not repeats:
         return rows, []
@@ -111,7 +111,7 @@ def _select_last_job(log: StepLogFile, rows: list[StepRow]) -> tuple[list[StepRo
     """
     job_starts = [index for index in range(1, len(rows)) if rows[index].step.number < rows[index - 1].step.number]
     if not job_starts:
-        return rows, 1, []
+        return rows, 1, []  # one job
     first_restart, last_restart = rows[job_starts[0]], rows[job_starts[-1]]
     number_before = rows[job_starts[0] - 1].step.number
     place = f"step {first_restart.step.number} in line {first_restart.line} comes after step {number_before}"
@@ -122,10 +122,10 @@ def _select_last_job(log: StepLogFile, rows: list[StepRow]) -> tuple[list[StepRo
             "file without labels",
             "give the log of one rank, or have the launcher label lines (srun --label)",
         )
-    jobs = len(job_starts) + 1
-    summary = f"the file has {jobs} jobs one after the other ({place})"
+    job_count = len(job_starts) + 1
+    summary = f"the file has {job_count} jobs one after the other ({place})"
     warning = f"{summary}; the last one, from line {last_restart.line} on, is used"
-    return rows[job_starts[-1] :], jobs, [warning]
+    return rows[job_starts[-1] :], job_count, [warning]
 
 
 def _find_log_interval(steps: tuple[LogStep, ...], values_are_means: bool) -> tuple[int, list[str]]:
@@ -154,12 +154,14 @@ def _find_log_interval(steps: tuple[LogStep, ...], values_are_means: bool) -> tu
 def _fault_warnings(steps: tuple[LogStep, ...]) -> list[str]:
     """Return warnings about steps without a time, skipped steps, and steps whose loss is not finite."""
     warnings = []
-    if untimed := tuple(step.number for step in steps if step.seconds is None):
-        warnings.append(f"the log has no time for {format_steps(untimed)}")
-    if skipped := tuple(step.number for step in steps if step.skipped):
+    if untimed_steps := tuple(step.number for step in steps if step.seconds is None):
+        warnings.append(f"the log has no time for {format_steps(untimed_steps)}")
+    if skipped_steps := tuple(step.number for step in steps if step.skipped):
         warnings.append(
-            f"the optimizer skipped {sum(step.skipped for step in steps)} steps, at {format_steps(skipped)}"
+            f"the optimizer skipped {sum(step.skipped for step in steps)} steps, at {format_steps(skipped_steps)}"
         )
-    if nan := tuple(step.number for step in steps if step.nan):
-        warnings.append(f"the loss is not finite in {sum(step.nan for step in steps)} steps, at {format_steps(nan)}")
+    if nan_steps := tuple(step.number for step in steps if step.nan):
+        warnings.append(
+            f"the loss is not finite in {sum(step.nan for step in steps)} steps, at {format_steps(nan_steps)}"
+        )
     return warnings

@@ -38,6 +38,7 @@ _LOSS = re.compile(r"(?<![\w])loss: ([^\s,]+)")
 _TFLOPS = re.compile(r"\bTFLOP/s/device: ([^\s,]+),")
 _PROFILER = re.compile(r"\bcompleted profiler activation/deactivation step: (\d{1,12})\b")
 _RAMPUP = "[Rampup Batch Size Phase]"
+"""Mark of a step before the batch has its full size."""
 _TIME_KEY = "perf/step_time_seconds"
 _QUOTED_TIME_KEY = f'"{_TIME_KEY}"'
 MAX_DIGITS = 12

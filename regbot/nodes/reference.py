@@ -217,6 +217,7 @@ def _combine_by_host(
             "all_to_all_gbs": _bandwidth_gbs(sizes, exchange, len(rank_probes)),
             "copy_gbs": 2 * sizes.copy_bytes / copy.median_s / 1e9,  # each byte is read and written
             "skew_s": median(rank_probe.clock_s or 0.0 for rank_probe in host_probes) - median_clock_s,
+            # The share of the cores' time that other work took.
             "others_share": health.during.cpu.other_share if health else None,
             "causes": outside_causes[:MAX_CAUSES],
         }

@@ -121,7 +121,7 @@ def resample_sessions(
     pool_blocks = lengths.pop() // BLOCK_PAIRS
     if pool_blocks < 2:
         raise ValueError(f"resampling needs 2 whole blocks of {BLOCK_PAIRS} placebo pairs; there are {pool_blocks}")
-    stretch = math.sqrt(pool_blocks / (pool_blocks - 1))
+    stretch = math.sqrt(pool_blocks / (pool_blocks - 1))  # restores the scatter that centring removes
     pools = {}
     for name, values in placebo.items():
         log_ratios = np.asarray(values[: pool_blocks * BLOCK_PAIRS], dtype=float)

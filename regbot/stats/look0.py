@@ -80,6 +80,7 @@ def look0(
         bounds = add_luck(
             Interval(estimate, estimate - half_width, estimate + half_width, sd, own_interval.pairs, alpha), luck
         )
+        # Quiet: no noisier than the node class predicts. Inside: the interval contains 0 and ends below delta.
         is_quiet = own_interval.sd**2 <= max_own_variance(class_sds[name], noise.df)
         is_inside = bounds.low <= 0 <= bounds.high < thresholds.delta
         tests[name] = ("within_bound" if is_quiet and is_inside else "undecided", bounds)

@@ -308,13 +308,15 @@ def imagine_outcomes(
     # ``group_posterior`` subtracts the mean of all values.
     mean_value = math.fsum(sample.value for sample in samples) / len(samples) if samples else 0.0
     rng = np.random.default_rng([seed, len(samples), len(pending)])
-    summary = posterior(model, samples)
+    whole_posterior = posterior(model, samples)
     hits = model.contains[:, beliefs.strata.points].astype(float)  # [hypotheses, measured points] 1 if affected
     outcomes = []
     # The quantiles of the posterior are evenly spaced, with one random offset.
     for quantile in (np.arange(IMAGINED_OUTCOMES) + rng.random()) / IMAGINED_OUTCOMES:
         hypothesis = min(int(np.searchsorted(cumulative, quantile)), no_culprit)
-        effect = max(0.0, rng.normal(summary.effect, summary.effect_sd)) if hypothesis != no_culprit else 0.0
+        effect = (
+            max(0.0, rng.normal(whole_posterior.effect, whole_posterior.effect_sd)) if hypothesis != no_culprit else 0.0
+        )
         outcome = []
         level_errors: dict[str, float] = {}  # error of each stratum's level, shared by all runs of the stratum
         for run in pending:

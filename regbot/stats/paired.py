@@ -329,7 +329,8 @@ def mde(
 def session_mde(intervals: Collection[Interval], pairs: int, eps: float, known: bool = False) -> float:
     """Return the ``mde`` of an imagined session of ``pairs`` pairs that is as noisy as a measured session.
 
-    ``intervals`` are the intervals of the measured session, and the noisiest of them counts. If the measured session
+    ``eps`` and ``known`` are as in ``mde``. ``intervals`` are the intervals of the measured session, and the noisiest of
+    them counts. If the measured session
     had slow launches, the imagined session is assumed to have them too.
     """
     had_slow_launches = any(bounds.trimmed for bounds in intervals)  # pairs were left out because of them

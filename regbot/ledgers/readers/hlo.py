@@ -63,7 +63,7 @@ def read(source: Source) -> Ledger:
     fingerprint = ProgramFingerprint(header.text)
     program = Program(devices)
     platform = "hlo:tpu" if _TPU_LAYOUT.search(header.text) else _find_gpu_platform(header.text)  # '' if unknown
-    entry = ""  # name of the ENTRY computation
+    entry_name = ""  # name of the ENTRY computation
     for body in bodies:
         try:
             program.add(body)
@@ -73,9 +73,9 @@ def read(source: Source) -> Ledger:
             raise source.error(f"is HLO from {_BEFORE_PASSES}")
         fingerprint.add(body.name, body.is_entry, body.text)
         if body.is_entry:
-            entry, platform = body.name, platform or _find_gpu_platform(body.text)
+            entry_name, platform = body.name, platform or _find_gpu_platform(body.text)
     try:
-        counts = program.count_executions(entry)
+        counts = program.count_executions(entry_name)
     except BrokenProgram as error:
         raise source.error(f"is broken: {error}; dump or copy it again") from error
     counted = _CountedCollectives.collect(source, program, counts)

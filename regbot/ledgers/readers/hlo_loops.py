@@ -235,7 +235,10 @@ class _Evaluator:
         """Results by computation, values of its parameters, and instruction."""
 
     def value(self, scope: _Scope, name: str, depth: int = 0) -> Value | None:
-        """Return the integer value of the instruction ``name``, or None if it is unknown."""
+        """Return the integer value of the instruction ``name``, or None if it is unknown.
+
+        ``depth`` is the number of nested instructions whose evaluation asks for this value (``MAX_DEPTH``).
+        """
         key = (scope.callee, scope.parameters, name)
         if key in self._values:
             return self._values[key]
@@ -250,7 +253,8 @@ class _Evaluator:
     def resolve_callee(self, scope: _Scope, instruction: Instruction, depth: int) -> _Callee | None:
         """Return the computation that a fusion or call runs, with its parameter values.
 
-        Return None if the computation is unknown or too large, or does not return one integer.
+        Return None if the computation is unknown or too large, or does not return one integer. ``depth`` is as in
+        ``value``.
         """
         attributes = instruction.attributes
         name = attributes.get("calls", attributes.get("to_apply", "")).lstrip("%")

@@ -198,7 +198,8 @@ def _assign_kernels(
     own.
 
     The host call is found by the kernel's external id, or else by the time at which the host launched the kernel. An
-    exchange of token counts is never assigned by time, because it is counted by itself.
+    exchange of token counts is never assigned by time, because it is counted by itself. ``accepts_unlinked`` is as in
+    ``read``.
     """
     host_rows = HostRows(call.row for call in log.calls)
     call_by_external_id = {
