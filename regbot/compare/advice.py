@@ -69,7 +69,7 @@ def tipping_point(intervals: Mapping[str, Difference], has_single_launch: bool) 
     beyond = [name for name, interval in intervals.items() if abs(interval.estimate) > THRESHOLDS.eps]
     # A change is proven if one summary proves it. "No change" needs both summaries.
     sd = max(largest_sds[name] for name in beyond) if beyond else min(largest_sds.values())
-    compared_noun = "runs" if has_single_launch else "sessions"
+    noun = "runs" if has_single_launch else "sessions"
     limit = f"more than {SETTINGS.indifference_pct:g}%" if beyond else f"less than {SETTINGS.threshold_pct:g}%"
     if sd == 0:
         return f"the runs of an arm differ too much among themselves to prove {limit}, even if sessions did not differ"
@@ -77,7 +77,7 @@ def tipping_point(intervals: Mapping[str, Difference], has_single_launch: bool) 
     # The variance of a difference is the sum of the two variances.
     difference_pct = [f"{math.sqrt(2) * pct:.1f}%" for pct in noise_pct]
     return (
-        f"the estimate proves {limit} only if two {compared_noun} of one commit differ by less than {100 * sd:.2f}% (standard "
+        f"the estimate proves {limit} only if two {noun} of one commit differ by less than {100 * sd:.2f}% (standard "
         f"deviation); in simulations they differ by {_list_by_node(difference_pct)}"
     )
 

@@ -139,7 +139,10 @@ def section_with_intervals(
     *,
     fields: dict[str, Any],
 ) -> Throughput:
-    """Build the section of a comparison with intervals. ``fields``: further fields of the section, with "tests"."""
+    """Build the section of a comparison with intervals. ``fields``: further fields of the section, with "tests".
+
+    ``median_interval`` is the interval of the median step time, and ``alpha`` is the error of one interval.
+    """
     tests: list[PrimaryTest] = fields["tests"]
     status: Status = STATUS[decision]
     return Throughput(
@@ -163,7 +166,10 @@ def section_without_intervals(
     reasons: Sequence[str],
     fields: dict[str, Any],
 ) -> Throughput:
-    """Build the section of a comparison without intervals. ``fields``: further fields of the section."""
+    """Build the section of a comparison without intervals. ``fields``: further fields of the section.
+
+    ``estimate_pct`` is the estimate for the median step time.
+    """
     return Throughput(
         status="INCONCLUSIVE",
         reasons=[*reasons],

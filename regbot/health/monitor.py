@@ -62,8 +62,8 @@ class Monitor:
     ``gpus`` has the entries of the run's CUDA_VISIBLE_DEVICES; None for all GPUs. ``first`` is a count: the number of
     these GPUs that the run uses, from the first one on; None for all. ``expected`` says whether this node has GPUs. If
     it has, unknown GPU health causes a warning. Otherwise no GPU is queried. ``steps`` marks the steps whose clocks,
-    power and temperature describe the run; None for the whole run. ``nvml`` returns the
-    functions of NVML. ``interval_s`` is the time between two samples.
+    power and temperature describe the run; None for the whole run. ``nvml`` returns the functions of NVML.
+    ``interval_s`` is the time between two samples.
     """
 
     def __init__(

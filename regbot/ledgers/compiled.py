@@ -43,7 +43,7 @@ def detect_exchange_replaced(view: View) -> Iterator[Claim]:
             axes=lost_axes,
             cells=(*exchange_cells, *gathers, *sums),
             changed_modules=changed_modules,
-            population=changed_modules,  # all ops in which the pattern could occur; no others are known
+            population=changed_modules,  # other ops in which the pattern could occur are not known
             detail=replacement_axes,  # words that the text of the finding inserts
             noun="op",  # names of ops take the place of MoE layers
         )

@@ -269,7 +269,8 @@ def _find_growth_by_half(view: View, exchange_cells: list[Cell]) -> list[Cell]:
 
 
 def detect_count_exchanges(view: View) -> Iterator[Claim]:
-    """Detect units (layers, or modules outside of them) with more or fewer control exchanges on the expert axis. This detector handles both directions.
+    """Detect units (layers, or modules outside of them) with more or fewer control exchanges on the expert axis. This
+    detector handles both directions.
 
     A control exchange sends token counts or indices. The population of a claim is all modules that exchange tokens in
     one of the arms.

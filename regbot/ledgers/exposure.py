@@ -69,7 +69,9 @@ class _TimedGroup:
 def _compare_groups(
     base: dict[KindAxis, list[Entry]], head: dict[KindAxis, list[Entry]], scope_text: str
 ) -> Iterator[Finding]:
-    """Yield the findings on the groups of both ledgers. A group is all entries of one kind and axis."""
+    """Yield the findings on the groups of both ledgers. A group is all entries of one kind and axis. ``scope_text`` is
+    what the times cover, as in ``_make_finding``.
+    """
     for (kind, axis), base_entries in sorted(base.items()):
         head_entries = head.get((kind, axis), [])
         if not head_entries or sum_entries(base_entries) != sum_entries(head_entries):

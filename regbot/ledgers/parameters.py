@@ -129,6 +129,7 @@ def detect_reshards(view: View) -> Iterator[Claim]:
         for cell in unit_cells:
             if cell.signature.phase != "backward" or not view.is_open(cell) or not _gathers_parameters(view, cell):
                 continue
+            # The collectives at the same place and in the same process group, with this gather itself.
             peers = [
                 peer for peer in unit_cells if peer.place == cell.place and peer.signature.group == cell.signature.group
             ]

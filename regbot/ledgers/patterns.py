@@ -181,8 +181,8 @@ def _flip_claim(claim: Claim) -> Claim:
 
 
 def _merge_claims(claims: Iterable[Claim]) -> list[Claim]:
-    """Merge the claims of the individual units (layers, or modules outside of them) into one claim per pattern and merge
-    key. Each merged claim becomes one finding.
+    """Merge the claims of the individual units (layers, or modules outside of them) into one claim per pattern and
+    merge key. Each merged claim becomes one finding.
     """
     groups: dict[tuple[str, tuple[str, ...]], list[Claim]] = defaultdict(list)
     for claim in claims:

@@ -80,14 +80,14 @@ def extract_run(
 def _select_rank(rows: list[StepRow]) -> tuple[list[StepRow], str, list[str]]:
     """Return the lines of the lowest labelled rank, its label ('' if no line has one), and warnings."""
     # Labels are numbers. Lines without a label come last.
-    ranks = sorted({row.rank for row in rows}, key=lambda rank: (rank == "", int(rank or 0)))
-    if len(ranks) == len(rows) > 1:  # no two labels are equal, so they are line numbers (grep -n)
+    rank_labels = sorted({row.rank for row in rows}, key=lambda rank: (rank == "", int(rank or 0)))
+    if len(rank_labels) == len(rows) > 1:  # no two labels are equal, so they are line numbers (grep -n)
         return rows, "", []
-    if len(ranks) < 2:
-        return rows, ranks[0] if ranks else "", []
-    names = ", ".join(rank or "no label" for rank in ranks[:8])
-    warning = f"the file has lines of {len(ranks)} ranks ({names}); those of rank {ranks[0]} are used"
-    return [row for row in rows if row.rank == ranks[0]], ranks[0], [warning]
+    if len(rank_labels) < 2:
+        return rows, rank_labels[0] if rank_labels else "", []
+    names = ", ".join(rank or "no label" for rank in rank_labels[:8])
+    warning = f"the file has lines of {len(rank_labels)} ranks ({names}); those of rank {rank_labels[0]} are used"
+    return [row for row in rows if row.rank == rank_labels[0]], rank_labels[0], [warning]
 
 
 def _drop_repeats(rows: list[StepRow]) -> tuple[list[StepRow], list[str]]:

@@ -43,9 +43,10 @@ class Fitness:
     def check_before(self, seat: Seat, needs: Needs, python: str = "") -> str:
         """Return why nothing may be timed in ``seat``; '' if its nodes are fit.
 
-        ``python`` is the workload's interpreter. This machine is not probed, because no other node could replace it.
-        For a program of one process (``needs.ranks`` is 0) the nodes are not probed either: the probe needs torch, and
-        the program's interpreter may not have it. Raises RecordError, NoSeatError, and the errors of ``Seat.run``.
+        ``needs`` has the ranks and GPUs of a run. ``python`` is the workload's interpreter. This machine is not probed,
+        because no other node could replace it. For a program of one process (``needs.ranks`` is 0) the nodes are not
+        probed either: the probe needs torch, and the program's interpreter may not have it. Raises RecordError,
+        NoSeatError, and the errors of ``Seat.run``.
         """
         self.probe_failure = ""
         if in_quarantine := sorted(self.quarantined_hosts() & set(seat.allocation.hosts)):

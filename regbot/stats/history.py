@@ -94,12 +94,12 @@ def bucket_starts(total: int, max_buckets: int) -> Sequence[int]:
     return [bucket * total // count for bucket in range(count)]
 
 
-def _scatter(levels: Array) -> float:
+def _scatter(session_levels: Array) -> float:
     """Return a robust standard deviation of the sessions of one level.
 
     It is estimated from differences of neighbouring sessions, because a change of level affects only one of them. The
     variance of a difference is twice that of a session.
     """
-    differences = np.diff(levels)
+    differences = np.diff(session_levels)
     sd_of_difference = SD_PER_MAD * float(np.median(np.abs(differences - np.median(differences))))
-    return sd_of_difference / math.sqrt(2) * (1 + SMALL_SAMPLE_FACTOR / len(levels))
+    return sd_of_difference / math.sqrt(2) * (1 + SMALL_SAMPLE_FACTOR / len(session_levels))

@@ -65,8 +65,8 @@ def look0(
     - The upper end of the interval is below delta.
     - The variance of the session's own pairs is at most ``max_own_variance``.
 
-    Each interval has the alpha of a look, ``LOOK_ALPHA`` / ``primary_tests``, and is widened by ``luck``. Raises
-    ValueError for another number of pairs.
+    ``noise`` is the noise of stored pairs of the node class. Each interval has the alpha of a look, ``LOOK_ALPHA`` /
+    ``primary_tests``, and is widened by ``luck``. Raises ValueError for another number of pairs.
     """
     if {len(values) for values in log_ratios.values()} != {LOOK0_PAIRS}:
         raise ValueError(f"look 0 needs {LOOK0_PAIRS} pairs of each summary")

@@ -196,8 +196,8 @@ def _candidate_points(model: CulpritModel, beliefs: GroupPosterior, chances: Flo
     group_mass = beliefs.posterior.sum(axis=(1, 2))
     all_hypotheses = split_groups(model, beliefs.labels, group_mass, beliefs.prior)
     likeliest_groups = [int(group) for group in np.argsort(-group_mass)[:SPLIT_GROUPS]]
-    of_groups = [np.where(beliefs.labels == group, model.prior, 0.0) for group in likeliest_groups]
-    distributions = [all_hypotheses, *of_groups]  # probabilities of the hypotheses, not normalised
+    group_distributions = [np.where(beliefs.labels == group, model.prior, 0.0) for group in likeliest_groups]
+    distributions = [all_hypotheses, *group_distributions]  # probabilities of the hypotheses, not normalised
     # [distributions, points] Probability of the hypotheses that affect the point.
     affected_mass = (np.array(distributions, dtype=np.float32) @ model.contains)[:, available_points]
     positions = {0, len(available_points) - 1}  # the two ends, as indices of ``available_points``

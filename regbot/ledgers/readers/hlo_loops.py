@@ -93,7 +93,8 @@ def read_tuple_values(
 ) -> dict[int, Value]:
     """Return the integers of a ``tuple`` instruction by their position in the tuple.
 
-    ``instructions`` are those of the computation that builds the tuple, by name.
+    ``instructions`` are those of the computation that builds the tuple, by name. ``computations`` is as in
+    ``select_scalars``.
     """
     operands = tuple_instruction.operands
     evaluator = _Evaluator(computations, requested_integers=len(operands))
@@ -110,7 +111,7 @@ def count_trips(
     """Return the number of trips of a loop. ``starts`` has the integers of the loop's initial tuple by position.
 
     The condition compares the counter with the limit. The limit is a constant, or an element of the tuple that the body
-    does not change.
+    does not change. ``computations`` is as in ``select_scalars``.
     """
     unknown = TripCount(None, is_assumed=False)
     comparison = _find_comparison(condition, computations)
