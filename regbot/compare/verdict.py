@@ -105,7 +105,9 @@ def _throughput_section(
     else:
         section, section_warnings = unpaired_section(base, head, given_sd, options.separate_sessions)
     used = [*base, *head]
-    if options.paired:  # later pairs were not needed for the decision
+    if (
+        options.paired
+    ):  # ``section.pairs`` is the number of pairs that the test used; later pairs were not needed for the decision
         used = [*base[: section.pairs], *head[: section.pairs]]
     omissions = [f"{file.name} {omission}" for file in used for omission in find_omissions(file)]
     if section.status == "PASS" and omissions:

@@ -68,6 +68,7 @@ class Fitness:
             return ""
         stragglers_by_host: dict[str, list[Straggler]] = {}
         for straggler in find_stragglers(runs):
+            # ``responsible_arm`` is the arm that causes the lateness; None if no arm is known to cause it.
             has_other_cause = straggler.responsible_arm is not None or straggler.is_explained_by_load
             was_timed_in_both_arms = len(straggler.timed_arms) == 2
             if was_timed_in_both_arms and not has_other_cause:

@@ -72,7 +72,7 @@ def read(source: Source) -> Ledger:
         if not header.is_scheduled and _BEFORE_PARTITIONING.search(body.text):
             raise source.error(f"is HLO from {_BEFORE_PASSES}")
         fingerprint.add(body.name, body.is_entry, body.text)
-        if body.is_entry:
+        if body.is_entry:  # the program starts with this computation
             entry_name, platform = body.name, platform or _find_gpu_platform(body.text)
     try:
         counts = program.count_executions(entry_name)
@@ -81,6 +81,7 @@ def read(source: Source) -> Ledger:
     counted = _CountedCollectives.collect(source, program, counts)
     if not header.is_scheduled and not counted.collectives:
         raise source.error(f"has no collectives, and may be from {_BEFORE_PASSES}")
+    # Axis labels by the ``id`` of the group objects.
     labels = _label_groups(collective.group for collective, _ in counted.collectives)
     return Ledger(
         source=platform or "hlo:cpu",
