@@ -69,7 +69,7 @@ def tipping_point(intervals: Mapping[str, Difference], has_single_launch: bool) 
     beyond = [name for name, interval in intervals.items() if abs(interval.estimate) > THRESHOLDS.eps]
     # A change is proven if one summary proves it. "No change" needs both summaries.
     sd = max(largest_sds[name] for name in beyond) if beyond else min(largest_sds.values())
-    what = "runs" if has_single_launch else "sessions"
+    noun = "runs" if has_single_launch else "sessions"
     limit = f"more than {SETTINGS.indifference_pct:g}%" if beyond else f"less than {SETTINGS.threshold_pct:g}%"
     if sd == 0:
         change = f"a change of {limit}" if beyond else "that nothing changed"
@@ -78,7 +78,7 @@ def tipping_point(intervals: Mapping[str, Difference], has_single_launch: bool) 
     # The variance of a difference is the sum of the two variances.
     difference_pct = [f"{math.sqrt(2) * pct:.1f}%" for pct in noise_pct]
     return (
-        f"the estimate proves {limit} only if two {what} of one commit differ by less than {100 * sd:.2f}% (standard "
+        f"the estimate proves {limit} only if two {noun} of one commit differ by less than {100 * sd:.2f}% (standard "
         f"deviation); in simulations they differ by {_list_by_node(difference_pct)}"
     )
 
@@ -105,14 +105,16 @@ def sessions_advice(estimates: Mapping[str, float], sessions: int, has_undeclare
     needed = [
         sessions_needed(noise.launch_pct / 100, effect, PREDICTION_ALPHA, THRESHOLDS.eps) for noise in NODE_NOISES
     ]
-    more = [None if number is None else max(number - sessions, 0) for number in needed]
-    known = f"{sessions} base files show that they are of separate sessions"
+    missing_files = [None if number is None else max(number - sessions, 0) for number in needed]
+    known_text = f"{sessions} base files show that they are of separate sessions"
     if sessions < 2:
-        known = f"{'1' if sessions else 'none'} of the base files shows that it is of another session than the others"
+        known_text = (
+            f"{'1' if sessions else 'none'} of the base files shows that it is of another session than the others"
+        )
     advice = (
         f"without pairs, a decision needs {MIN_SESSIONS} or more base files of separate sessions (other days), with "
-        f"which regbot compares head's files. Here {known}; to prove {_target_text(estimates)} it takes "
-        f"{_list_by_node([_number_text(number, limit=MAX_SESSIONS) for number in more], 'more files')}"
+        f"which regbot compares head's files. Here {known_text}; to prove {_target_text(estimates)} it takes "
+        f"{_list_by_node([_number_text(number, limit=MAX_SESSIONS) for number in missing_files], 'more files')}"
     )
     if not has_undeclared:
         return advice

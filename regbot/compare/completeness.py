@@ -40,7 +40,7 @@ def find_omissions(file: StepFile) -> Iterator[str]:
     first_counted = file.numbers[file.cut]  # number of the first step after the warm-up
     if file.log is not None and file.log.jobs > 1:
         yield f"contains {file.log.jobs} jobs, of which only the last is compared; check why the others ended"
-    elif file.steady is not None and file.steady.restart:
+    elif file.steady is not None and file.steady.restart:  # the step of the restart; 0 if there is none
         yield "seems to contain a restarted process; check why the first one ended"
     untimed = [number for number in file.log.untimed if number > first_counted] if file.log is not None else []
     if untimed:

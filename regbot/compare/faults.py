@@ -15,7 +15,7 @@ from regbot.records.run import Run
 
 def faults(base: Sequence[StepFile], head: Sequence[StepFile], paired: bool) -> Iterator[str]:
     """Yield why the files cannot be compared. If single files have faults, yield all faults of single files. Otherwise
-    yield the first fault of the comparison, if any."""
+    yield the first fault of the comparison, if any. ``paired`` says whether the i-th files of both arms are a pair."""
     files = [*base, *head]
     file_faults = [fault for file in files for fault in file.faults]
     yield from file_faults or islice(_comparison_faults(base, head, paired), 1)
@@ -71,7 +71,7 @@ def _find_pair_faults(base: Sequence[StepFile], head: Sequence[StepFile]) -> Ite
     for base_file, head_file in zip(base, head, strict=True):
         if base_file.run and head_file.run and base_file.run.node != head_file.run.node:
             yield f"{base_file.name} and {head_file.name} ran on different nodes; a pair needs one node"
-        cut = max(base_file.cut, head_file.cut)
+        cut = max(base_file.cut, head_file.cut)  # number of leading steps that both files of the pair leave out
         if cut >= min(len(base_file.step_s), len(head_file.step_s)):
             yield (
                 f"{base_file.name} and {head_file.name}: no common step remains after the longer warm-up "
@@ -133,6 +133,7 @@ def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str
             break
     yield from _log_warnings([*base, *head])
     yield from csv_warnings([*base, *head])
+    # A file with faults may have no steps.
     yield from steady_cut.warnings([file for file in (*base, *head) if not file.faults])
     yield from environment.warnings(base, head)
 

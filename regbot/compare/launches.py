@@ -110,8 +110,10 @@ def select_separate_sessions(files: Sequence[StepFile], declared: bool) -> list[
     left out.
     """
     times = [read_times(file) for file in files]
+    # Index and times of each launch whose times are known.
     dated = [(i, launch) for i, launch in enumerate(times) if launch is not None]
     first_launches = [session[0] for session in _group_by_session([launch for _, launch in dated])]
+    # Indices in ``files``.
     selected = {dated[launch_index][0] for launch_index in first_launches}
     if declared:
         selected |= {i for i, launch in enumerate(times) if launch is None}

@@ -21,7 +21,7 @@ matter, because at least 10 steps of every long log are left out.
 
 def compare_page(verdict: Verdict) -> str:
     """Return a verdict with one workload as plain text. Its file names are safe to print in a terminal."""
-    (entry,) = verdict.workloads
+    (entry,) = verdict.workloads  # an entry is the part of the verdict about one workload
     section = entry.throughput
     assert section is not None
     lines = [f"{verdict.verdict}  {_headline(section)}"]

@@ -72,7 +72,11 @@ def paired_section(
 def _tested_section(
     base: Sequence[StepFile], head: Sequence[StepFile], ratios: Ratios, test: SequentialTest, is_noise_known: bool
 ) -> Throughput:
-    """Return the section of the tested pairs. ``base`` and ``head`` are the files that the last look used."""
+    """Return the section of the tested pairs. ``base`` and ``head`` are the files that the last look used.
+
+    ``is_noise_known`` says whether the intervals use the noise that the user gave with --noise.
+    """
+    # Fields of the section. ``by`` says what decided.
     fields: dict[str, Any] = {"by": "pairs", "pairs": test.pairs, "unused_pairs": test.unused}
     if unsteady_reasons := find_unsteady(base, head):
         estimates = {name: percent(interval.estimate) for name, (_, interval) in test.tests.items()}

@@ -117,7 +117,10 @@ def unsteady_section(
     estimates: Mapping[str, float],
     fields: dict[str, Any],
 ) -> Throughput:
-    """Build the undecided section of arms without a steady state. ``unsteady_reasons`` says which arms these are."""
+    """Build the undecided section of arms without a steady state. ``unsteady_reasons`` says which arms these are.
+
+    ``estimates`` are percentages, by summary (median, mean). ``fields``: further fields of the section.
+    """
     advice = (
         "a run without a steady state has no step time to compare: run it twice as long, find the drift, or give "
         "the end of its warm-up with --skip N"
@@ -136,7 +139,10 @@ def section_with_intervals(
     *,
     fields: dict[str, Any],
 ) -> Throughput:
-    """Build the section of a comparison with intervals. ``fields``: further fields of the section, with "tests"."""
+    """Build the section of a comparison with intervals. ``fields``: further fields of the section, with "tests".
+
+    ``median_interval`` is the interval of the median step time, and ``alpha`` is the error of one interval.
+    """
     tests: list[PrimaryTest] = fields["tests"]
     status: Status = STATUS[decision]
     return Throughput(
@@ -160,7 +166,10 @@ def section_without_intervals(
     reasons: Sequence[str],
     fields: dict[str, Any],
 ) -> Throughput:
-    """Build the section of a comparison without intervals. ``fields``: further fields of the section."""
+    """Build the section of a comparison without intervals. ``fields``: further fields of the section.
+
+    ``estimate_pct`` is the estimate for the median step time.
+    """
     return Throughput(
         status="INCONCLUSIVE",
         reasons=[*reasons],

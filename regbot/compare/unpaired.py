@@ -164,7 +164,7 @@ def _common_session_section(
 def _prediction_section(sessions: Files, base: Files, head: Files) -> Throughput:
     """Judge head by the prediction interval from ``sessions``, which has one base file of each session.
 
-    ``base`` has all base files.
+    ``base`` has all base files, also those that do not count because their session has an earlier file.
     """
     predictions = {
         name: predict_head(base_values, head_values, PREDICTION_ALPHA)

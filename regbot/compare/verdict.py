@@ -70,9 +70,9 @@ def compare(options: ComparisonOptions) -> Verdict:
         raise ConfigError(
             "--tokens-per-step is for step lines of torchtitan, but no file has them", "leave out --tokens-per-step"
         )
-    file_faults = list(faults(base, head, options.paired))
+    all_faults = list(faults(base, head, options.paired))
     section_warnings: list[str] = []
-    if file_faults:
+    if all_faults:
         section = Throughput(status="INVALID", reasons=["the files cannot be compared"])
     else:
         base, head = align_steps(base, head, options.paired)
@@ -82,8 +82,8 @@ def compare(options: ComparisonOptions) -> Verdict:
         sharding=None,  # files of step times have no ledger
         throughput=section,
         validity=Validity(
-            status="INVALID" if file_faults else "PASS",
-            reasons=[clip_message(printable(fault)) for fault in file_faults],
+            status="INVALID" if all_faults else "PASS",
+            reasons=[clip_message(printable(fault)) for fault in all_faults],
         ),
     )
     return Verdict(
@@ -105,7 +105,9 @@ def _throughput_section(
     else:
         section, section_warnings = unpaired_section(base, head, given_sd, options.separate_sessions)
     used = [*base, *head]
-    if options.paired:  # later pairs were not needed for the decision
+    if (
+        options.paired
+    ):  # ``section.pairs`` is the number of pairs that the test used; later pairs were not needed for the decision
         used = [*base[: section.pairs], *head[: section.pairs]]
     omissions = [f"{file.name} {omission}" for file in used for omission in find_omissions(file)]
     if section.status == "PASS" and omissions:

@@ -94,7 +94,7 @@ def _find_other_processes(gpu: GpuUsage, before: GpuSnapshot | None) -> Iterator
     at that time, cannot be the run's own.
     """
     fix = "give the run GPUs of its own"
-    if gpu.others:
+    if gpu.others:  # processes that are not part of the run
         yield _cause("other_process", gpu, f"{_name_processes(gpu.others)} used it during the run; {fix}")
     elif before is not None and before.processes:
         yield _cause("other_process", gpu, f"{_name_processes(before.processes)} was on it before the run began; {fix}")
@@ -129,6 +129,7 @@ def _find_low_clock(gpu: GpuUsage, all_gpus: list[GpuUsage]) -> Iterator[Cause]:
     observation = f"never ran above {highest_mhz:.0f} of {gpu.sm_max_mhz:.0f} MHz"
     if gpu.temperature_max_c is not None:
         observation += f" at up to {gpu.temperature_max_c} C"
+    # ``gpu.reasons`` has the share of samples that show each reason.
     lasting_reasons = {reason for reason, share in gpu.reasons.items() if share >= WHOLE_RUN_SHARE}
     slowdowns = [reason for reason in SLOWDOWN_REASONS if reason in lasting_reasons]
     settings = [reason for reason in CLOCK_SETTINGS if reason in lasting_reasons]

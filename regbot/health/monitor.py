@@ -62,7 +62,8 @@ class Monitor:
     ``gpus`` has the entries of the run's CUDA_VISIBLE_DEVICES; None for all GPUs. ``first`` is a count: the number of
     these GPUs that the run uses, from the first one on; None for all. ``expected`` says whether this node has GPUs. If
     it has, unknown GPU health causes a warning. Otherwise no GPU is queried. ``steps`` marks the steps whose clocks,
-    power and temperature describe the run; None for the whole run.
+    power and temperature describe the run; None for the whole run. ``nvml`` returns the functions of NVML.
+    ``interval_s`` is the time between two samples.
     """
 
     def __init__(
@@ -269,7 +270,9 @@ class GpuWatch:
         return self._steps is None or self._steps.are_running()
 
     def _attribute(self, samples: "_GpuSamples", process: GpuProcess) -> None:
-        """Store a process on a GPU if it does not belong to the run, or if that is unknown."""
+        """Store a process on a GPU if it does not belong to the run (``others``), or if that is unknown
+        (``unplaced``).
+        """
         is_own = self._is_own(process.pid, os.getpid())
         if is_own:  # NVML's id led to a process of the run, so NVML and /proc use the same ids
             self._can_attribute = True

@@ -139,15 +139,17 @@ class NvmlSession:
         self._query(None, self._nvml.nvmlShutdown)
 
     def snapshot(self, gpu: GpuDevice, with_processes: bool = True) -> GpuSnapshot:
-        """Return the current state of one GPU."""
+        """Return the current state of one GPU. Without ``with_processes``, its processes and its memory are not
+        queried.
+        """
         query, nvml = self._query, self._nvml
-        power = query(gpu, nvml.nvmlDeviceGetPowerUsage, gpu.handle)  # in milliwatts
+        power_mw = query(gpu, nvml.nvmlDeviceGetPowerUsage, gpu.handle)
         return GpuSnapshot(
             index=gpu.index,
             sm_mhz=query(gpu, nvml.nvmlDeviceGetClockInfo, gpu.handle, CLOCK_SM),
             reasons=self._reasons(gpu),
             temperature_c=query(gpu, nvml.nvmlDeviceGetTemperature, gpu.handle, TEMPERATURE_GPU),
-            power_w=None if power is None else power / 1000,
+            power_w=None if power_mw is None else power_mw / 1000,
             used_bytes=self._used_bytes(gpu) if with_processes else None,
             processes=self._processes(gpu) if with_processes else [],
         )
@@ -178,14 +180,14 @@ class NvmlSession:
         handle = query(None, nvml.nvmlDeviceGetHandleByIndex, index)
         if handle is None:
             return None
-        limit = query(None, nvml.nvmlDeviceGetEnforcedPowerLimit, handle)  # in milliwatts
+        limit_mw = query(None, nvml.nvmlDeviceGetEnforcedPowerLimit, handle)  # of the power that the GPU may draw
         return GpuDevice(
             index=index,
             handle=handle,
             name=_clean_text(query(None, nvml.nvmlDeviceGetName, handle)),
             uuid=_clean_text(query(None, nvml.nvmlDeviceGetUUID, handle)),
             sm_max_mhz=query(None, nvml.nvmlDeviceGetMaxClockInfo, handle, CLOCK_SM),
-            power_limit_w=None if limit is None else limit / 1000,
+            power_limit_w=None if limit_mw is None else limit_mw / 1000,
         )
 
     def _register_errors(self) -> Any | None:

@@ -137,7 +137,7 @@ class View:
     ) -> None:
         self.cells = sorted(cells, key=lambda cell: cell.key)
         self.open_keys, self.claimed_keys, self.is_compiled = open_keys, claimed_keys, is_compiled
-        self.units: dict[str, list[Cell]] = defaultdict(list)
+        self.units: dict[str, list[Cell]] = defaultdict(list)  # cells by the name of their unit, such as 'layers.3'
         for cell in self.cells:
             self.units[find_unit(cell.place)].append(cell)
 
@@ -165,7 +165,9 @@ class View:
 
     @cached_property
     def _activation_places(self) -> frozenset[tuple[str, str]]:
-        """Pairs of an axis and a place template, in which a collective certainly carries activations."""
+        """Pairs of an axis and a place template, in which a collective certainly carries activations. A template is a
+        place with '*' in place of layer numbers.
+        """
         return frozenset(
             (cell.signature.axis, template(cell.place)) for cell in self.cells if _carries_activations(cell)
         )
@@ -220,6 +222,7 @@ def build_view(base: Ledger, head: Ledger) -> View:
         )
         for (place, signature), (base_entries, head_entries) in entries_by_key.items()
     ]
+    # The reader of compiled programs gives all entries the backend "xla".
     is_compiled = any(entry.via == "xla" for entry in (*base.entries, *head.entries))
     return View(cells, _find_open_keys(cells, is_compiled), claimed_keys=set(), is_compiled=is_compiled)
 
@@ -240,7 +243,7 @@ def sum_volumes(cells: Iterable[Cell]) -> tuple[Volume, Volume]:
 
 
 def has_equal_totals(cells: Iterable[Cell]) -> bool:
-    """Whether the total calls and the total bytes of ``cells`` are the same before and after."""
+    """Whether the total calls and the total bytes of all ``cells`` together are the same before and after."""
     before, after = sum_volumes(cells)
     return before == after
 

@@ -5,6 +5,10 @@ In eager code with this fault, forward gathers all tokens and sums the results. 
 reduce-scatter. On a backend without reduce-scatter it is an all-reduce, which has more bytes. XLA's combiner merges
 collectives of many ops into one, so this detector compares bytes and not calls. The names of ops take the place of
 module names.
+
+A cell is one signature (kind, axis, group size, dtype, phase, role) at one place, with its volume before and after. A
+cell is open if the total of its signature changed and no detector has claimed it yet. ``regbot.ledgers.cells`` has the
+details.
 """
 
 from collections.abc import Iterator
@@ -39,8 +43,8 @@ def detect_exchange_replaced(view: View) -> Iterator[Claim]:
             axes=lost_axes,
             cells=(*exchange_cells, *gathers, *sums),
             changed_modules=changed_modules,
-            population=changed_modules,
-            detail=replacement_axes,
+            population=changed_modules,  # other ops in which the pattern could occur are not known
+            detail=replacement_axes,  # words that the text of the finding inserts
             noun="op",  # names of ops take the place of MoE layers
         )
 

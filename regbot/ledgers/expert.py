@@ -5,6 +5,9 @@ A cell is one signature (kind, axis, group size, dtype, phase, role) at one plac
 unit is a layer, or a module outside of the layers. A cell is open if the total of its signature changed in its unit,
 and no detector has claimed it yet. ``regbot.ledgers.cells`` has the details.
 
+A claim has the cells that one pattern explains. Its ``population`` is all modules in which the pattern could occur, and
+its ``detail`` has words for the text of the finding. Claims with the same pattern and ``merge_key`` become one finding.
+
 Most detectors here find a change in only one direction. ``patterns`` runs these detectors from base to head and from
 head to base, so "before" means the arm that the view compares from.
 """
@@ -213,8 +216,9 @@ def detect_recompute(view: View) -> Iterator[Claim]:
 def _find_repeats_in_backward(view: View, exchange_cells: list[Cell]) -> list[Cell]:
     """Return the open cells in which backward repeats the exchange of forward, or [] if it does not repeat it.
 
-    ``exchange_cells`` are the cells of one unit and axis. The payload of forward must not change. If no cell has the
-    phase forward, the cells of unknown phase are taken as forward.
+    ``exchange_cells`` are the cells of one unit and axis. Forward and backward are compared separately for each form,
+    which is kind, group size and dtype. The payload of forward must not change. If no cell has the phase forward, the
+    cells of unknown phase are taken as forward.
     """
     has_forward = any(cell.signature.phase == "forward" for cell in exchange_cells)
     forward_label: Phase = "forward" if has_forward else "unknown"
@@ -230,10 +234,13 @@ def _find_repeats_in_backward(view: View, exchange_cells: list[Cell]) -> list[Ce
     # If backward exchanged nothing before, the new exchange carries gradients and repeats nothing.
     if not repeated_cells or not exchanged_gradients:
         return []
-    counts = [cell for cell in exchange_cells if not is_payload(cell)]
-    forward_counts, backward_counts = _group_by_form(counts, forward_label), _group_by_form(counts, "backward")
-    for form, forward_cells in forward_counts.items():
-        backward_cells = backward_counts.get(form, [])
+    count_exchanges = [cell for cell in exchange_cells if not is_payload(cell)]
+    forward_count_exchanges, backward_count_exchanges = (
+        _group_by_form(count_exchanges, forward_label),
+        _group_by_form(count_exchanges, "backward"),
+    )
+    for form, forward_cells in forward_count_exchanges.items():
+        backward_cells = backward_count_exchanges.get(form, [])
         if _grows_by(backward_cells, forward_cells):
             repeated_cells += [cell for cell in backward_cells if view.is_open(cell)]
     return repeated_cells
@@ -255,12 +262,15 @@ def _find_growth_by_half(view: View, exchange_cells: list[Cell]) -> list[Cell]:
     (before, _), growth = sum_volumes(payload), _sum_growth(payload)
     if not growth.count or (2 * growth.count, 2 * growth.bytes) != (before.count, before.bytes):
         return []
-    doubled_counts = [cell for cell in exchange_cells if not is_payload(cell) and _sum_growth([cell]) == cell.before]
-    return [cell for cell in (*payload, *doubled_counts) if view.is_open(cell)]
+    doubled_count_exchanges = [
+        cell for cell in exchange_cells if not is_payload(cell) and _sum_growth([cell]) == cell.before
+    ]
+    return [cell for cell in (*payload, *doubled_count_exchanges) if view.is_open(cell)]
 
 
 def detect_count_exchanges(view: View) -> Iterator[Claim]:
-    """Detect units with more or fewer control exchanges on the expert axis. This detector handles both directions.
+    """Detect units (layers, or modules outside of them) with more or fewer control exchanges on the expert axis. This
+    detector handles both directions.
 
     A control exchange sends token counts or indices. The population of a claim is all modules that exchange tokens in
     one of the arms.

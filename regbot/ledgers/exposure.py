@@ -18,7 +18,7 @@ from regbot.records.ledger import Entry, Kind, Ledger
 from regbot.records.verdict import Finding, Volume
 
 MAX_MODULES = 5
-"""Largest number of module templates in a finding."""
+"""Largest number of module templates in a finding. A template is a path such as ``layers.*.moe``."""
 MIN_HIDDEN_CHANGE_POINTS = 10.0
 """Minimum change of the hidden share, in percentage points. The share differs by a few points between steps of one run.
 In a real job, one configuration switch changed the hidden share from 0.1% to 36.6% of the communication time of a step.
@@ -31,6 +31,7 @@ MIN_EXPOSED_CHANGE_S = 50e-6
 """Minimum change of the exposed time per step, in seconds. Smaller changes can be jitter of kernel launches."""
 
 KindAxis = tuple[Kind, str]
+"""Kind of collective and name of the axis."""
 
 
 def find_overlap_changes(base: Ledger, head: Ledger) -> list[Finding]:
@@ -44,6 +45,7 @@ def find_overlap_changes(base: Ledger, head: Ledger) -> list[Finding]:
 
 
 def _group_entries(ledger: Ledger) -> dict[KindAxis, list[Entry]]:
+    """Return the entries of a ledger by kind and axis."""
     groups: dict[KindAxis, list[Entry]] = defaultdict(list)
     for entry in ledger.entries:
         groups[entry.kind, entry.axis].append(entry)
@@ -67,13 +69,15 @@ class _TimedGroup:
 def _compare_groups(
     base: dict[KindAxis, list[Entry]], head: dict[KindAxis, list[Entry]], scope_text: str
 ) -> Iterator[Finding]:
-    """Yield the findings on the groups of both ledgers. A group is all entries of one kind and axis."""
+    """Yield the findings on the groups of both ledgers. A group is all entries of one kind and axis. ``scope_text`` is
+    what the times cover, as in ``_make_finding``.
+    """
     for (kind, axis), base_entries in sorted(base.items()):
         head_entries = head.get((kind, axis), [])
         if not head_entries or sum_entries(base_entries) != sum_entries(head_entries):
             continue
         base_times, head_times = _sum_times(base_entries), _sum_times(head_entries)
-        if base_times is None or head_times is None:
+        if base_times is None or head_times is None:  # an entry of the group has no times
             continue
         base_group = _TimedGroup(kind, axis, base_entries, base_times)
         head_group = _TimedGroup(kind, axis, head_entries, head_times)

@@ -19,7 +19,7 @@ from regbot.records.ledger import Ledger
 from regbot.records.verdict import Finding, Status
 
 MAX_MODULES = 5
-"""Largest number of module templates that the finding names."""
+"""Largest number of modules that the finding names. ``layers.*`` stands for the modules of all layers."""
 
 
 def find_host_read_changes(base: Ledger, head: Ledger, exchange_patterns: Sequence[str] = ()) -> list[Finding]:
@@ -62,6 +62,6 @@ def find_host_read_changes(base: Ledger, head: Ledger, exchange_patterns: Sequen
 def _count_by_template(reads: dict[str, int]) -> Counter[str]:
     """Return the reads per module template. All layers count together as ``layers.*``."""
     counts: Counter[str] = Counter()
-    for where, count in reads.items():
-        counts[template(where)] += count
+    for module, count in reads.items():
+        counts[template(module)] += count
     return counts

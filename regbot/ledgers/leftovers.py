@@ -5,6 +5,9 @@ A cell is one signature (kind, axis, group size, dtype, phase, role) at one plac
 unit is a layer, or a module outside of the layers. A cell is open if the total of its signature changed in its unit,
 and no detector has claimed it yet. ``regbot.ledgers.cells`` has the details.
 
+A claim has the cells that one pattern explains. Its ``population`` is all modules in which the pattern could occur, and
+its ``detail`` has words for the text of the finding. Claims with the same pattern and ``merge_key`` become one finding.
+
 Each detector here handles both directions in one pass, so no cell is claimed twice.
 """
 
@@ -32,6 +35,7 @@ Padding depends on the number of ranks, so the bytes can differ slightly.
 """
 
 GroupName = TypeVar("GroupName")
+"""Name of a group of cells whose totals are compared: a dtype, or an axis with its group size."""
 AxisGroup = tuple[str, int]
 """Name of a mesh axis and the size of its groups."""
 
@@ -146,7 +150,7 @@ def claim_unexplained(view: View) -> Iterator[Claim]:
         # The empty texts put the control exchanges of all kinds and group sizes of an axis into one group.
         kind, group_size = (signature.kind, str(signature.group_size)) if is_of_payload else ("", "")
         groups[signature.role, kind, signature.axis, group_size][signature] = cells
-    for (role, *merge_key), cells_by_signature in groups.items():
+    for (role, *merge_key), cells_by_signature in groups.items():  # ``merge_key``: kind, axis and group size
         group_cells = [cell for cells in cells_by_signature.values() for cell in cells]
         if role == "control":
             yield _make_generic_claim(CONTROL_CHANGED, tuple(merge_key), group_cells)
@@ -182,7 +186,9 @@ def _choose_pattern(cells: Iterable[Cell]) -> str | None:
 
 
 def _make_generic_claim(pattern: str, merge_key: tuple[str, ...], cells: list[Cell], detail: str = "") -> Claim:
-    """Return a claim of ``cells``. It names the modules that issue the changed cells."""
+    """Return a claim of ``cells``. It names the modules that issue the changed cells. ``detail`` is dtype and phase, or
+    '' if the claim may contain cells of several.
+    """
     return Claim(
         pattern=pattern,
         merge_key=merge_key,

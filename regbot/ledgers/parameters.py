@@ -14,6 +14,9 @@ A cell is one signature (kind, axis, group size, dtype, phase, role) at one plac
 unit is a layer, or a module outside of the layers. A cell is open if the total of its signature changed in its unit,
 and no detector has claimed it yet. ``regbot.ledgers.cells`` has the details.
 
+A claim has the cells that one pattern explains. Its ``population`` is all modules in which the pattern could occur, and
+its ``detail`` has words for the text of the finding. Claims with the same pattern and ``merge_key`` become one finding.
+
 The detectors here run from base to head and from head to base, so "before" means the arm that the view compares from.
 """
 
@@ -126,6 +129,7 @@ def detect_reshards(view: View) -> Iterator[Claim]:
         for cell in unit_cells:
             if cell.signature.phase != "backward" or not view.is_open(cell) or not _gathers_parameters(view, cell):
                 continue
+            # The collectives at the same place and in the same process group, with this gather itself.
             peers = [
                 peer for peer in unit_cells if peer.place == cell.place and peer.signature.group == cell.signature.group
             ]
@@ -204,6 +208,7 @@ def _find_losing_units(view: View) -> set[str]:
 
     Differences from padding are ignored, and so are parameters that only moved to other FSDP units.
     """
+    # Units that gained an expert axis need fewer reductions of the experts' gradients.
     gained_exchanges = {exchange.unit: exchange for exchange in find_lost_exchanges(view.reverse)}
     before = {unit: _scale_to_experts(_chain_reductions(view, unit), gained_exchanges.get(unit)) for unit in view.units}
     after = {unit: _chain_reductions(view.reverse, unit) for unit in view.units}  # "before" in the reverse view

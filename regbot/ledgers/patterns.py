@@ -41,7 +41,7 @@ from regbot.text.clip import clip_label
 __all__ = ["EXPLANATIONS", "INVERSE", "DispatcherChange", "compare_ledgers"]
 
 MAX_MODULES = 5
-"""Largest number of module templates in a finding."""
+"""Largest number of module templates in a finding. A template is a path such as ``layers.*.moe``."""
 
 EXCHANGE_PATTERNS = {
     ALL_TO_ALL_REPLACED,
@@ -101,6 +101,9 @@ def compare_ledgers(
     dispatcher: DispatcherChange | None = None,
 ) -> list[Finding]:
     """Return the findings between two comparable ledgers, the most severe first.
+
+    ``thresholds`` has the limits by which a finding fails, and ``wire`` the bandwidths of the links. ``dispatcher``
+    says that only one arm executed the dispatcher that both arms requested. It is None if that did not happen.
 
     The list is empty if and only if three conditions hold:
 
@@ -178,8 +181,8 @@ def _flip_claim(claim: Claim) -> Claim:
 
 
 def _merge_claims(claims: Iterable[Claim]) -> list[Claim]:
-    """Merge the claims of the individual units into one claim per pattern and merge key. Each merged claim becomes one
-    finding.
+    """Merge the claims of the individual units (layers, or modules outside of them) into one claim per pattern and
+    merge key. Each merged claim becomes one finding.
     """
     groups: dict[tuple[str, tuple[str, ...]], list[Claim]] = defaultdict(list)
     for claim in claims:
@@ -203,7 +206,8 @@ def _unexplained_rise_pct(claims: Iterable[Claim], base_bytes: Mapping[Kind, int
     """Return how much the payload bytes of each kind rise without a named pattern, in percent of base's payload bytes
     of that kind.
 
-    The rise is infinite if base has no payload of the kind.
+    The bytes that rise without a named pattern are those of the claims with the pattern BYTES_UP. The rise is infinite
+    if base has no payload of the kind. ``base_bytes`` has base's payload bytes by kind.
     """
     rise: dict[Kind, int] = defaultdict(int)
     for claim in claims:

@@ -69,7 +69,10 @@ class Circumstances:
 
 
 def decide_status(pattern: str, circumstances: Circumstances, thresholds: Thresholds) -> Status:
-    """Return the status of a finding with this pattern."""
+    """Return the status of a finding with this pattern.
+
+    ``thresholds`` has the limits for rises of payload bytes and of wire time.
+    """
     finding_wire = circumstances.finding_wire
     if pattern in ALWAYS_FAIL:
         return "FAIL"

@@ -1,6 +1,10 @@
 """The text of a finding: what changed, in how many layers, traffic before and after, and modelled wire time.
 
 Each pattern has one small function for its first sentence. This module only writes text and decides nothing.
+
+A text is written from a claim, which has the cells that one pattern explains. ``claim.detail`` has words that a
+detector prepared for the first sentence, such as the axes of a replacement. ``claim.population`` is all modules in
+which the pattern could occur, for texts such as '1 of 48 MoE layers'.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,10 +41,10 @@ def write_text(
 ) -> str:
     """Return the text of one finding, which has one to four sentences.
 
-    ``before`` and ``after`` are the finding's traffic by kind of collective. ``scope_text`` says what this traffic
-    covers: 'Per step and rank' or 'In all'. ``passed`` says whether the finding has the status PASS.
-    ``decide_status`` gives PASS only if the step became cheaper. ``evidence`` replaces the first sentence of the
-    pattern.
+    ``before`` and ``after`` are the finding's traffic by kind of collective. ``wire`` is the modelled wire time of its
+    payload. ``scope_text`` says what this traffic covers: 'Per step and rank' or 'In all'. ``passed`` says whether the
+    finding has the status PASS. ``decide_status`` gives PASS only if the step became cheaper. ``evidence`` replaces the
+    first sentence of the pattern.
     """
     first_sentence = evidence or _FIRST_SENTENCE[claim.pattern](claim)
     sentences = [f"{first_sentence[:1].upper()}{first_sentence[1:]}."]

@@ -78,8 +78,8 @@ def _read_megatron(log: StepLogFile, metrics: Mapping[str, Any]) -> StepLog:
     run = extract_run(log, NAME, _megatron_rows(log, metrics), _ADVICE, values_are_means=False)
     interval = run.steps_per_value  # the usual distance of step numbers; 1 for a single step
     if interval and interval > 1:
-        unknown = f"it does not show whether a value is of one step or the mean of {interval}"
-        warning = f"the file has only every {interval}th step; {unknown}"
+        doubt = f"it does not show whether a value is of one step or the mean of {interval}"
+        warning = f"the file has only every {interval}th step; {doubt}"
         run = replace(run, warnings=(*run.warnings, warning))
     has_every_step = interval == 1 and len(run.steps) > 1
     return replace(run, steps_per_value=1 if has_every_step else None)

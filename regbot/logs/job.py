@@ -60,7 +60,7 @@ def extract_run(
             raise log.error(row.line, f"is the {MAX_STEPS + 1:,}th step", "give only the part of the log to compare")
     rows_of_rank, rank, rank_warnings = _select_rank(all_rows)
     unique_rows, repeat_warnings = _drop_repeats(rows_of_rank)
-    rows_of_job, jobs, job_warnings = _select_last_job(log, unique_rows)
+    rows_of_job, job_count, job_warnings = _select_last_job(log, unique_rows)
     steps = tuple(row.step for row in rows_of_job)
     if not any(step.seconds is not None for step in steps):
         raise log.error(rows_of_job[0].line if rows_of_job else WHOLE_FILE, "has no step with a time", advice)
@@ -73,25 +73,25 @@ def extract_run(
         steps_per_value=interval,
         rank=rank,
         warnings=(*selection_warnings, *interval_warnings, *_fault_warnings(steps)),
-        jobs=jobs,
+        jobs=job_count,
     )
 
 
 def _select_rank(rows: list[StepRow]) -> tuple[list[StepRow], str, list[str]]:
     """Return the lines of the lowest labelled rank, its label ('' if no line has one), and warnings."""
     # Labels are numbers. Lines without a label come last.
-    ranks = sorted({row.rank for row in rows}, key=lambda rank: (rank == "", int(rank or 0)))
-    if len(ranks) == len(rows) > 1:  # no two labels are equal, so they are line numbers (grep -n)
+    rank_labels = sorted({row.rank for row in rows}, key=lambda rank: (rank == "", int(rank or 0)))
+    if len(rank_labels) == len(rows) > 1:  # no two labels are equal, so they are line numbers (grep -n)
         return rows, "", []
-    if len(ranks) < 2:
-        return rows, ranks[0] if ranks else "", []
-    names = ", ".join(rank or "no label" for rank in ranks[:8])
-    warning = f"the file has lines of {len(ranks)} ranks ({names}); those of rank {ranks[0]} are used"
-    return [row for row in rows if row.rank == ranks[0]], ranks[0], [warning]
+    if len(rank_labels) < 2:
+        return rows, rank_labels[0] if rank_labels else "", []
+    names = ", ".join(rank or "no label" for rank in rank_labels[:8])
+    warning = f"the file has lines of {len(rank_labels)} ranks ({names}); those of rank {rank_labels[0]} are used"
+    return [row for row in rows if row.rank == rank_labels[0]], rank_labels[0], [warning]
 
 
 def _drop_repeats(rows: list[StepRow]) -> tuple[list[StepRow], list[str]]:
-    """Keep only the first of consecutive lines about the same step."""
+    """Return the lines, with only the first of consecutive lines about the same step, and warnings."""
     repeats = [row for before, row in pairwise(rows) if row.step.number == before.step.number]
     if not repeats:
         return rows, []
@@ -111,7 +111,7 @@ def _select_last_job(log: StepLogFile, rows: list[StepRow]) -> tuple[list[StepRo
     """
     job_starts = [index for index in range(1, len(rows)) if rows[index].step.number < rows[index - 1].step.number]
     if not job_starts:
-        return rows, 1, []
+        return rows, 1, []  # one job
     first_restart, last_restart = rows[job_starts[0]], rows[job_starts[-1]]
     number_before = rows[job_starts[0] - 1].step.number
     place = f"step {first_restart.step.number} in line {first_restart.line} comes after step {number_before}"
@@ -122,10 +122,10 @@ def _select_last_job(log: StepLogFile, rows: list[StepRow]) -> tuple[list[StepRo
             "file without labels",
             "give the log of one rank, or have the launcher label lines (srun --label)",
         )
-    jobs = len(job_starts) + 1
-    summary = f"the file has {jobs} jobs one after the other ({place})"
+    job_count = len(job_starts) + 1
+    summary = f"the file has {job_count} jobs one after the other ({place})"
     warning = f"{summary}; the last one, from line {last_restart.line} on, is used"
-    return rows[job_starts[-1] :], jobs, [warning]
+    return rows[job_starts[-1] :], job_count, [warning]
 
 
 def _find_log_interval(steps: tuple[LogStep, ...], values_are_means: bool) -> tuple[int, list[str]]:
@@ -154,12 +154,14 @@ def _find_log_interval(steps: tuple[LogStep, ...], values_are_means: bool) -> tu
 def _fault_warnings(steps: tuple[LogStep, ...]) -> list[str]:
     """Return warnings about steps without a time, skipped steps, and steps whose loss is not finite."""
     warnings = []
-    if untimed := tuple(step.number for step in steps if step.seconds is None):
-        warnings.append(f"the log has no time for {format_steps(untimed)}")
-    if skipped := tuple(step.number for step in steps if step.skipped):
+    if untimed_steps := tuple(step.number for step in steps if step.seconds is None):
+        warnings.append(f"the log has no time for {format_steps(untimed_steps)}")
+    if skipped_steps := tuple(step.number for step in steps if step.skipped):
         warnings.append(
-            f"the optimizer skipped {sum(step.skipped for step in steps)} steps, at {format_steps(skipped)}"
+            f"the optimizer skipped {sum(step.skipped for step in steps)} steps, at {format_steps(skipped_steps)}"
         )
-    if nan := tuple(step.number for step in steps if step.nan):
-        warnings.append(f"the loss is not finite in {sum(step.nan for step in steps)} steps, at {format_steps(nan)}")
+    if nan_steps := tuple(step.number for step in steps if step.nan):
+        warnings.append(
+            f"the loss is not finite in {sum(step.nan for step in steps)} steps, at {format_steps(nan_steps)}"
+        )
     return warnings

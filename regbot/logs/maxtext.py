@@ -38,6 +38,7 @@ _LOSS = re.compile(r"(?<![\w])loss: ([^\s,]+)")
 _TFLOPS = re.compile(r"\bTFLOP/s/device: ([^\s,]+),")
 _PROFILER = re.compile(r"\bcompleted profiler activation/deactivation step: (\d{1,12})\b")
 _RAMPUP = "[Rampup Batch Size Phase]"
+"""Mark of a step before the batch has its full size."""
 _TIME_KEY = "perf/step_time_seconds"
 _QUOTED_TIME_KEY = f'"{_TIME_KEY}"'
 MAX_DIGITS = 12
@@ -66,6 +67,7 @@ def read(log: StepLogFile) -> StepLog:
             f"{format_steps(suspect)} took less than a quarter of the median step ({median_s:.4g} s): only the "
             "launch of the step by the host was timed. A step beside it contains the rest, so this is no step time"
         )
+    # Smaller numbers are of an earlier job in the same file, which ``extract_run`` has left out.
     if rampup_steps := [number for number in rampup if number >= run.steps[0].number]:
         warnings.append(f"{format_steps(rampup_steps)} in the ramp-up of the batch size: fewer tokens than later steps")
     # Trailing zeros may be left out, so the time with the most digits shows the resolution.

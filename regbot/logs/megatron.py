@@ -54,6 +54,7 @@ def read(log: StepLogFile) -> StepLog:
     incomplete_lines: list[int] = []
     iteration_rows = _iteration_rows(log, incomplete_lines)
     first = next(iteration_rows, None)
+    # The kind of lines that are read, as a key of ``RESOLUTION_S``.
     kind = "iteration" if first is not None else "Step Time"
     rows = chain([first], iteration_rows) if first is not None else _step_time_rows(log)
     run = extract_run(log, NAME, rows, _ADVICE)

@@ -56,7 +56,7 @@ def examine(
 
     A node on trial passes its trial if its probe is not slow. A slow node goes into quarantine if it was on trial, or
     if it is one of the hosts ``quarantine_slow``. Other slow nodes stay in service. ``stragglers`` becomes part of the
-    evidence of a quarantine. Raises RecordError, OSError.
+    evidence of a quarantine. ``now`` is the time of the events. Raises RecordError, OSError.
     """
     judgement = judge(probes, read_histories(folder))
     on_trial = nodes_on_trial(folder)
@@ -103,7 +103,11 @@ def build_evidence(
 
 
 def list_nodes(folder: Path) -> NodeListing:
-    """List all nodes that have a probe or an event, and judge the last probe of each. Raises RecordError."""
+    """List all nodes that have a probe or an event, and judge the last probe of each. Raises RecordError.
+
+    The result also has the findings about sets of hosts (``sets``), and texts about changes of the whole fleet
+    (``fleet``).
+    """
     probes_by_host, last_events = read_histories(folder), read_last_events(folder)
     last_probes = [probes[-1] for probes in probes_by_host.values() if probes]
     judgement = _judge_by_seat(last_probes, probes_by_host)

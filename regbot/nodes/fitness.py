@@ -43,9 +43,10 @@ class Fitness:
     def check_before(self, seat: Seat, needs: Needs, python: str = "") -> str:
         """Return why nothing may be timed in ``seat``; '' if its nodes are fit.
 
-        ``python`` is the workload's interpreter. This machine is not probed, because no other node could replace it.
-        For a program of one process (``needs.ranks`` is 0) the nodes are not probed either: the probe needs torch, and
-        the program's interpreter may not have it. Raises RecordError, NoSeatError, and the errors of ``Seat.run``.
+        ``needs`` has the ranks and GPUs of a run. ``python`` is the workload's interpreter. This machine is not probed,
+        because no other node could replace it. For a program of one process (``needs.ranks`` is 0) the nodes are not
+        probed either: the probe needs torch, and the program's interpreter may not have it. Raises RecordError,
+        NoSeatError, and the errors of ``Seat.run``.
         """
         self.probe_failure = ""
         if in_quarantine := sorted(self.quarantined_hosts() & set(seat.allocation.hosts)):
@@ -67,6 +68,7 @@ class Fitness:
             return ""
         stragglers_by_host: dict[str, list[Straggler]] = {}
         for straggler in find_stragglers(runs):
+            # ``responsible_arm`` is the arm that causes the lateness; None if no arm is known to cause it.
             has_other_cause = straggler.responsible_arm is not None or straggler.is_explained_by_load
             was_timed_in_both_arms = len(straggler.timed_arms) == 2
             if was_timed_in_both_arms and not has_other_cause:

@@ -85,7 +85,7 @@ class _ReferenceSummary:
 
 
 def judge(latest: Sequence[NodeProbe], histories: Histories, thresholds: NodeThresholds | None = None) -> NodeJudgement:
-    """Judge the fresh probes ``latest``, which were measured together.
+    """Judge the fresh probes ``latest``, which were measured together. ``thresholds`` of None means the defaults.
 
     ``histories`` may already contain these probes. The judgement has a verdict for each node, the findings about sets
     of hosts, and texts about changes of the whole fleet.
@@ -94,7 +94,7 @@ def judge(latest: Sequence[NodeProbe], histories: Histories, thresholds: NodeThr
     notes: dict[str, list[str]] = {probe.host: _list_circumstances(probe) for probe in latest}
     compared_hosts: set[str] = set()
     findings: dict[str, list[NodeFinding]] = {probe.host: [] for probe in latest}
-    fleet: list[str] = []
+    fleet: list[str] = []  # texts about changes that many nodes share
     for measure in NODE_MEASURES:
         fleet_findings: list[NodeFinding] = []
         for probe in latest:
@@ -176,7 +176,8 @@ def _own_history(probe: NodeProbe, histories: Histories, limits: NodeThresholds)
 def _find_peers(probe: NodeProbe, latest: Sequence[NodeProbe], histories: Histories) -> list[NodeProbe]:
     """Return one comparable probe of each other node: its fresh probe, or else its last healthy one.
 
-    Healthy probes older than PEER_DAYS are left out. So are nodes whose probe is not comparable.
+    ``latest`` are the fresh probes. Healthy probes older than PEER_DAYS are left out. So are nodes whose probe is not
+    comparable.
     """
     peers = {fresh.host: fresh for fresh in latest if fresh.host != probe.host}
     for host, probes in histories.items():
@@ -247,6 +248,7 @@ def _finding(
     min_excess = limits.pct / 100
     # The scatter of the compared probes adds up like independent errors.
     scatter_limit = limits.scatters * math.hypot(_scatter(timing), reference.scatter)
+    # A standard deviation of None means that the reference has too few probes for one.
     median_limit = max(min_excess, scatter_limit, limits.sds * (reference.sd_median or 0.0))
     fast_limit = max(min_excess, limits.sds * (reference.sd_fast or 0.0))
     if excess_median <= median_limit or excess_fast <= fast_limit:
@@ -289,8 +291,8 @@ def _has_fleet_slowed(
 ) -> bool:
     """Whether at least half of the nodes, and at least two, are slower than their own histories.
 
-    Only the last probe of each node is counted, if it is comparable with ``probe``, at most FLEET_CHANGE_H hours apart
-    from it, not crowded, and has enough history.
+    ``latest`` are the fresh probes. Only the last probe of each node is counted, if it is comparable with ``probe``, at
+    most FLEET_CHANGE_H hours apart from it, not crowded, and has enough history.
     """
     recent_probes = {fresh.host: fresh for fresh in latest}
     for host, probes in histories.items():
@@ -322,7 +324,8 @@ def _find_changed_software(
     """Return a text for each change of driver or software after which several nodes have a slower matrix product.
 
     A new driver or torch makes a node's earlier probes not comparable, so it starts a new history. This function
-    compares the fresh probe with the old history nevertheless. It adds a note to ``notes`` for every such node.
+    compares the fresh probe with the old history nevertheless. It adds a note to ``notes``, which has the notes by
+    host, for every such node. ``latest`` are the fresh probes.
     """
     slower: dict[str, list[tuple[str, float]]] = {}  # change -> host and slowdown in percent
     for probe in latest:
@@ -357,8 +360,8 @@ def _find_changed_software(
 def _judge_sets(latest: Sequence[NodeProbe], histories: Histories, limits: NodeThresholds) -> list[NodeFinding]:
     """Return a finding if the exchange over all hosts is slower than earlier exchanges over the same hosts; else [].
 
-    An exchange is as slow as its slowest host, so one probe stands for each exchange. If there are too few exchanges
-    over the same hosts, all exchanges over the same number of hosts are the reference.
+    ``latest`` are the fresh probes. An exchange is as slow as its slowest host, so one probe stands for each exchange.
+    If there are too few exchanges over the same hosts, all exchanges over the same number of hosts are the reference.
     """
     probe = max(latest, key=_exchange_s, default=None)
     if probe is None or probe.all_to_all is None:

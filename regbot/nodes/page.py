@@ -22,7 +22,10 @@ MAX_PROBES = 10
 
 
 def list_page(listing: NodeListing) -> str:
-    """Return the list of nodes. Each node has a line with its state, followed by its measurements and findings."""
+    """Return the list of nodes. Each node has a line with its state, followed by its measurements and findings.
+
+    The last lines are about several nodes: findings about sets of hosts, and changes of the whole fleet.
+    """
     if not listing.nodes:
         return NO_NODES
     lines = [line for row in listing.nodes for line in _row_lines(row)]
@@ -32,7 +35,7 @@ def list_page(listing: NodeListing) -> str:
 def report_page(report: NodeReport) -> str:
     """Return the page of one node: its state, its latest probes and its events."""
     lines = _row_lines(report.node)
-    if report.node.last:
+    if report.node.last:  # the last probe
         lines.append(f"  {printable(_describe_node(report.node.last))}")
     if report.probes:
         is_shortened = len(report.probes) > MAX_PROBES

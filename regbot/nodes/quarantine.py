@@ -146,9 +146,11 @@ def _warn_of_repetition(earlier: list[NodeEvent], event: NodeEvent) -> list[str]
     """
     if not event.automatic:
         return []
-    oldest = parse_time(event.when) - timedelta(days=REPEAT_DAYS)
+    period_start = parse_time(event.when) - timedelta(days=REPEAT_DAYS)
     quarantines = [
-        past for past in earlier if past.event == "quarantined" and past.automatic and parse_time(past.when) >= oldest
+        past
+        for past in earlier
+        if past.event == "quarantined" and past.automatic and parse_time(past.when) >= period_start
     ]
     if not quarantines:
         return []

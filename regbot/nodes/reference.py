@@ -114,6 +114,7 @@ def _read_records(
     """Return the records of all ranks, in the order of the ranks. Raises ProbeError if one is missing or invalid.
 
     ``record`` is the path of a record, with ``{rank}`` in place of the rank's number. ``nonce`` is the request's.
+    ``result`` is the end of the launch of all ranks, and ``hosts`` are the hosts of the ranks.
     """
     ranks_per_host = ranks // len(hosts)
     paths = [Path(str(record).replace("{rank}", str(rank))) for rank in range(ranks)]
@@ -168,7 +169,8 @@ def _combine_by_host(
 ) -> list[NodeProbe]:
     """Return one probe for each host: for each measurement, its slowest rank. Raises ProbeError.
 
-    The health of the machine during the probe is known only if there is a single host.
+    ``rank_probes`` has the records of all ranks. ``result`` is the end of their launch, with the health of the machine
+    during the probe. The health is known only if there is a single host.
     """
     hosts, allocation = seat.allocation.hosts, seat.allocation
     ranks_per_host = len(rank_probes) // len(hosts)
@@ -217,6 +219,7 @@ def _combine_by_host(
             "all_to_all_gbs": _bandwidth_gbs(sizes, exchange, len(rank_probes)),
             "copy_gbs": 2 * sizes.copy_bytes / copy.median_s / 1e9,  # each byte is read and written
             "skew_s": median(rank_probe.clock_s or 0.0 for rank_probe in host_probes) - median_clock_s,
+            # The share of the cores' time that other work took.
             "others_share": health.during.cpu.other_share if health else None,
             "causes": outside_causes[:MAX_CAUSES],
         }
@@ -234,6 +237,7 @@ def _gemm_s(rank_probe: RawNodeProbe) -> float:
 
 def _slowest(host_probes: Sequence[RawNodeProbe], measure: Measure) -> RepeatedTiming | None:
     """Return the timing of the slowest rank of one host; None if a rank did not make this measurement."""
+    # The measurement "copy" is the field ``copy_`` of the record.
     timings: list[RepeatedTiming | None] = [
         rank_probe.copy_ if measure == "copy" else getattr(rank_probe, measure) for rank_probe in host_probes
     ]

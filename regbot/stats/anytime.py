@@ -89,10 +89,10 @@ def robust_anytime_interval(log_ratios: Sequence[float], alpha: float) -> Interv
     if not trimmed or not find_outliers(log_ratios):
         return anytime_interval(log_ratios, alpha)
     result = trimmed_mean(log_ratios, trimmed)
-    error, kept_pairs = result.standard_error, pairs - 2 * trimmed
+    standard_error, kept_pairs = result.standard_error, pairs - 2 * trimmed
     width_in_sds = _half_width(kept_pairs, alpha)
-    half_width = width_in_sds * math.sqrt(kept_pairs) * error if math.isfinite(width_in_sds) else math.inf
-    low, high, sd = result.mean - half_width, result.mean + half_width, error * math.sqrt(pairs)
+    half_width = width_in_sds * math.sqrt(kept_pairs) * standard_error if math.isfinite(width_in_sds) else math.inf
+    low, high, sd = result.mean - half_width, result.mean + half_width, standard_error * math.sqrt(pairs)
     return Interval(result.mean, low, high, sd, pairs, alpha, trimmed)
 
 

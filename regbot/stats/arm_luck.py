@@ -137,6 +137,7 @@ def estimate_luck(draws: Sequence[Sequence[float]], neighbour_correlation: float
     is_chance = mean_square_between <= mean_square_within * float(fdtri(df_between, df_within, 1 - CHANCE))
     if neighbour_correlation > SHARED_NOISE:  # the pairs share noise that the F test may not detect
         is_chance = False
+    # ``counted`` is the luck by which intervals are widened.
     return estimate if is_chance or estimate.is_small else replace(estimate, counted=estimate.sd)
 
 

@@ -105,8 +105,9 @@ def resample_sessions(
     that were really run.
 
     ``placebo`` has the log-ratios of A/A pairs by summary, in session order, two pairs per block. An odd pair at the
-    end is left out. Each simulated session has 12 pairs: whole blocks are drawn with replacement, ``effect`` is added
-    to every log-ratio, and ``paired.sequential_test`` judges the pairs. A fixed seed makes the result reproducible.
+    end is left out. ``primary_tests`` and ``thresholds`` are as in ``paired.sequential_test``. Each simulated session
+    has 12 pairs: whole blocks are drawn with replacement, ``effect`` is added to every log-ratio, and
+    ``paired.sequential_test`` judges the pairs. A fixed seed makes the result reproducible.
 
     The pool is centred: its mean is subtracted, because otherwise the mean would be added to every effect. Base and
     head are the same commit, so the mean is chance, or a fault of the node or the tool. The simulated sessions cannot
@@ -121,7 +122,7 @@ def resample_sessions(
     pool_blocks = lengths.pop() // BLOCK_PAIRS
     if pool_blocks < 2:
         raise ValueError(f"resampling needs 2 whole blocks of {BLOCK_PAIRS} placebo pairs; there are {pool_blocks}")
-    stretch = math.sqrt(pool_blocks / (pool_blocks - 1))
+    stretch = math.sqrt(pool_blocks / (pool_blocks - 1))  # restores the scatter that centring removes
     pools = {}
     for name, values in placebo.items():
         log_ratios = np.asarray(values[: pool_blocks * BLOCK_PAIRS], dtype=float)

@@ -204,11 +204,11 @@ def budget_interval(nights: Sequence[Night]) -> Interval | None:
     latest = nights[-BUDGET_NIGHTS:]
     if len(latest) < 2:
         return None
-    pairs = sum(night_pairs for _, night_pairs in latest)
+    pairs = sum(pair_count for _, pair_count in latest)
     mean = _mean(latest)
     # The mean of equal nights can have a rounding error, and their sd would then not be 0.
     all_equal = len({night_mean for night_mean, _ in latest}) == 1
-    squares = math.fsum(night_pairs * (night_mean - mean) ** 2 for night_mean, night_pairs in latest)
+    squares = math.fsum(pair_count * (night_mean - mean) ** 2 for night_mean, pair_count in latest)
     sd = 0.0 if all_equal else math.sqrt(squares / (len(latest) - 1))
     half_width = float(stdtrit(len(latest) - 1, 1 - BUDGET_ALPHA / 2)) * sd / math.sqrt(pairs)
     return Interval(mean, mean - half_width, mean + half_width, sd, pairs, BUDGET_ALPHA)

@@ -69,10 +69,10 @@ def change_points(levels: ArrayLike) -> list[int]:
         return []
     from ruptures import KernelCPD  # type: ignore[import-untyped]  # imported late: the import takes longer than the search
 
-    points = without_outliers(samples)
-    noise = max(_scatter(points), _MIN_SCATTER)
-    search = KernelCPD(kernel="linear", min_size=MIN_SEGMENT).fit(points[:, None])
-    segment_ends: list[int] = search.predict(pen=PENALTY * math.log(len(points)) * noise**2)
+    filtered_levels = without_outliers(samples)
+    noise = max(_scatter(filtered_levels), _MIN_SCATTER)
+    search = KernelCPD(kernel="linear", min_size=MIN_SEGMENT).fit(filtered_levels[:, None])
+    segment_ends: list[int] = search.predict(pen=PENALTY * math.log(len(filtered_levels)) * noise**2)
     return [int(end) for end in segment_ends[:-1]]  # a segment ends where the next one begins
 
 
@@ -94,12 +94,12 @@ def bucket_starts(total: int, max_buckets: int) -> Sequence[int]:
     return [bucket * total // count for bucket in range(count)]
 
 
-def _scatter(points: Array) -> float:
+def _scatter(session_levels: Array) -> float:
     """Return a robust standard deviation of the sessions of one level.
 
     It is estimated from differences of neighbouring sessions, because a change of level affects only one of them. The
     variance of a difference is twice that of a session.
     """
-    differences = np.diff(points)
+    differences = np.diff(session_levels)
     sd_of_difference = SD_PER_MAD * float(np.median(np.abs(differences - np.median(differences))))
-    return sd_of_difference / math.sqrt(2) * (1 + SMALL_SAMPLE_FACTOR / len(points))
+    return sd_of_difference / math.sqrt(2) * (1 + SMALL_SAMPLE_FACTOR / len(session_levels))

@@ -33,6 +33,7 @@ def known_noise_difference(base: Sequence[float], head: Sequence[float], pair_sd
         raise ValueError("each arm needs at least one run")
     estimate = math.fsum(head) / len(head) - math.fsum(base) / len(base)
     half_width = float(ndtri(1 - alpha / 2)) * pair_sd * math.sqrt((1 / len(base) + 1 / len(head)) / 2)
+    # Infinite degrees of freedom stand for a normal interval.
     return Difference(estimate, estimate - half_width, estimate + half_width, pair_sd, df=math.inf, alpha=alpha)
 
 

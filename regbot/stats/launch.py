@@ -25,7 +25,7 @@ def launch_steady_state(timing: Timing) -> SteadyState | None:
 
 
 def launch_cut(timing: Timing) -> int:
-    """Return the number of leading steps to leave out. It is at least the planned warm-up, ``timing.cut``."""
+    """Return how many leading steps of a launch to leave out. It is at least the planned warm-up, ``timing.cut``."""
     steady = launch_steady_state(timing)
     return max(timing.cut, steady.cut) if steady is not None else timing.cut
 

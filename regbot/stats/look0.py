@@ -65,8 +65,8 @@ def look0(
     - The upper end of the interval is below delta.
     - The variance of the session's own pairs is at most ``max_own_variance``.
 
-    Each interval has the alpha of a look, ``LOOK_ALPHA`` / ``primary_tests``, and is widened by ``luck``. Raises
-    ValueError for another number of pairs.
+    ``noise`` is the noise of stored pairs of the node class. Each interval has the alpha of a look, ``LOOK_ALPHA`` /
+    ``primary_tests``, and is widened by ``luck``. Raises ValueError for another number of pairs.
     """
     if {len(values) for values in log_ratios.values()} != {LOOK0_PAIRS}:
         raise ValueError(f"look 0 needs {LOOK0_PAIRS} pairs of each summary")
@@ -80,6 +80,7 @@ def look0(
         bounds = add_luck(
             Interval(estimate, estimate - half_width, estimate + half_width, sd, own_interval.pairs, alpha), luck
         )
+        # Quiet: no noisier than the node class predicts. Inside: the interval contains 0 and ends below delta.
         is_quiet = own_interval.sd**2 <= max_own_variance(class_sds[name], noise.df)
         is_inside = bounds.low <= 0 <= bounds.high < thresholds.delta
         tests[name] = ("within_bound" if is_quiet and is_inside else "undecided", bounds)

@@ -196,8 +196,8 @@ def _candidate_points(model: CulpritModel, beliefs: GroupPosterior, chances: Flo
     group_mass = beliefs.posterior.sum(axis=(1, 2))
     all_hypotheses = split_groups(model, beliefs.labels, group_mass, beliefs.prior)
     likeliest_groups = [int(group) for group in np.argsort(-group_mass)[:SPLIT_GROUPS]]
-    of_groups = [np.where(beliefs.labels == group, model.prior, 0.0) for group in likeliest_groups]
-    distributions = [all_hypotheses, *of_groups]  # probabilities of the hypotheses, not normalised
+    group_distributions = [np.where(beliefs.labels == group, model.prior, 0.0) for group in likeliest_groups]
+    distributions = [all_hypotheses, *group_distributions]  # probabilities of the hypotheses, not normalised
     # [distributions, points] Probability of the hypotheses that affect the point.
     affected_mass = (np.array(distributions, dtype=np.float32) @ model.contains)[:, available_points]
     positions = {0, len(available_points) - 1}  # the two ends, as indices of ``available_points``
@@ -308,13 +308,15 @@ def imagine_outcomes(
     # ``group_posterior`` subtracts the mean of all values.
     mean_value = math.fsum(sample.value for sample in samples) / len(samples) if samples else 0.0
     rng = np.random.default_rng([seed, len(samples), len(pending)])
-    summary = posterior(model, samples)
+    whole_posterior = posterior(model, samples)
     hits = model.contains[:, beliefs.strata.points].astype(float)  # [hypotheses, measured points] 1 if affected
     outcomes = []
     # The quantiles of the posterior are evenly spaced, with one random offset.
     for quantile in (np.arange(IMAGINED_OUTCOMES) + rng.random()) / IMAGINED_OUTCOMES:
         hypothesis = min(int(np.searchsorted(cumulative, quantile)), no_culprit)
-        effect = max(0.0, rng.normal(summary.effect, summary.effect_sd)) if hypothesis != no_culprit else 0.0
+        effect = (
+            max(0.0, rng.normal(whole_posterior.effect, whole_posterior.effect_sd)) if hypothesis != no_culprit else 0.0
+        )
         outcome = []
         level_errors: dict[str, float] = {}  # error of each stratum's level, shared by all runs of the stratum
         for run in pending:

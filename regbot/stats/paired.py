@@ -304,8 +304,8 @@ def mde(
     """Return the minimum detectable effect: the slowdown that ``pairs`` pairs prove to exceed ``eps`` with power 0.8.
 
     ``sd`` is the standard deviation of one pair, and ``known`` says whether it is known or estimated from the pairs.
-    ``trimmed`` pairs are left out at each end. ``luck`` is the standard deviation of the random offset that the
-    ``DRAW_PAIRS`` pairs of one draw of compiler caches have in common.
+    ``alpha`` is the two-sided error of the interval. ``trimmed`` pairs are left out at each end. ``luck`` is the
+    standard deviation of the random offset that the ``DRAW_PAIRS`` pairs of one draw of compiler caches have in common.
 
     Without luck, the effect is eps + c sd / sqrt(pairs). If the sd is known, c is the sum of two normal quantiles. If
     it is estimated, c is the noncentrality at which the noncentral t distribution exceeds ``widening`` times the
@@ -329,8 +329,8 @@ def mde(
 def session_mde(intervals: Collection[Interval], pairs: int, eps: float, known: bool = False) -> float:
     """Return the ``mde`` of an imagined session of ``pairs`` pairs that is as noisy as a measured session.
 
-    ``intervals`` are the intervals of the measured session, and the noisiest of them counts. If the measured session
-    had slow launches, the imagined session is assumed to have them too.
+    ``eps`` and ``known`` are as in ``mde``. ``intervals`` are the intervals of the measured session, and the noisiest
+    of them counts. If the measured session had slow launches, the imagined session is assumed to have them too.
     """
     had_slow_launches = any(bounds.trimmed for bounds in intervals)  # pairs were left out because of them
     trimmed = trimmed_pairs(pairs) if had_slow_launches else 0

@@ -124,9 +124,9 @@ def stored_gate(
     of the whole check.
 
     Each interval has alpha ``SESSION_ALPHA`` / ``primary_tests`` and is judged like an interval of pairs. If the
-    workload is then undecided, but every interval contains 0 and no upper end exceeds ``bound``, the decision is
-    ``within_bound``. With fewer than ``MIN_SESSIONS`` sessions everything is undecided; with fewer than two sessions
-    there are no tests. Raises ValueError if ``primary_tests`` is less than the number of summaries.
+    workload is then undecided, but every interval contains 0 and no upper end exceeds ``bound``, a log-ratio, the
+    decision is ``within_bound``. With fewer than ``MIN_SESSIONS`` sessions everything is undecided; with fewer than two
+    sessions there are no tests. Raises ValueError if ``primary_tests`` is less than the number of summaries.
     """
     if primary_tests < len(head):
         raise ValueError(f"primary_tests is {primary_tests}, but there are {len(head)} summaries")

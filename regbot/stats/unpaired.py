@@ -51,7 +51,7 @@ def welch(base: Sequence[float], head: Sequence[float], alpha: float) -> Differe
     estimate = head_mean - base_mean
     sd = math.sqrt(base_var + head_var)
     base_error_sq, head_error_sq = base_var / len(base), head_var / len(head)  # squared standard errors of the means
-    if base_error_sq + head_error_sq == 0:
+    if base_error_sq + head_error_sq == 0:  # both arms are constant, so the interval is a point
         return Difference(estimate, estimate, estimate, 0.0, math.inf, alpha)
     # Use shares of the variance, because squares of tiny variances would underflow to 0 / 0.
     base_share = base_error_sq / (base_error_sq + head_error_sq)

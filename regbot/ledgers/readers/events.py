@@ -102,6 +102,7 @@ _RANGE_CATEGORIES = ("user_annotation",)
 _OPERATOR_CATEGORIES = ("cpu_op", "Operator")
 """Categories of events, in current and in older versions of Kineto."""
 METADATA_ROW = "record_param_comms"
+"""Name of the host events in which torch records a collective with its sizes and its group."""
 _BACKWARD_PREFIX = "autograd::engine::evaluate_function"
 _OPERATOR_PREFIXES = (METADATA_ROW, "nccl:", "c10d::", "symm_mem::", _BACKWARD_PREFIX)
 
@@ -202,7 +203,7 @@ class TraceReader:
         """
         if self._layout is None:
             self._layout = learn_layout(region)
-            if self._layout is None:
+            if self._layout is None:  # the region contains no event
                 return
         compute_names, threads, match_header = self._compute_names, self._threads, self._layout.header.match
         add_launch, compute_spans, backward_spans = self.times.add_launch, self.times.compute, self.times.backward
@@ -312,6 +313,7 @@ class TraceReader:
         elif name.startswith(_BACKWARD_PREFIX):
             times.backward[thread].add(start_us, end_us)
         elif category in KERNEL_CATEGORIES and classify(name) is None and "Collective name" not in args:
+            # A compute kernel: its name suggests no communication, and its arguments name no collective.
             process_id, _ = thread  # in the event of a kernel, the process id is the device
             times.compute[process_id.encode()].add(start_us, end_us)
         else:

@@ -158,7 +158,7 @@ def read(source: Source) -> Ledger:
         world_size=world_size or None,
         rank=rank,
         axes=axes,
-        entries=tally.entries(largest_group),
+        entries=tally.entries(largest_group),  # groups of unknown size get the size of the largest group
         unclassified=contents.unknown.records(),
         guesses=[STEPS_UNKNOWN, *contents.guesses(largest_group)],
         warnings=[*rank_warnings, *contents.warnings()],
@@ -417,6 +417,7 @@ class _DumpContents:
         name_match = _PROFILING_NAME.fullmatch(name)
         backend, operation = name_match.groups() if name_match else ("", "")
         operation = operation.lower().replace("_", "")
+        # ``via`` is the library that runs the collective. Here it is the backend of the process group.
         via, kind = _VIA_BY_BACKEND.get(backend), _KINDS.get(operation)
         if operation == _COALESCED_END:  # the collectives of the coalesced group have entries of their own
             return
@@ -452,7 +453,7 @@ class _DumpContents:
         self._entry_count += 1
         if record_id is not None:
             self._record_ids.add(record_id)
-        if sequence_id and entry.get("is_p2p") is not True:
+        if sequence_id and entry.get("is_p2p") is not True:  # not a point-to-point call (send or receive)
             self._sequences[group].add(sequence_id)
         self._unfinished += entry.get("state") in ("scheduled", "started")
         self._completed += entry.get("state") == "completed"

@@ -63,7 +63,7 @@ def read(source: Source) -> Ledger:
     fingerprint = ProgramFingerprint(header.text)
     program = Program(devices)
     platform = "hlo:tpu" if _TPU_LAYOUT.search(header.text) else _find_gpu_platform(header.text)  # '' if unknown
-    entry = ""  # name of the ENTRY computation
+    entry_name = ""  # name of the ENTRY computation
     for body in bodies:
         try:
             program.add(body)
@@ -72,15 +72,16 @@ def read(source: Source) -> Ledger:
         if not header.is_scheduled and _BEFORE_PARTITIONING.search(body.text):
             raise source.error(f"is HLO from {_BEFORE_PASSES}")
         fingerprint.add(body.name, body.is_entry, body.text)
-        if body.is_entry:
-            entry, platform = body.name, platform or _find_gpu_platform(body.text)
+        if body.is_entry:  # the program starts with this computation
+            entry_name, platform = body.name, platform or _find_gpu_platform(body.text)
     try:
-        counts = program.count_executions(entry)
+        counts = program.count_executions(entry_name)
     except BrokenProgram as error:
         raise source.error(f"is broken: {error}; dump or copy it again") from error
     counted = _CountedCollectives.collect(source, program, counts)
     if not header.is_scheduled and not counted.collectives:
         raise source.error(f"has no collectives, and may be from {_BEFORE_PASSES}")
+    # Axis labels by the ``id`` of the group objects.
     labels = _label_groups(collective.group for collective, _ in counted.collectives)
     return Ledger(
         source=platform or "hlo:cpu",

@@ -126,9 +126,9 @@ def parse_communication(
 ) -> HloCollective | UnknownInstruction | None:
     """Return the collective of ``instruction``, or None if it does not communicate or only waits for an earlier one.
 
-    Return UnknownInstruction if the instruction seems to communicate but is not in the table. ``is_scatter`` says
-    whether the instruction is in a computation that TPU compilers name ``all-reduce-scatter``. Raises BadShape or
-    BadGroup.
+    Return UnknownInstruction if the instruction seems to communicate but is not in the table. ``groups`` parses the
+    groups of the instruction, and ``find_shape`` gives the shape of an operand by its name. ``is_scatter`` says whether
+    the instruction is in a computation that TPU compilers name ``all-reduce-scatter``. Raises BadShape or BadGroup.
     """
     opcode, is_start = instruction.opcode.removesuffix("-start"), instruction.opcode.endswith("-start")
     if opcode == "custom-call":
@@ -218,7 +218,7 @@ def _take_first(elements: list[list[Tensor]]) -> list[Tensor]:
 
 def _find_operand_shape(instruction: Instruction, find_shape: ShapeLookup) -> str:
     """Return the shape of the first operand, or '' if it is unknown."""
-    match = _OPERAND.match(instruction.rest)
+    match = _OPERAND.match(instruction.rest)  # the text after the opcode, which begins with the operands
     if match is None:
         return ""
     printed_shape, name = match.groups()

@@ -246,7 +246,10 @@ def _choose_group(groups: Iterable[list[int]], min_size: int) -> ReplicaGroup:
 
 
 def _parse_lists(attributes: str, min_size: int) -> ReplicaGroup | None:
-    """Parse groups such as ``replica_groups={{0,1},{2,3}}``. Return None if the attributes have another syntax."""
+    """Parse groups such as ``replica_groups={{0,1},{2,3}}``. Return None if the attributes have another syntax.
+
+    ``min_size`` is the smallest number of members with which a group is preferred, as in ``_choose_group``.
+    """
     match = _LISTS.search(attributes)
     if match is None:
         return None
@@ -256,7 +259,7 @@ def _parse_lists(attributes: str, min_size: int) -> ReplicaGroup | None:
 
 def _parse_dense(attributes: str, min_size: int) -> ReplicaGroup | None:
     """Parse groups in the MLIR syntax ``dense<[[0, 1], [2, 3]]>``, which custom calls use. Return None if the
-    attributes have another syntax.
+    attributes have another syntax. ``min_size`` is as in ``_choose_group``.
     """
     match = _DENSE.search(attributes)
     if match is None:

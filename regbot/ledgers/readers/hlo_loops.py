@@ -93,7 +93,8 @@ def read_tuple_values(
 ) -> dict[int, Value]:
     """Return the integers of a ``tuple`` instruction by their position in the tuple.
 
-    ``instructions`` are those of the computation that builds the tuple, by name.
+    ``instructions`` are those of the computation that builds the tuple, by name. ``computations`` is as in
+    ``select_scalars``.
     """
     operands = tuple_instruction.operands
     evaluator = _Evaluator(computations, requested_integers=len(operands))
@@ -110,7 +111,7 @@ def count_trips(
     """Return the number of trips of a loop. ``starts`` has the integers of the loop's initial tuple by position.
 
     The condition compares the counter with the limit. The limit is a constant, or an element of the tuple that the body
-    does not change.
+    does not change. ``computations`` is as in ``select_scalars``.
     """
     unknown = TripCount(None, is_assumed=False)
     comparison = _find_comparison(condition, computations)
@@ -235,7 +236,10 @@ class _Evaluator:
         """Results by computation, values of its parameters, and instruction."""
 
     def value(self, scope: _Scope, name: str, depth: int = 0) -> Value | None:
-        """Return the integer value of the instruction ``name``, or None if it is unknown."""
+        """Return the integer value of the instruction ``name``, or None if it is unknown.
+
+        ``depth`` is the number of nested instructions whose evaluation asks for this value (``MAX_DEPTH``).
+        """
         key = (scope.callee, scope.parameters, name)
         if key in self._values:
             return self._values[key]
@@ -250,7 +254,8 @@ class _Evaluator:
     def resolve_callee(self, scope: _Scope, instruction: Instruction, depth: int) -> _Callee | None:
         """Return the computation that a fusion or call runs, with its parameter values.
 
-        Return None if the computation is unknown or too large, or does not return one integer.
+        Return None if the computation is unknown or too large, or does not return one integer. ``depth`` is as in
+        ``value``.
         """
         attributes = instruction.attributes
         name = attributes.get("calls", attributes.get("to_apply", "")).lstrip("%")

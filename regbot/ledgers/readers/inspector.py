@@ -245,8 +245,8 @@ class _LogContents:
     def _find_axis(self, communicator: str, name: str, size: int) -> str:
         """Return the axis of a communicator.
 
-        The axis is the name that the program gave to the communicator. Unnamed communicators of one size are numbered.
-        The communicator's id is not used, because ids differ from run to run.
+        The axis is the name that the program gave to the communicator. Unnamed communicators with equally many ranks
+        are numbered. The communicator's id is not used, because ids differ from run to run.
         """
         if communicator not in self._axes:
             axis = parse_axis(printable(name)) if name != "unknown" else ""  # 'unknown' counts as no name

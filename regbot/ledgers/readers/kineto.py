@@ -145,7 +145,8 @@ def read(source: Source, accepts_unlinked: bool = True) -> Ledger:
 
 def _add_host_calls(trace: TraceRecord, groups: ProcessGroups, log: _CallLog) -> None:
     """Add the calls that the host recorded, from the first source of the module docstring that the trace has. Rows of
-    gloo and of symmetric memory are added too, because the other sources do not contain them.
+    gloo and of symmetric memory are added too, because the other sources do not contain them. ``log.origin`` notes the
+    source.
     """
     if trace.metadata:
         log.origin = "metadata"
@@ -198,7 +199,8 @@ def _assign_kernels(
     own.
 
     The host call is found by the kernel's external id, or else by the time at which the host launched the kernel. An
-    exchange of token counts is never assigned by time, because it is counted by itself.
+    exchange of token counts is never assigned by time, because it is counted by itself. ``accepts_unlinked`` is as in
+    ``read``.
     """
     host_rows = HostRows(call.row for call in log.calls)
     call_by_external_id = {
@@ -321,7 +323,7 @@ def _make_library_call(kernel: KinetoKernel, communication: Communication, group
     """Return the call of one kernel of a dispatch library. Its bytes and element type are unknown."""
     assert communication.kind is not None
     assert communication.via is not None
-    if communication.kind == "all_to_all":
+    if communication.kind == "all_to_all":  # dispatch libraries exchange tokens on the expert axis
         group = groups.find_expert_group()
     else:
         group = ProcessGroup(UNKNOWN, groups.world_size)

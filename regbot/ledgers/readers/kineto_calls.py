@@ -209,6 +209,7 @@ def from_dispatcher(
 ) -> KinetoCall | UnknownCall | None:
     """Return the call that a ``c10d::`` row records, or None for operators that do not communicate.
 
+    ``via`` is the backend that ran the call, which the row does not name.
     Rows with lists of tensors contain shapes and no element type. The type is then looked up in ``dtype_by_shape``,
     whose keys are shapes as text.
     """

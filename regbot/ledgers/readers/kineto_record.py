@@ -95,7 +95,7 @@ def _read_events(source: Source, is_ordered: bool) -> TraceRecord:
     order of keys than Kineto's.
     """
     reader, record, values = TraceReader(source), TraceRecord(), _SharedValues()
-    rows = 0
+    row_count = 0
     for event in reader.events(is_ordered):
         if event.category in KERNEL_CATEGORIES:
             has_metadata = isinstance(event.args.get("Collective name"), str)
@@ -103,10 +103,10 @@ def _read_events(source: Source, is_ordered: bool) -> TraceRecord:
             record.kernels.append(
                 KinetoKernel(values.make_row(event), classify(event.name), event.pid, correlation, has_metadata)
             )
-            rows += 1
+            row_count += 1
         else:
-            rows += _add_host_row(record, values, event)
-        if rows > MAX_ROWS or values.size > MAX_VALUE_BYTES:
+            row_count += _add_host_row(record, values, event)
+        if row_count > MAX_ROWS or values.size > MAX_VALUE_BYTES:  # ``size`` is in bytes
             raise source.error("contains more communication rows than regbot reads; record fewer steps")
     record.envelope, record.times = reader.envelope, reader.times
     return record

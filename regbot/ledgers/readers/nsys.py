@@ -100,7 +100,7 @@ class _ProcessKernels:
     def add(self, kernel: NsysKernel) -> None:
         """Add one kernel. A barrier (category 'sync') is dropped. An unknown kernel is only counted in ``unknown``."""
         communication, seconds = kernel.communication, (kernel.end - kernel.start) / 1e9
-        if communication is None:
+        if communication is None:  # a compute kernel
             spans = self.compute[kernel.device]
         elif communication.category == "nccl":
             self.nccl[communication.possible_kinds] += 1
@@ -230,6 +230,7 @@ def _add_times(source: Source, entries: list[Entry], kernels: _ProcessKernels) -
             times_by_index[indices[0]] = Overlap(
                 exposed=times.exposed + on_device.exposed / 1e9, hidden=times.hidden + on_device.hidden / 1e9
             )
+    # ``max`` gives the larger of exposed and hidden seconds.
     if any(max(times) > MAX_SECONDS for times in times_by_index.values()):
         raise source.error("has kernels that run for months; its times are wrong, export it again")
     timed_entries = list(entries)

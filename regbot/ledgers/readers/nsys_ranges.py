@@ -83,14 +83,14 @@ def read_calls(ranges: Iterable[NvtxRange]) -> NvtxCalls:
     for ranges_of_thread in ranges_by_thread.values():
         ranks_by_communicator |= dict(_read_communicator_sizes(ranges_of_thread))
     calls: list[CallSum] = []
-    exchanges = 0
+    exchange_count = 0
     for _, ranges_of_thread in sorted(ranges_by_thread.items()):
         calls_of_thread = map(_parse_range, sorted(ranges_of_thread, key=_sort_key))
         for group in _split_groups(calls_of_thread):
             is_exchange = _is_all_to_all(group)
-            exchanges += is_exchange
+            exchange_count += is_exchange
             calls += _convert_group(group, is_exchange, ranks_by_communicator)
-    return NvtxCalls(calls, exchanges, max(ranks_by_communicator.values(), default=0))
+    return NvtxCalls(calls, exchange_count, max(ranks_by_communicator.values(), default=0))
 
 
 def _is_all_to_all(group: list[_NcclCall]) -> bool:

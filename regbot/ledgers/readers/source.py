@@ -116,7 +116,7 @@ class Source:
         read_bytes = written_bytes = 0  # totals of compressed and of decompressed bytes
         with self._open() as file:
             decompressor, at_member_start = _new_decompressor(), True
-            packed = b""
+            packed = b""  # compressed bytes that were read and are not decompressed yet
             while True:
                 if not packed:
                     packed = file.read(size)
