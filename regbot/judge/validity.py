@@ -320,7 +320,7 @@ def find_missing_expert_traffic(base: Run, head: Run) -> Iterator[str]:
 
 def list_conflicts(base: Run, head: Run, severity: str) -> Iterator[str]:
     """Yield the preflight conflicts in the resolved configurations that have the severity ``severity`` ("warning" or
-    "invalid"). A conflict in both arms is yielded once.
+    "invalid"). A conflict is a violated rule of ``regbot preflight``. A conflict in both arms is yielded once.
 
     A conflict in base alone counts as a warning, because head no longer has it.
     """
@@ -334,10 +334,10 @@ def list_conflicts(base: Run, head: Run, severity: str) -> Iterator[str]:
         conflict = conflict_by_arm["base" if is_repaired else "head"]
         conflict_severity = "warning" if is_repaired else conflict.rule.severity
         if severity == conflict_severity:
-            owner = " of base, repaired in head" if is_repaired else " of head"
+            arm_note = " of base, repaired in head" if is_repaired else " of head"
             if len(conflict_by_arm) == 2:
-                owner = ""
-            yield f"preflight{owner}: {conflict.rule.what} ({conflict.values}); {conflict.rule.fix}"
+                arm_note = ""
+            yield f"preflight{arm_note}: {conflict.rule.what} ({conflict.values}); {conflict.rule.fix}"
 
 
 def environment_warnings(base: Run, head: Run) -> Iterator[str]:
