@@ -74,6 +74,7 @@ def examine_traced_runs(session: Session, workload: str) -> TracedRuns:
     if failed := [run for run in (base, head) if run.outcome != "ok"]:
         doubt = explain_doubt_of_sparse_checkout(failed)
         result = _invalid_result([*describe_failures(failed), *([doubt] if doubt else [])])
+        # Code of the step is compiled, so no trace can count it. A timed run can profile the step.
         all_refused_as_compiled = all(run.refusal == "compiled" for run in failed)
         return result._replace(needs_profile=all_refused_as_compiled)
 

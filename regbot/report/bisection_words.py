@@ -5,7 +5,7 @@ same sentences. A *point* is a commit, or a version of a dependency at one commi
 (``Words``). Untrusted parts have the type ``Name`` or ``UntrustedText``. This module computes no numbers. All numbers
 come from the result.
 
-``result.on`` is the cost that was searched by: "ledger", "time" or "command". ``result.axis`` is the package whose
+``result.on`` is what was searched by: "ledger", "time" or "command". ``result.axis`` is the package whose
 versions were searched, '' if commits were searched. ``change.parent`` is the point before the change, which the change
 was compared with. ``change.confirmed`` is "yes", "no" or "undecided" if pairs were measured for a confirmation. It is
 "exact" after an exact search, which needs no confirmation, and "not asked" if the options switch the confirmation off.
@@ -53,7 +53,7 @@ TONES: dict[BisectionOutcome, Status] = {
     "undecided": "INCONCLUSIVE",
     "unmeasurable": "INVALID",
 }
-"""For each outcome, the status whose colour and sign the page uses."""
+"""For each outcome, the status whose colour and sign the HTML report uses."""
 
 SUBJECTS: dict[SearchMetric, str] = {
     "ledger": "the collectives",

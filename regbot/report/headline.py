@@ -1,8 +1,8 @@
 """The headline of a check: the icon and the word of the verdict, and one sentence with the reason.
 
-Every state of a check has its own small function, which returns the sentence for that state. Comment and page use the
-same sentences. A sentence is a tuple of text parts (``Words``). Untrusted parts have the type ``Name`` or
-``UntrustedText``.
+Every state of a check has its own small function, which returns the sentence for that state. The comment on the pull
+request and the report (report.html) use the same sentences. A sentence is a tuple of text parts (``Words``). Untrusted
+parts have the type ``Name`` or ``UntrustedText``.
 
 ``check.entries`` are the workloads that were run. Among them, ``check.decisive`` are those that cause the state, and
 ``check.changed`` are those with changed collectives or findings. ``check.unconcerned`` are workloads that were not run.

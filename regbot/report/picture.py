@@ -359,7 +359,8 @@ def draw_bars(lines: Sequence[CollectiveLine]) -> tuple[Bar, Bar]:
 
 
 def _build_bar(arm: str, sizes: Sequence[tuple[CollectiveLine, int]], longest: int) -> Bar:
-    """Return the bar of one arm. ``sizes``: each line (a kind of collective on an axis), with its bytes in this arm. ``longest``: bytes of the longer bar."""
+    """Return the bar of one arm. ``sizes``: each line (a kind of collective on an axis), with its bytes in this
+    arm. ``longest``: bytes of the longer bar."""
     segments, x = [], 0.0
     for line, size in sizes:
         width = 100 * size / longest

@@ -1,7 +1,7 @@
 """The picture of a bisection's posterior. For each point it shows the probability of being the culprit, the number of
 runs, and the mean of the runs.
 
-The picture is drawn as text for a terminal, after every run, and as SVG for the page. The probabilities come from the
+The picture is drawn as text for a terminal, after every run, and as SVG for the report. The probabilities come from the
 search. Neighbouring commits that run the same code are one place of the search, and are drawn as one point. The text
 has few lines, so neighbouring points with little or similar probability share a line: a region.
 """

@@ -79,8 +79,8 @@ def load_pooled_runs(file: Path) -> list[Run]:
 
 
 def save_pool(file: Path, header: SessionHeader, runs: Sequence[Run]) -> None:
-    """Save the valid pairs and the complete runs of head alone of a workload, pooled runs included. ``runs`` are the timed
-    runs of the workload. Raises OSError.
+    """Save the valid pairs and the complete runs of head alone of a workload, pooled runs included.
+    ``runs`` are the timed runs of the workload. Raises OSError.
 
     Failed runs are not saved, because a failure on one day must not count against the trees forever.
     """
