@@ -40,6 +40,7 @@ def _check_run(run: Run) -> Iterator[str]:
     if run.tier != "timed" or run.outcome != "ok" or timing is None:
         return
     name = f"a timed run of {run.arm.name}"
+    # Each rank reports its own step times. The rank that claims most counts.
     claimed_s = max(sum(rank.step_s) for rank in timing.ranks.values())
     if claimed_s > run.wall_s + TOLERANCE_S:
         yield f"{name} claims {claimed_s:.4g} s for its steps, but the process ran for {run.wall_s:.4g} s"

@@ -184,7 +184,7 @@ def _worst_throttling(run: Run, reasons: Sequence[ClockReason]) -> _Throttling |
 
 
 def _median_clock(runs: Sequence[Run], index: int) -> float | None:
-    """Return the median clock of the GPU ``index`` in MHz, over ``runs``; None if no run has its clock."""
+    """Return the median clock, in MHz and over ``runs``, of the GPU with this index; None if no run has its clock."""
     clocks_mhz = [
         gpu.sm_mhz.median for run in runs for gpu in _gpus(run) if gpu.index == index and gpu.sm_mhz is not None
     ]

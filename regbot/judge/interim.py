@@ -158,7 +158,7 @@ def _find_class_noise(pair_set: PairSet, header: SessionHeader, plan: TimedPlan)
     """Return the noise for a look 0 on the first block, None if the gate takes no look 0 or the noise is not known.
 
     Stored pairs are of the committed configuration, so there is no look 0 if an arm has overrides. There is also no
-    look 0 if calibration has removed the gate's vote, or if an arm has no steady state.
+    look 0 if calibration has shown that the gate errs too often here, or if an arm has no steady state.
     """
     first_block = pair_set.valid[:LOOK0_PAIRS]
     gate_takes_no_look0 = header.throughput.gate in ("pairs", "stored")
@@ -167,7 +167,7 @@ def _find_class_noise(pair_set: PairSet, header: SessionHeader, plan: TimedPlan)
     reference = select_reference(plan, first_block[0].head)
     if isinstance(reference, str):  # a string says why there is no reference
         return None
-    if reference.calibrated is not None and reference.calibrated.contradicted:  # the gate has lost its vote
+    if reference.calibrated is not None and reference.calibrated.contradicted:  # the gate errs too often here
         return None
     if has_gpus(first_block[0].head) and warn_of_unsteady_arms(first_block):
         return None
@@ -197,10 +197,13 @@ def luck_in_draws(calibrated: CalibrationSummary | None, draws: Sequence[Hashabl
     assumed luck.
 
     ``calibrated``: calibration of the pairs' node class. ``draws``: for each pair, which compiler caches it used.
+    Pairs with the same caches share their luck.
     """
     if calibrated is None or calibrated.arm_luck is None:
         return SharedLuck.assume(draws)
-    luck = calibrated.arm_luck  # ``counted_pct`` is 0 if the measured luck is not significant or is proven to be small
+    # ``counted_pct`` is 0 if the measured luck is not significant or is proven to be small. ``draws`` is the number of
+    # compared sets of compiler caches, which gives the degrees of freedom (``df``).
+    luck = calibrated.arm_luck
     return SharedLuck(sd=luck.counted_pct / 100, df=luck.draws, draws=draws) if luck.counted_pct else None
 
 

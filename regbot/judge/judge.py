@@ -73,6 +73,7 @@ def judge(session: Session, config: Config, expectations: Iterable[Expectation] 
 
 def _judge_workload(session: Session, name: str, config: Config, rules: Sequence[Expectation]) -> _WorkloadResult:
     """Return the result of one workload that was run. Its throughput section is None if it was not planned to be timed.
+    ``rules`` are the declared changes (``--expect``).
 
     The sharding section comes from the traces. If the timed steps are compiled, profiles of them are compared too, and
     both results are combined. If base differs from the stored ledger of its own git tree, a PASS becomes REVIEW. All
@@ -88,6 +89,7 @@ def _judge_workload(session: Session, name: str, config: Config, rules: Sequence
         validity = _combine_validity(profiles.validity, None if traces.needs_profile else traces.validity)
     base, head = traces.base, traces.head
     traced_arms = (base, head) if base is not None and head is not None else None
+    # Set if both arms request the same dispatcher and only one of them executes it, else None.
     dispatcher = dispatcher_change(*traced_arms) if traced_arms is not None else None
 
     throughput, stored_times = None, None
@@ -108,7 +110,7 @@ def _judge_workload(session: Session, name: str, config: Config, rules: Sequence
         dispatcher=dispatcher,
         workload=name,
         expectations=rules,
-        configurations_only=_configurations_only(header.base, header.head),
+        configurations_only=_is_one_commit_configured_twice(header.base, header.head),
     )
     stored_collectives = None
     sharding = compare(traces)
@@ -155,7 +157,8 @@ def _compare_runs(
 ) -> Sharding | None:
     """Return the sharding section of the base and head run in ``runs``, None if one of them is missing or has no
     ledger. ``configurations_only``: base and head are one commit with two configurations, so the section only shows
-    the differences."""
+    the differences. ``dispatcher`` is given if only one arm executes the dispatcher that both request, else
+    None."""
     base, head = runs.base, runs.head
     if base is None or head is None or base.ledger is None or head.ledger is None:
         return None
@@ -195,7 +198,7 @@ def _combine_validity(first: Validity, second: Validity | None) -> Validity:
     return Validity(status=worse.status, reasons=list(reasons))
 
 
-def _configurations_only(base: Arm, head: Arm) -> bool:
+def _is_one_commit_configured_twice(base: Arm, head: Arm) -> bool:
     """Whether only configurations are compared: both arms have the same commit, with different overrides. The
     differences are then intended."""
     return base.commit == head.commit and base.overrides != head.overrides

@@ -29,7 +29,8 @@ HEAD_ALONE = (
 
 
 def examine_profiles(session: Session, workload: str, traced: TracedRuns) -> TracedRuns | None:
-    """Return the timed runs whose ledgers are compared, and their validity. ``traced`` is the result of the traces.
+    """Return the timed runs whose ledgers are compared, and their validity. ``traced`` is the result of the traces. Its
+    ``needs_profile`` says that no trace can count the step, because code of the step is compiled.
 
     Return None if profiles are not needed. Either the traces counted the steps and no timed run was profiled, or the
     traces failed for a reason other than compiled code.
@@ -59,6 +60,7 @@ def examine_profiles(session: Session, workload: str, traced: TracedRuns) -> Tra
         reasons = [*problems, *(traced.validity.reasons if not is_profiled else [])]
         return TracedRuns(Validity(status="INVALID", reasons=[clip_message(reason) for reason in reasons]))
     proof = "the collectives were counted in timed runs of both arms; the profiles show every planted collective"
+    # Violated rules of ``regbot preflight`` that only give a warning.
     conflicts = [text for text in list_conflicts(base, head, "warning") if text not in traced.warnings]
     return TracedRuns(Validity(status="PASS", reasons=[proof]), base, head, (*conflicts, *_list_warnings(base, head)))
 

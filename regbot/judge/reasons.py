@@ -15,9 +15,12 @@ from regbot.text.words import count
 def explain_decision(
     interim: InterimDecision, limits: Thresholds, header: SessionHeader, runs: Sequence[Run]
 ) -> Iterator[str]:
-    """Yield what the pairs decided and why. If they are undecided, yield what a decision would require."""
+    """Yield what the pairs decided and why. If they are undecided, yield what a decision would require.
+
+    ``limits`` are the thresholds on the log scale. ``runs`` are the timed runs, which give the minutes so far.
+    """
     settings = header.throughput
-    if interim.continued:
+    if interim.continued:  # pairs of an earlier session are included
         earlier_pairs = sum(pair.head.is_from_earlier_session for pair in interim.pair_set.valid[: interim.pairs])
         new_pairs = count(interim.pairs - earlier_pairs, "new pair")
         yield (
@@ -65,6 +68,7 @@ def explain_decision(
     assert interim.alpha is not None
     max_pairs = LOOKS[-1]
     sd = max(interval.sd for interval in interim.intervals)
+    # The luck of an arm is the part of its speed that is drawn with its compiler caches.
     luck = max(luck_of_draw(interval) for interval in interim.intervals)
     needed = pairs_needed(sd, interim.alpha, limits, luck=luck)
     # ``eps`` is the slowdown above which an interval proves a regression.
@@ -79,7 +83,8 @@ def explain_decision(
 
 
 def explain_luck(interim: InterimDecision) -> Iterator[str]:
-    """Yield a sentence on the luck of the arms, if the intervals are widened by it."""
+    """Yield a sentence on the luck of the arms, if the intervals are widened by it. ``assumed_luck`` is not 0 if no
+    calibration has measured the luck. A *draw* is one set of compiler caches, with which the luck is drawn."""
     luck_sd = max((interval.luck_sd for interval in interim.intervals), default=0.0)
     if interim.assumed_luck:
         yield (

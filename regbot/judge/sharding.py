@@ -53,6 +53,7 @@ def judge_sharding(
 
     Findings of ``workload`` that ``expectations`` cover are accepted. ``configurations_only`` means that both arms have
     the same commit with different overrides. A difference is then the wanted result and not a regression.
+    ``dispatcher`` is given if both arms request the same dispatcher and only one of them executes it, else None.
 
     The status is that of the worst finding, PASS without findings. If unclassified communication differs between the
     arms, the status is INVALID if there are findings, else REVIEW. Guesses that differ turn PASS into REVIEW. If the
@@ -79,12 +80,12 @@ def judge_sharding(
         elif worst_status == "PASS" and (guesses_need_review or unclassified):
             status = "REVIEW"
     changes = changed_config(base, head)
-    compares_configurations = ["comparison of two configurations: differences are shown, not judged"]
+    configurations_note = ["comparison of two configurations: differences are shown, not judged"]
     reasons = [
         *unclassified,
         *(guess_reasons if status != worst_status else []),  # first, because they may be why the status is REVIEW
         *([_describe_no_findings(base, head, is_identical)] if not findings else []),
-        *(compares_configurations if configurations_only and findings else []),
+        *(configurations_note if configurations_only and findings else []),
         *(_describe_finding(finding) for finding in findings if finding.status == worst_status),
         *(guess_reasons if status == worst_status else []),
         *_incomparable_measures(base, head),

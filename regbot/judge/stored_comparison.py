@@ -52,10 +52,10 @@ def compare_times(
     if reason := _explain_incomparable(reference, pairs):
         return StoredTimes(reason=clip_message(reason), sessions=len(reference.sessions)), ()
     alpha = SESSION_ALPHA / count_primary_tests(header)
-    base = _predict(reference, pairs, "base", alpha) if not header.base.overrides else {}
-    head = _predict(reference, pairs, "head", alpha) if not header.head.overrides else {}
+    base_predictions = _predict(reference, pairs, "base", alpha) if not header.base.overrides else {}
+    head_predictions = _predict(reference, pairs, "head", alpha) if not header.head.overrides else {}
     # The first interval of base (median or mean) that shows base outside of the predicted range; None if there is none.
-    outside = next((prediction for prediction in base.values() if prediction.p_value < alpha), None)
+    outside = next((prediction for prediction in base_predictions.values() if prediction.p_value < alpha), None)
     is_drifted = outside is not None and len(reference.sessions) >= MIN_SESSIONS
     times = StoredTimes(
         sessions=len(reference.sessions),
@@ -63,7 +63,7 @@ def compare_times(
         age_days=find_age_days(reference.sessions[-1].measured, header),
         runs=len(pairs),
         alpha=alpha,
-        tests=[*_stored_tests("base", base), *_stored_tests("head", head)],
+        tests=[*_stored_tests("base", base_predictions), *_stored_tests("head", head_predictions)],
         base_drifted=is_drifted,
     )
     if not is_drifted or outside is None:
@@ -77,8 +77,8 @@ def _explain_incomparable(reference: Reference, pairs: Sequence[Pair]) -> str:
     if (stored := len(reference.sessions)) < MIN_INTERVAL_SESSIONS:
         verb = "is" if stored == 1 else "are"
         return f"{count(stored, 'comparable session')} {verb} stored, and {MIN_INTERVAL_SESSIONS} are needed"
-    base = [pair.base for pair in pairs]
-    return explain_unknown_node(reference, base[-1]) or explain_other_dispatcher(reference, base)
+    base_runs = [pair.base for pair in pairs]
+    return explain_unknown_node(reference, base_runs[-1]) or explain_other_dispatcher(reference, base_runs)
 
 
 def _predict(reference: Reference, pairs: Sequence[Pair], arm: str, alpha: float) -> dict[str, PredictionInterval]:
@@ -87,14 +87,15 @@ def _predict(reference: Reference, pairs: Sequence[Pair], arm: str, alpha: float
 
     This session has one run of the arm in each pair. Of each stored session, equally many runs are averaged.
     """
-    levels = stored_levels(reference, len(pairs))
+    # All step times are on the log scale, by summary (median and mean).
+    stored_step_times = stored_levels(reference, len(pairs))
     run_summaries = []  # median and mean step time of each run
     for pair in pairs:
         run = pair.base if arm == "base" else pair.head
         assert run.timing is not None
         run_summaries.append(summarise_timing(run.timing, pair.cut))
-    arm_levels = {name: fmean(summary[name] for summary in run_summaries) for name in SUMMARIES}
-    return {name: prediction_interval(levels[name], arm_levels[name], alpha) for name in SUMMARIES}
+    arm_step_times = {name: fmean(summary[name] for summary in run_summaries) for name in SUMMARIES}
+    return {name: prediction_interval(stored_step_times[name], arm_step_times[name], alpha) for name in SUMMARIES}
 
 
 def _stored_tests(arm: str, predictions: dict[str, PredictionInterval]) -> Iterator[StoredTest]:

@@ -82,6 +82,7 @@ def judge_by_stored(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run])
     attempt = max((run.attempt for run in runs), default=1)
     attempt_runs = [run for run in runs if run.attempt == attempt]
     failed = [run for run in attempt_runs if not is_sound(run)]
+    # "refused": the guest reported that this cannot be measured.
     if failed and (attempt >= MAX_ATTEMPTS or failed[0].outcome == "refused"):
         return StoredVerdict(decision=None, reason="the runs of head did not end well")
     if failed or not attempt_runs:
@@ -175,7 +176,7 @@ def _explain_unsteady_head(head: Sequence[Run]) -> str:
 
 def _explain_difference(reference: Reference, head: Sequence[Run]) -> str:
     """Return how head differs from the stored sessions in its dispatcher, its loss or the number of dropped tokens; ''
-    if it does not differ. If head differs, equal step times are not enough for a pass."""
+    if it does not differ. If head differs, equal step times are not enough for a pass. ``head``: the runs of head."""
     if other_dispatcher := explain_other_dispatcher(reference, head):
         return other_dispatcher
     if has_other_trajectory(reference.loss, head, loss_rounding(head)):

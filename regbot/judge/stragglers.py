@@ -223,7 +223,8 @@ def _is_late_in_most_steps(lateness_of_runs: Sequence[Lateness]) -> bool:
 
 
 def _merge_hosts(stragglers: Sequence[Straggler], locations: Iterable[RankLocation]) -> list[Straggler]:
-    """Return ``stragglers`` so that no host is named together with its ranks.
+    """Return ``stragglers`` so that no host is named together with its ranks. ``locations``: all ranks and hosts whose
+    lateness was measured.
 
     If all ranks of a host are late in the same arms as the host, only the host is returned. Otherwise only its late
     ranks are returned.

@@ -308,14 +308,17 @@ def _undecided_by_too_few_pairs(interim: InterimDecision, fields: dict[str, Any]
 
 
 def slow_launches(outliers: Iterable[PairOutlier]) -> list[SlowLaunch]:
-    """Return the records of the slow launches of a session."""
+    """Return the records of the slow launches of a session. Records number the pairs from 1. ``excess`` is the slowdown
+    of a launch as a log-ratio."""
     return [
         SlowLaunch(pair=outlier.pair + 1, arm=outlier.arm, slower_pct=percent(outlier.excess)) for outlier in outliers
     ]
 
 
 def primary_test(name: str, decision: Decision, estimate: LogEstimate, ratios: Sequence[float]) -> PrimaryTest:
-    """Return the record of one test. ``ratios`` are the log-ratios of the used pairs, [] if there are no pairs."""
+    """Return the record of one test. ``name`` is the summary that it compares, "median" or "mean". ``ratios`` are the
+    log-ratios of the used pairs, [] if there are no pairs. Only an interval over pairs may leave out pairs at each end
+    (``trimmed``)."""
     return PrimaryTest.model_validate(
         {
             "summary": name,

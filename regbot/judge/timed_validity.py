@@ -163,7 +163,7 @@ def _differences_from_plan(run: Run, plan: TimedPlan) -> Iterator[str]:
     name = run.arm.name
     if run.variant != plan.variant:
         yield f"{name} timed the variant {run.variant}, but {plan.variant} was planned"
-    if run.timing is None or is_warm(run):
+    if run.timing is None or is_warm(run):  # a warm launch may have fewer steps than planned
         return
     ranks = plan.world_size if run.timing.clock == "log" else len(run.timing.ranks)  # a step log covers all ranks
     has_planned_steps = run.timing.requested_steps == len(run.timing.step_s) == plan.steps

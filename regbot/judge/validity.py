@@ -74,6 +74,7 @@ def examine_traced_runs(session: Session, workload: str) -> TracedRuns:
     if failed := [run for run in (base, head) if run.outcome != "ok"]:
         doubt = explain_doubt_of_sparse_checkout(failed)
         result = _invalid_result([*describe_failures(failed), *([doubt] if doubt else [])])
+        # Code of the step is compiled, so no trace can count it. A timed run can profile the step.
         all_refused_as_compiled = all(run.refusal == "compiled" for run in failed)
         return result._replace(needs_profile=all_refused_as_compiled)
 
@@ -320,7 +321,7 @@ def find_missing_expert_traffic(base: Run, head: Run) -> Iterator[str]:
 
 def list_conflicts(base: Run, head: Run, severity: str) -> Iterator[str]:
     """Yield the preflight conflicts in the resolved configurations that have the severity ``severity`` ("warning" or
-    "invalid"). A conflict in both arms is yielded once.
+    "invalid"). A conflict is a violated rule of ``regbot preflight``. A conflict in both arms is yielded once.
 
     A conflict in base alone counts as a warning, because head no longer has it.
     """
@@ -334,10 +335,10 @@ def list_conflicts(base: Run, head: Run, severity: str) -> Iterator[str]:
         conflict = conflict_by_arm["base" if is_repaired else "head"]
         conflict_severity = "warning" if is_repaired else conflict.rule.severity
         if severity == conflict_severity:
-            owner = " of base, repaired in head" if is_repaired else " of head"
+            arm_note = " of base, repaired in head" if is_repaired else " of head"
             if len(conflict_by_arm) == 2:
-                owner = ""
-            yield f"preflight{owner}: {conflict.rule.what} ({conflict.values}); {conflict.rule.fix}"
+                arm_note = ""
+            yield f"preflight{arm_note}: {conflict.rule.what} ({conflict.values}); {conflict.rule.fix}"
 
 
 def environment_warnings(base: Run, head: Run) -> Iterator[str]:

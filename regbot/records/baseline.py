@@ -238,7 +238,8 @@ class Acceptance(Record):
 class Anchor(Record):
     """The commit that guards a workload on a node class against slow creep.
 
-    An anchor is one file. If two branches move it, they conflict in git, and a person has to decide.
+    ``who`` made this commit the anchor, and ``why`` is the reason. An anchor is one file. If two branches move it, they
+    conflict in git, and a person has to decide.
     """
 
     schema_id: Literal["regbot/anchor@1"] = Field(default="regbot/anchor@1", alias="schema")
@@ -289,7 +290,8 @@ class BaselineAddition(Record):
 
 
 class BaselineCheck(Record):
-    """Output of ``baseline verify``. A problem is one line: the file, the fault, and what to do."""
+    """Output of ``baseline verify``. A problem is one line: the file, the fault, and what to do. The
+    numbers are those of the stored records of each kind."""
 
     schema_id: Literal["regbot/baseline-verify@1"] = Field(default="regbot/baseline-verify@1", alias="schema")
     sessions: Annotated[int, Field(ge=0)]

@@ -154,7 +154,7 @@ class Candidate(Record):
 
 
 class Estimate(Record):
-    """A slowdown in percent, with its interval."""
+    """A slowdown in percent, with its interval. ``decision`` is what the pairs of the comparison decide about it."""
 
     pct: float
     low_pct: float
@@ -282,7 +282,8 @@ class BisectionPlan(Record):
     """Expected cost of a bisection, computed before anything is measured.
 
     ``commits`` and ``different`` have the same meaning as in ``Bisection``. If the bisection cannot succeed,
-    ``possible`` is false and ``reasons`` says why. An expected number is null if it is unknown.
+    ``possible`` is false and ``reasons`` says why. An expected number is null if it is unknown. ``most_runs`` is the
+    maximum number of search runs.
     """
 
     schema_id: Literal["regbot/bisect-plan@1"] = Field(default="regbot/bisect-plan@1", alias="schema")

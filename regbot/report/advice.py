@@ -148,7 +148,7 @@ def _advise_on_undecided_times(check: Check) -> list[NextStep]:
     A cause that makes further pairs useless comes first. The noise of the pairs comes last.
     """
     sections = [entry.throughput for entry in check.decisive if entry.throughput]
-    if any(map(is_gate_contradicted, sections)):
+    if any(map(is_gate_contradicted, sections)):  # calibration shows that the gate errs too often on this node class
         words: Words = (
             (
                 "It is not known whether head is slower, and more pairs on this node class decide nothing. "
@@ -174,7 +174,8 @@ def _advise_on_undecided_times(check: Check) -> list[NextStep]:
             " has their steps and the health of the node. If you repeat the timing, its pairs are added to these:",
         )
         return _list_retiming_steps(check, words)
-    # The pairs would decide, but no calibration has measured the luck of an arm.
+    # The pairs would decide, but no calibration has measured the luck of an arm. This is the part of its speed that a
+    # new compilation may change.
     if any(section.decision_without_luck for section in sections):
         words = (
             (
@@ -207,7 +208,8 @@ def _advise_on_training(check: Check) -> list[NextStep]:
 
 
 def _advise_on_broken_head(check: Check) -> list[NextStep]:
-    """Return the steps if head fails to run. The first step is a hint for runs that ended early without an error."""
+    """Return the steps if head fails to run. The first step is a hint for runs that ended early without an error. Such
+    runs have the outcome "short"."""
     ended_early = any(run.outcome == "short" for entry in check.decisive for run in entry.failed)
     words = (
         "Look for what ends the training loop early: the number of steps, the amount of data, an exit without an error."
@@ -224,8 +226,8 @@ def _advise_on_missing_record(check: Check) -> list[NextStep]:
     entry = check.decisive[0]
     traced = [run for run in (entry.base, entry.head) if run is not None]
     ended = [run.arm.name for run in traced if run.outcome == "no_record"]  # arms whose process ended too early
-    ran = "".join(f" ({run.arm.name} ran)" for run in traced if run.outcome == "ok")
-    words = f"Find what ends the process of {' and '.join(ended)} before its step is counted{ran}."
+    other_arm_ran = "".join(f" ({run.arm.name} ran)" for run in traced if run.outcome == "ok")
+    words = f"Find what ends the process of {' and '.join(ended)} before its step is counted{other_arm_ran}."
     hints = [NextStep((words,))] if ended else []
     return [*hints, *_advise_on_broken_head(check)]
 
@@ -398,6 +400,7 @@ def _describe_noise(check: Check) -> Words:
 
 
 def _list_log_steps(check: Check) -> list[NextStep]:
+    """Return the step that points to the logs of failed runs; [] if no failed run has a log."""
     runs = [run for entry in (*check.with_status("FAIL"), *check.with_status("INVALID")) for run in entry.failed]
     return [NextStep(("Read the end of the log, folded below.",))] if any(run.log_tail for run in runs) else []
 
@@ -411,12 +414,12 @@ def _only_breaks_when_timed(check: Check) -> bool:
 def _build_reproduction_step(check: Check, timed: bool = False) -> NextStep:
     """Return the step that repeats the check of the first decisive workload. ``timed``: whether the command also times
     base and head."""
-    worst = [entry.name for entry in check.decisive[:1]]
+    first_decisive = [entry.name for entry in check.decisive[:1]]
     if timed:
-        return NextStep(("Reproduce it:",), (check_command(check, worst),))
-    repeat_command = check_command(check, worst, ("--no-timing",))
+        return NextStep(("Reproduce it:",), (check_command(check, first_decisive),))
+    repeat_command = check_command(check, first_decisive, ("--no-timing",))
     place: Words = ("on your machine",)
-    if check.session.header.command == "demo":
+    if check.session.header.command == "demo":  # ``regbot demo`` makes a repository of its own
         place = ("in the demo's ", Name("repository"), " folder")
     return NextStep(("Reproduce it ", *place, ", no GPU needed:"), (repeat_command,))
 
@@ -457,16 +460,19 @@ def _list_declaration_steps(check: Check) -> list[NextStep]:
     ]
     rules = [rule for rule in rules if _is_typable(rule)]
     options = tuple(f"--expect {_quote_rule(rule)}" for rule in rules[:MAX_RULES])
-    more = f" ({len(rules) - MAX_RULES} more rules of this form)" if len(rules) > MAX_RULES else ""
+    more_note = f" ({len(rules) - MAX_RULES} more rules of this form)" if len(rules) > MAX_RULES else ""
     if not options:
         return []
-    star: Words = (" (", Name("*"), " stands for all workloads)") if any("@*:" in option for option in options) else ()
-    noun = "this option" if len(options) == 1 else f"these options{more}"
+    # A rule has the form "pattern@axis@workload: reason". The workload "*" stands for all workloads.
+    star_note: Words = (
+        (" (", Name("*"), " stands for all workloads)") if any("@*:" in option for option in options) else ()
+    )
+    noun = "this option" if len(options) == 1 else f"these options{more_note}"
     words: Words = (
         f"If the change is intended, declare it with {noun} of 'regbot check'. On GitHub, post a comment with ",
         Name("/regbot expect"),
         " and the text between the quotes",
-        *star,
+        *star_note,
         ". regbot then accepts this change of the sharding, and still judges the step time:",
     )
     return [NextStep(words, options)]

@@ -1,4 +1,5 @@
-"""The three questions that every check answers, with short answers for the top of the comment and of the page."""
+"""The three questions that every check answers, with short answers for the top of the comment and of the report
+(report.html)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,8 +30,8 @@ def answer_questions(check: Check) -> tuple[QuestionAnswer, QuestionAnswer, Ques
 
 
 def _answer_sharding(check: Check) -> QuestionAnswer:
-    """Return the answer for the workload with the gravest sharding section, with a note on unknown workloads. The
-    status is None if no sharding section is known."""
+    """Return the answer for the workload with the gravest sharding section, with a note on the workloads whose
+    sharding is unknown. The status is None if no sharding section is known."""
     question = "Did the sharding change?"
     sections = [entry.verdict.sharding for entry in check.entries]
     known_sections = [section for section in sections if section is not None]
@@ -39,6 +40,7 @@ def _answer_sharding(check: Check) -> QuestionAnswer:
     if not known_sections:
         return QuestionAnswer(question, "Sharding", None, "unknown")
     status = select_gravest_status(section.status for section in known_sections)
+    # NOT_JUDGED: both arms are one commit with different overrides, so differences are shown and not judged.
     words = "differs" if check.state is State.NOT_JUDGED and check.changed else _SHARDING_WORDS[status](known_sections)
     small_variants = name_small_variants(known_sections)
     variant_note = f" ({small_variants} variant, not the full model)" if small_variants else ""

@@ -1,6 +1,6 @@
 """The line that compares a workload with its stored baseline. This comparison is no part of the verdict.
 
-Comment, page and terminal use the same words.
+The comment, the report (report.html) and the terminal use the same words.
 """
 
 from regbot.records.verdict import StoredCollectives, StoredComparison, StoredTest, StoredTimes
@@ -44,6 +44,7 @@ def _describe_test(test: StoredTest, times: StoredTimes) -> str:
     p_value = f"p < {MIN_P_VALUE:g}" if test.p_value < MIN_P_VALUE else f"p = {test.p_value:.2g}"
     step = "mean step" if test.summary == "mean" else "step"
     estimate, ends = estimate_and_interval(test.estimate_pct, test.low_pct, test.high_pct)
+    # The words "longer" and "shorter" replace the sign.
     change = f"{estimate.lstrip('+−')} {'longer' if test.estimate_pct >= 0 else 'shorter'}"
     note = f"{p_value}, more than these sessions differ" if _is_outside(test, times) else p_value
     return f"{test.arm}'s {step} is {change} {ends} ({note})"
@@ -56,7 +57,8 @@ def _is_outside_alone(test: StoredTest, times: StoredTimes) -> bool:
 
 
 def _is_outside(test: StoredTest, times: StoredTimes) -> bool:
-    """Return whether the arm's step time is outside of the range that the stored sessions predict."""
+    """Return whether the arm's step time is outside of the range that the stored sessions predict. ``times.alpha`` is
+    the error probability of this range; None if there is no range."""
     return times.alpha is not None and test.p_value < times.alpha
 
 

@@ -58,8 +58,8 @@ def html(result: Bisection) -> str:
 
 
 def _draw_posterior(result: Bisection) -> str:
-    """Return the picture of the posterior (SVG); '' if there is none, as for an exact search or a search without
-    measurable points."""
+    """Return the picture (SVG) of the posterior, the probability of each point of being the culprit. Return '' if there
+    is none, as for an exact search or a search without measurable points. ``result.places`` are the points."""
     if result.exact or not result.places or result.outcome == "unmeasurable":
         return ""
     names = [words.point_name(place.key) for place in result.places]
@@ -80,7 +80,8 @@ def _count_measurements(result: Bisection) -> str:
 
 
 def _format_value(observation: Observation, result: Bisection) -> str:
-    """Return the value of a measurement: a time, a cost, or the digest of the collectives (``observation.state``).
+    """Return the value of a measurement: a time, a cost, or ``observation.state``, such as the digest of the
+    collectives. A cost is the number that the measuring command prints.
 
     Noisy searches store the logarithms of their values. Of several summaries, the median is shown, else the mean, else
     the cost.

@@ -55,7 +55,10 @@ def list_linked_points(result: Bisection) -> list[Point]:
 
 def _write_change(change: Change, axis: str, commit_url: str) -> Iterator[str]:
     """Yield the lines of one change: its commit or version, the parent, the effect and how it was confirmed. ``axis``:
-    name of the package whose versions were searched, '' if commits were searched."""
+    name of the package whose versions were searched, '' if commits were searched.
+
+    ``change.entries`` are the workloads that the change affects. ``change.before`` and ``change.after`` are the values
+    that an exact search measured, '' in other searches."""
     links = [
         sentence((*words.describe_point(candidate.point, axis), " at commit "))
         + _link_commit(candidate.point.commit, commit_url)

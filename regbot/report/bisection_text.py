@@ -44,6 +44,7 @@ def bisection_page(result: Bisection, out: Path | None) -> str:
         [*_write_notes(words.list_other_reasons(result), "")],
         [*_write_picture(result)],
         [*_write_remainders(result)],
+        # Of a search over versions: whether the dependency, the code or both caused the change.
         [*_write_notes([result.blame] if result.blame else [], "")],
         [*_write_unmeasurable(result)],
         [*_write_facts(result)],
@@ -64,7 +65,11 @@ def plan_page(plan: BisectionPlan) -> str:
 
 
 def _write_change(change: Change, result: Bisection) -> Iterator[str]:
-    """Yield the lines of one change: its commit or candidates, the findings, and how it was confirmed."""
+    """Yield the lines of one change: its commit or candidates, the findings, and how it was confirmed.
+
+    ``change.entries`` are the workloads that the change affects. ``change.before`` and ``change.after`` are the values
+    that an exact search measured, '' in other searches.
+    """
     if len(change.candidates) == 1:
         yield from _write_commit(change.candidates[0].point, result)
     else:
@@ -154,8 +159,9 @@ def _format_pull_request(point: Point) -> str:
 
 
 def _write_picture(result: Bisection) -> Iterator[str]:
-    """Yield the picture of the posterior. Yield nothing for an exact search, which has no posterior, and if the range
-    could not be searched."""
+    """Yield the picture of the posterior, which is the probability of each point of being the culprit. Yield nothing
+    for an exact search, which has no posterior, and if the range could not be searched. ``result.places`` are the
+    points."""
     if not result.places or result.exact or result.outcome == "unmeasurable":
         return
     names = [words.point_name(place.key) for place in result.places]

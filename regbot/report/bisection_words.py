@@ -1,10 +1,11 @@
 """Sentences about the result of a bisection: the culprit, its effect, the confirmation and the cost.
 
-Every kind of result has its own small function. Page, reply and terminal use the same sentences. A sentence is a tuple
-of text parts (``Words``). Untrusted parts have the type ``Name`` or ``UntrustedText``. This module computes no numbers.
-All numbers come from the result.
+Every kind of result has its own small function. The report (an HTML page), the reply on GitHub and the terminal use the
+same sentences. A *point* is a commit, or a version of a dependency at one commit. A sentence is a tuple of text parts
+(``Words``). Untrusted parts have the type ``Name`` or ``UntrustedText``. This module computes no numbers. All numbers
+come from the result.
 
-``result.on`` is the cost that was searched by: "ledger", "time" or "command". ``result.axis`` is the package whose
+``result.on`` is what was searched by: "ledger", "time" or "command". ``result.axis`` is the package whose
 versions were searched, '' if commits were searched. ``change.parent`` is the point before the change, which the change
 was compared with. ``change.confirmed`` is "yes", "no" or "undecided" if pairs were measured for a confirmation. It is
 "exact" after an exact search, which needs no confirmation, and "not asked" if the options switch the confirmation off.
@@ -52,7 +53,7 @@ TONES: dict[BisectionOutcome, Status] = {
     "undecided": "INCONCLUSIVE",
     "unmeasurable": "INVALID",
 }
-"""For each outcome, the status whose colour and sign the page uses."""
+"""For each outcome, the status whose colour and sign the HTML report uses."""
 
 SUBJECTS: dict[SearchMetric, str] = {
     "ledger": "the collectives",
@@ -373,7 +374,8 @@ def describe_range(result: Bisection) -> str:
 
 
 def describe_method(result: Bisection) -> str:
-    """Return what the search compared."""
+    """Return what the search compared. ``result.noise_pct`` is the standard deviation of one run in percent; None if it
+    is unknown."""
     if result.on == "ledger":
         return "the collectives of one step, exact"
     if result.on == "time":
@@ -401,7 +403,8 @@ def describe_cost(result: Bisection) -> str:
 
 
 def describe_remainder(remainder: Remainder) -> Words:
-    """Return what the search knows about further changes before or after a culprit."""
+    """Return what the search knows about further changes before or after a culprit. ``remainder.where`` is "before" or
+    "after"."""
     culprit = Name(clip_line(point_name(remainder.culprit), NAME_CHARACTERS))
     if remainder.text:
         return (culprit, ": ", UntrustedText(remainder.text))

@@ -84,7 +84,8 @@ def comment_parts(verdict: Verdict, session: Session, *, is_self_reported: bool 
             findings=_write_findings(check),
             steps=_write_steps(check),
             warnings=_write_warnings(check),
-            compared=any(entry.judged for entry in check.entries),
+            compared=any(entry.judged for entry in check.entries),  # whether the ledgers of any workload were compared
+            # The names of the small variants that were judged, and the advice how to judge the full model.
             small=name_small_variants(entry.verdict.sharding for entry in check.entries),
             full=ADVICE,
             regbot=session.header.regbot,
@@ -131,12 +132,20 @@ def _write_baseline_rows(check: Check) -> Markdown:
     """Return one line for each comparison with the stored baseline: first the times, then the collectives. Workloads
     with the same text share a line."""
     stored = [(entry.name, entry.verdict.stored) for entry in check.entries if entry.verdict.stored is not None]
-    comparisons = [
-        *((name, describe_stored_times(row.times)) for name, row in stored if row.times is not None),
-        *((name, describe_stored_collectives(row.collectives)) for name, row in stored if row.collectives is not None),
+    descriptions = [
+        *(
+            (name, describe_stored_times(comparison.times))
+            for name, comparison in stored
+            if comparison.times is not None
+        ),
+        *(
+            (name, describe_stored_collectives(comparison.collectives))
+            for name, comparison in stored
+            if comparison.collectives is not None
+        ),
     ]
     names_by_row: dict[str, list[str]] = {}
-    for name, words in comparisons:
+    for name, words in descriptions:
         names_by_row.setdefault(sentence(words), []).append(name)
     rows = (f"- **Not part of the verdict**, {list_names(names)}: {row}" for row, names in names_by_row.items())
     lines, cut = fit(rows, BASELINE_BUDGET)
@@ -147,6 +156,7 @@ def _write_baseline_rows(check: Check) -> Markdown:
 
 def _write_answers(check: Check, is_self_reported: bool) -> Markdown:
     """Return the three answers in one line, each with the sign of its status."""
+    # Both arms are one commit with different overrides, so differences are shown and not judged.
     not_judged = check.state is State.NOT_JUDGED
     parts = []
     for answer in answer_questions(check):
@@ -212,7 +222,9 @@ def _write_setting_changes(check: Check) -> list[str]:
 
 
 def _write_finding(item: SharedFinding, check: Check) -> str:
-    """Return a finding as a list item. The workloads are named only if other workloads do not have the finding."""
+    """Return a finding as a list item. The workloads are named only if other workloads do not have the finding.
+
+    In the state NOT_JUDGED, both arms are one commit with different overrides. The sign then shows no status."""
     finding = item.finding
     sign = wording.icon(check) if check.state is State.NOT_JUDGED else wording.ICONS[finding.status]
     where = f" in {list_names(item.modules)}" if item.modules else ""

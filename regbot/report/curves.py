@@ -68,12 +68,12 @@ def draw_step_curves(timed: TimedRuns) -> StepCurves | None:
     steady = [step_s for run in runs for step_s in run.steady_s]
     if len(steady) < 2:
         return None
-    top, bottom = 12.0, 172.0
+    top, bottom = 12.0, 172.0  # y of the ends of the scale
     # Of many steps, the slowest 0.5% may be above the scale.
     highest = quantiles(steady, n=200)[-1] if len(steady) > 200 else max(steady)
     y_scale = scale_around([min(steady), highest], bottom, top, min_span=0.05 * median(steady), margin=0.12)
     longest = max(len(run.run.timing.step_s) for run in runs if run.run.timing)
-    gap = 34.0
+    gap = 34.0  # between the parts of the two arms
     width = (WIDTH - LEFT - RIGHT - gap) / 2
     arms = []
     for number, arm in enumerate(ARMS):
@@ -162,10 +162,11 @@ def draw_losses(timed: TimedRuns) -> LossPlot | None:
     if len(steps) < 2:
         return None
     centre = {step: median(base_losses[step]) for step in steps}  # the loss that is subtracted
+    # The smallest and the largest loss of the base runs, and the median loss of the head runs, minus the centre.
     low = {step: min(base_losses[step]) - centre[step] for step in steps}
     high = {step: max(base_losses[step]) - centre[step] for step in steps}
     changes = {step: median(head_losses[step]) - centre[step] for step in steps}
-    top, bottom = 12.0, 152.0
+    top, bottom = 12.0, 152.0  # y of the ends of the scale
     values = [*low.values(), *high.values(), *changes.values(), 0.0]
     y_scale = scale_around(values, bottom, top, min_span=1e-9)
     x_scale = Scale(0, max(steps[-1], 1), LEFT, WIDTH - RIGHT)

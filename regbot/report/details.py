@@ -72,13 +72,15 @@ def _get_arm_name(run: Run) -> str:
 def _list_collectives(check: Check) -> list[str]:
     """Return a table of the changed collectives of all workloads, then a table of the unchanged collectives. Workloads
     with equal rows share a table."""
-    head = markdown_head("collective", "axis (ranks)", "phase", "role", "dtype", "module", "base", "head", "bytes")
+    header_rows = markdown_head(
+        "collective", "axis (ranks)", "phase", "role", "dtype", "module", "base", "head", "bytes"
+    )
     judged = [entry for entry in check.entries if entry.judged]
     is_changed = any(row.changed for entry in judged for row in entry.rows)
     lines = []
-    for changed, word in ((True, ": changed"), (False, ": unchanged")):
+    for changed, title_end in ((True, ": changed"), (False, ": unchanged")):
         for names, rows in _merge_entries(judged, partial(_format_collective_rows, changed=changed)):
-            lines += [f"{names}{word if is_changed else ''}", "", *head, *rows, ""]
+            lines += [f"{names}{title_end if is_changed else ''}", "", *header_rows, *rows, ""]
     return lines
 
 
@@ -160,7 +162,9 @@ def _format_facts(entry: WorkloadSection) -> list[str]:
 
 def _list_runs(check: Check) -> list[str]:
     """Return the time of the session, and a table of the static runs."""
-    head = markdown_head("workload", "arm", "attempt", "outcome", "seconds", "source of the counts", "world size")
+    header_rows = markdown_head(
+        "workload", "arm", "attempt", "outcome", "seconds", "source of the counts", "world size"
+    )
     rows = []
     for entry in check.entries:
         for run in entry.runs:
@@ -177,18 +181,18 @@ def _list_runs(check: Check) -> list[str]:
             )
             rows.append(markdown_row(cells))
     created = f"Session of {prose(check.session.header.created, 40)}, regbot {prose(check.session.header.regbot, 40)}."
-    return [created, "", *head, *rows] if rows else [created]
+    return [created, "", *header_rows, *rows] if rows else [created]
 
 
 def _list_timed_runs(check: Check) -> list[str]:
     """Return every timed run in session order, with its outcome and role."""
-    head = markdown_head("run", "arm", "block", "outcome", "median step", "mean step", "counts as")
+    header_rows = markdown_head("run", "arm", "block", "outcome", "median step", "mean step", "counts as")
     lines = []
     for entry in check.entries:
         rows = [_format_timed_row(run) for run in entry.timed.runs]
         cost = entry.throughput.cost if entry.throughput else None
         cost_text = f": {count(cost.runs, 'run')}, {cost.minutes:.1f} minutes" if cost else ""
-        lines += [f"{code(entry.name)}{cost_text}", "", *head, *rows, ""] if rows else []
+        lines += [f"{code(entry.name)}{cost_text}", "", *header_rows, *rows, ""] if rows else []
     return lines
 
 

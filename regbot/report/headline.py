@@ -1,8 +1,8 @@
 """The headline of a check: the icon and the word of the verdict, and one sentence with the reason.
 
-Every state of a check has its own small function, which returns the sentence for that state. Comment and page use the
-same sentences. A sentence is a tuple of text parts (``Words``). Untrusted parts have the type ``Name`` or
-``UntrustedText``.
+Every state of a check has its own small function, which returns the sentence for that state. The comment on the pull
+request and the report (report.html) use the same sentences. A sentence is a tuple of text parts (``Words``). Untrusted
+parts have the type ``Name`` or ``UntrustedText``.
 
 ``check.entries`` are the workloads that were run. Among them, ``check.decisive`` are those that cause the state, and
 ``check.changed`` are those with changed collectives or findings. ``check.unconcerned`` are workloads that were not run.
@@ -54,10 +54,10 @@ def headline(check: Check) -> Words:
     if not check.entries or not check.is_passing_but_unproven:
         return words
     untraced, total = len(check.unconcerned), len(check.unconcerned) + len(check.entries)
-    was, its, affect = ("was", "its", "it") if untraced == 1 else ("were", "their", "them")
+    was, its, them = ("was", "its", "it") if untraced == 1 else ("were", "their", "them")
     reason = (
         f"{untraced} of {total} workloads {was} not measured (no changed file matches {its} paths), and it is not "
-        f"known whether the change affects {affect}; "
+        f"known whether the change affects {them}; "
     )
     return (reason, *words)
 
@@ -148,8 +148,8 @@ def _environment_headline(check: Check) -> Words:
     backend = next((run.backends["dispatcher"] for run in runs if "dispatcher" in run.backends), None)
     requested: Words = (" ", Name(backend.requested)) if backend else ()
     executed = Name(backend.executed) if backend else "another one"
-    scope = f" did not run on this machine in {_count_workloads(check.decisive, check)}; the runs used "
-    return ("the requested dispatcher", *requested, scope, executed, ", so their times cannot be used")
+    did_not_run = f" did not run on this machine in {_count_workloads(check.decisive, check)}; the runs used "
+    return ("the requested dispatcher", *requested, did_not_run, executed, ", so their times cannot be used")
 
 
 def _untimed_headline(check: Check) -> Words:
@@ -390,11 +390,11 @@ def _select_clearest_line(entry: WorkloadSection, finding: Finding) -> Collectiv
     axes = _AXIS_SEPARATOR.split(finding.axis)
     candidates = [line for line in entry.changed if line.axis in axes] or entry.changed
 
-    def rank(line: CollectiveLine) -> tuple[bool, int]:
+    def sort_key(line: CollectiveLine) -> tuple[bool, int]:
         is_decreased = line.head.count < line.base.count
         return not is_decreased, -abs(line.head.bytes - line.base.bytes)
 
-    return min(candidates, key=rank, default=None)
+    return min(candidates, key=sort_key, default=None)
 
 
 def _describe_line_change(line: CollectiveLine) -> Words:

@@ -32,6 +32,7 @@ def list_unmeasured(verdict: Verdict, header: SessionHeader, *, has_other_operat
     ``has_other_operators``: the collectives are the same in both arms, but the operators of a step differ.
     """
     parts: list[Words] = _describe_unconcerned(verdict)
+    # An unconcerned workload was not run, because no changed file matches its paths.
     measured = [entry for entry in verdict.workloads if not entry.unconcerned]
     if measured and not any(entry.throughput for entry in measured):
         operators = (f" {OTHER_OPERATORS}",) if has_other_operators else ()
@@ -66,7 +67,7 @@ def _describe_untimed(measured: Sequence[WorkloadVerdict], header: SessionHeader
 
 
 def _describe_unconcerned(verdict: Verdict) -> list[Words]:
-    """Return sentences about the workloads that were not run because no changed file matches their paths.
+    """Return sentences about the unconcerned workloads, which were not run because no changed file matches their paths.
 
     Workloads with the same reason share a sentence. For some of them, stored runs prove that the change cannot affect
     them.

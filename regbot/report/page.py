@@ -63,6 +63,7 @@ def html(verdict: Verdict, session: Session) -> str:
             check=check,
             verdict=verdict,
             session=session,
+            # The status whose colour and sign the report uses.
             tone="SHOWN" if check.state is State.NOT_JUDGED else verdict.verdict,
             word=wording.word(check),
             headline=wording.headline(check),

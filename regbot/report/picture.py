@@ -142,6 +142,7 @@ def draw_ledgers(base: Ledger, head: Ledger) -> Picture:
     layers = _list_layers([*base.entries, *head.entries])[:MAX_DRAWN_COLUMNS]
     has_outside = any(not in_layer(entry.where) for entry in (*base.entries, *head.entries))
     column_count = len(layers) + (1 if has_outside else 0)
+    # The widths of a cell and of a strip, in pixels.
     cell = (STRIP_WIDTH - (OUTSIDE_GAP if has_outside else 0)) / max(column_count, 1)
     cell = min(cell, ROW_HEIGHT)  # a cell is at most a square
     xs = {name: number * cell for number, name in enumerate(layers)}  # x of each column in a strip
@@ -220,7 +221,7 @@ def _order_bands(base_bands: dict[BandKey, Columns], head_bands: dict[BandKey, C
     changed_groups = {(kind, axis, size) for kind, axis, size, _phase, _role in changed_keys}
     phases = ("forward", "backward", "optimizer", "unknown")
 
-    def rank(key: BandKey) -> tuple[object, ...]:
+    def sort_key(key: BandKey) -> tuple[object, ...]:
         kind, axis, size, phase, role = key
         group = (kind, axis, size)
         return (
@@ -232,7 +233,7 @@ def _order_bands(base_bands: dict[BandKey, Columns], head_bands: dict[BandKey, C
             role == "payload",
         )
 
-    return sorted(keys, key=rank)
+    return sorted(keys, key=sort_key)
 
 
 def _build_strip(columns: Columns, xs: dict[str, float], max_count: int, changed: bool) -> LayerStrip:
@@ -255,7 +256,8 @@ def _build_strip(columns: Columns, xs: dict[str, float], max_count: int, changed
 
 
 def _join_columns(names: Iterable[str], xs: dict[str, float], cell: float) -> tuple[tuple[float, float], ...]:
-    """Join adjacent columns into groups. Return the start and the width of each group in pixels.
+    """Join adjacent columns into groups. Return the start and the width of each group in pixels. ``xs``: x of each
+    column. ``cell``: width of a column.
 
     ``OUTSIDE_LAYERS`` is a group of its own, because a gap separates this column from the layers.
     """
@@ -300,11 +302,11 @@ def _list_layers(entries: Sequence[Entry]) -> list[str]:
     """Return every layer once, such as ``layers.17``. Layers of one module list stay together, ordered by number."""
     names = {find_unit(entry.where) for entry in entries if in_layer(entry.where)}
 
-    def rank(name: str) -> tuple[str, list[int]]:
+    def sort_key(name: str) -> tuple[str, list[int]]:
         last_number = re.findall(r"\d+", name)[-1:]
         return template(name), [int(number) for number in last_number]
 
-    return sorted(names, key=rank)
+    return sorted(names, key=sort_key)
 
 
 def _place_ticks(layers: Sequence[str], xs: dict[str, float]) -> tuple[tuple[float, str], ...]:
@@ -357,7 +359,8 @@ def draw_bars(lines: Sequence[CollectiveLine]) -> tuple[Bar, Bar]:
 
 
 def _build_bar(arm: str, sizes: Sequence[tuple[CollectiveLine, int]], longest: int) -> Bar:
-    """Return the bar of one arm. ``sizes``: bytes of each line in this arm. ``longest``: bytes of the longer bar."""
+    """Return the bar of one arm. ``sizes``: each line (a kind of collective on an axis), with its bytes in this
+    arm. ``longest``: bytes of the longer bar."""
     segments, x = [], 0.0
     for line, size in sizes:
         width = 100 * size / longest

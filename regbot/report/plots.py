@@ -88,12 +88,13 @@ class RunPlot:
 
 
 def draw_runs(timed: TimedRuns, section: Throughput | None) -> RunPlot | None:
-    """Return the plot of the runs; None if no run has times."""
+    """Return the plot of the runs; None if no run has times. ``section`` is the throughput section of the verdict. Its
+    step times are drawn as lines; None draws no lines."""
     runs = timed.runs[:MAX_DRAWN_RUNS]
     medians = [run.verdict.median_s for run in runs if run.verdict.median_s is not None]
     if not medians:
         return None
-    top, bottom = 26.0, 236.0
+    top, bottom = 26.0, 236.0  # y of the ends of the scale
     spreads = {run.verdict.number: _get_quartiles(run) for run in runs}
     quartiles = [seconds for spread in spreads.values() if spread is not None for seconds in spread]
     scale = scale_around([*medians, *quartiles], bottom, top, min_span=0.03 * median(medians))
@@ -220,11 +221,15 @@ class RatioPlot:
 
 
 def draw_ratios(section: Throughput, thresholds: Thresholds) -> RatioPlot | None:
-    """Return the plot of the tests of a throughput section; None if the section has no tests."""
+    """Return the plot of the tests of a throughput section; None if the section has no tests.
+
+    ``threshold_pct`` is the limit for "no change": the whole interval must lie within it. ``indifference_pct`` is the
+    limit for "slower" or "faster": the whole interval must lie beyond it.
+    """
     tests = section.tests[:2]  # of the median and of the mean
     if not tests:
         return None
-    top, bottom = 26.0, 246.0
+    top, bottom = 26.0, 246.0  # y of the ends of the scale
     limit, indifference = thresholds.threshold_pct, thresholds.indifference_pct
     values = [-limit, limit]
     for test in tests:
@@ -277,7 +282,11 @@ def draw_ratios(section: Throughput, thresholds: Thresholds) -> RatioPlot | None
 
 def _mark_thresholds(scale: Scale, limit: float, indifference: float) -> list[Mark]:
     """Return the marks of zero and of the thresholds, all in percent. A label that would cover a more important label
-    is left out."""
+    is left out.
+
+    ``limit``: an interval within plus and minus this value shows no change. ``indifference``: an interval beyond this
+    value shows a change.
+    """
     candidates = [
         (0.0, "0", "zero"),
         (indifference, f"+{size(indifference)} slower", "indifference"),

@@ -1,7 +1,7 @@
 """The picture of a bisection's posterior. For each point it shows the probability of being the culprit, the number of
 runs, and the mean of the runs.
 
-The picture is drawn as text for a terminal, after every run, and as SVG for the page. The probabilities come from the
+The picture is drawn as text for a terminal, after every run, and as SVG for the report. The probabilities come from the
 search. Neighbouring commits that run the same code are one place of the search, and are drawn as one point. The text
 has few lines, so neighbouring points with little or similar probability share a line: a region.
 """
@@ -79,7 +79,7 @@ class Region:
 def posterior_rows(
     places: Sequence[PointSummary], names: Sequence[str], none_probability: float | None, max_rows: int = 12
 ) -> list[str]:
-    """Return the picture as text, with one line per region in the order of the axis.
+    """Return the picture as text, with one line per region, from good to bad.
 
     ``names``: a name for every place. ``none_probability``: probability that no point is the culprit, shown in a last
     line; None omits that line. ``max_rows``: maximum number of lines, at least 2. A line has at most 106 characters.
@@ -288,6 +288,7 @@ def _draw_grid(
 
 
 def _draw_text(x: float, y: float, words: str, css_class: str, anchor: str = "start") -> Iterator[Markup]:
+    """Yield a text. ``anchor`` says which part of the text is at ``x``: "start", "middle" or "end"."""
     form = Markup('<text class="{}" x="{}" y="{}" text-anchor="{}">{}</text>')
     yield form.format(css_class, round(x, 2), round(y, 2), anchor, words)
 
@@ -295,6 +296,7 @@ def _draw_text(x: float, y: float, words: str, css_class: str, anchor: str = "st
 def _draw_probability_bar(
     x: float, width: float, probability_scale: Scale, probability: float, name: str, css_class: str = "mass"
 ) -> Markup:
+    """Return the bar of a probability around ``x``. Its tooltip shows ``name``, the name of the point."""
     y = probability_scale(probability)
     form = Markup(
         '<rect class="{}" x="{}" y="{}" width="{}" height="{}" data-name="{}" data-probability="{}">'

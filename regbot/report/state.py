@@ -41,6 +41,7 @@ class State(Enum):
     REVIEW = auto()
     """A person has to judge a change of the sharding."""
     INCONCLUSIVE = auto()
+    """The step times of a workload that was run decide nothing."""
     NOT_JUDGED = auto()
     """Base and head are one commit with different overrides."""
     ACCEPTED = auto()

@@ -101,7 +101,8 @@ def _format_head_volume(line: CollectiveLine) -> str:
         return head_volume if volume(line, line.base) == head_volume else f"**{head_volume}**"
     if missing := line.list_missing_layers():
         layers = listed([code(layer, 40) for layer in missing], MAX_LISTED)
-        # If every layer of base has the same count, "5 per layer" is shorter than "5 in 47 of 48 layers".
+        # If every layer of base has the same count, "5 per layer" is shorter than "5 in 47 of 48 layers". ``reach`` is
+        # the number of layers that issue the collective in either arm.
         is_uniform = len(line.base.layers) == line.reach and len(set(line.base.layers.values())) == 1
         described_arm = line.base if is_uniform else line.head
         head_volume = f"{line.head.count} ({line.describe_count(described_arm)}, 0 in {layers})"

@@ -1,9 +1,9 @@
 """Sentences about a throughput section: the change in step time, the decision, and the power of the measurement. The
 power is the smallest slowdown that the pairs can detect.
 
-Every answer has its own small function. Comment, page and terminal use the same sentences. This module computes no
-numbers. All numbers come from the verdict. The *luck* of an arm is the part of its speed that a new compilation may
-change.
+Every answer has its own small function. The comment, the report (report.html) and the terminal use the same sentences.
+This module computes no numbers. All numbers come from the verdict. The *luck* of an arm is the part of its speed that a
+new compilation may change.
 
 ``section.by`` names what decided: ``pairs``, ``look0`` (the first block), ``stored`` (stored sessions) or ``identity``
 (nothing differs, so nothing was timed). In sessions of version 0.1.0 it may be ``screen``: head was run alone, which
@@ -78,7 +78,8 @@ _ANSWERS: dict[Decision, ThroughputAnswer] = {
 
 
 def select_deciding_test(section: Throughput) -> PrimaryTest | None:
-    """Return the test that decided: the test of the median, or the test of the mean if only the mean decided.
+    """Return the test that decided: the test of the median, or the test of the mean if only the mean decided. Each test
+    compares one summary of the runs, the median or the mean of their step times.
 
     If the decision is that of no single test, return the test of the median. Return None without tests.
     """
@@ -191,8 +192,8 @@ def _describe_undecided(section: Throughput, thresholds: Thresholds) -> str:
     if not is_undecided_by_noise(section) or not is_interval_open:
         return f"undecided: {cause}"
     interval = "the interval of the mean step" if open_summaries == ["mean"] else "the interval"
-    regression, loss = size(thresholds.indifference_pct), size(thresholds.threshold_pct)
-    open_questions = f"to prove a slowdown above {regression} (FAIL) or to rule out one of {loss} (PASS)"
+    fail_limit, pass_limit = size(thresholds.indifference_pct), size(thresholds.threshold_pct)
+    open_questions = f"to prove a slowdown above {fail_limit} (FAIL) or to rule out one of {pass_limit} (PASS)"
     return f"undecided: {interval} is too wide {open_questions}"
 
 
@@ -201,6 +202,9 @@ def describe_undecided(section: Throughput) -> str:
 
     A decision that the pairs would make may be withheld, because of calibration, of the luck of the arms, or of slow
     launches. The sentence then gives this reason. Otherwise it gives the power of the pairs.
+
+    ``decision_without_luck`` is what the pairs would decide if the intervals did not assume any luck of the arms. It is
+    None if the pairs would stay undecided.
     """
     if is_gate_contradicted(section):
         return GATE_CONTRADICTED

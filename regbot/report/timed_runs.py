@@ -37,7 +37,8 @@ class TimedRun:
 
     @property
     def steady_s(self) -> list[float]:
-        """Seconds of the slowest rank in every step from the steady cut on; [] if the run has no steady step."""
+        """Seconds of the slowest rank in every step after the warm-up; [] if the run has no steady step. The steady cut
+        (``cut``) is the number of warm-up steps."""
         if self.run.timing is None or self.verdict.cut is None:
             return []
         return self.run.timing.step_s[self.verdict.cut :]

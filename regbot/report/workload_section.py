@@ -255,7 +255,8 @@ def kind_words(kind: str) -> str:
 
 
 def _select_run(entry: WorkloadVerdict, session: Session, static_runs: Sequence[Run], arm: str) -> Run | None:
-    """Return the run whose ledger counts for an arm, as ``WorkloadSection`` describes; None if the arm has no run."""
+    """Return the run whose ledger counts for an arm, as ``WorkloadSection`` describes; None if the arm has no run.
+    ``static_runs``: all static runs of the workload, of both arms."""
     if entry.sharding is not None and entry.sharding.tier == "timed":  # the judge compared profiles of timed runs
         return choose_run(session.timed_runs(entry.name), arm)
     attempts = [run for run in static_runs if run.arm.name == arm]

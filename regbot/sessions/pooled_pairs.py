@@ -54,6 +54,7 @@ def pool_file(
         "node": list(node_kind),
         "head_only": header.throughput.gate == "stored",  # such a session has no pairs, and must not replace them
         "environments": sorted({environment_of(run).model_dump_json() for run in runs_with_environment}),
+        # Hashes of regbot's own model code; '' for an adapter that runs another model.
         "models": sorted({model_hash(run.adapter) or "" for run in traced}),
     }
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
@@ -78,7 +79,8 @@ def load_pooled_runs(file: Path) -> list[Run]:
 
 
 def save_pool(file: Path, header: SessionHeader, runs: Sequence[Run]) -> None:
-    """Save the valid pairs and the complete runs of head alone of a workload, pooled runs included. Raises OSError.
+    """Save the valid pairs and the complete runs of head alone of a workload, pooled runs included.
+    ``runs`` are the timed runs of the workload. Raises OSError.
 
     Failed runs are not saved, because a failure on one day must not count against the trees forever.
     """

@@ -114,6 +114,7 @@ def _pair_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan, node
     if any(run.outcome == "refused" for run in session_runs):
         return None
     for index, block in enumerate(block_numbers(runs, plan)):
+        # The number of the fresh compiler caches that the block uses, from 1; None if the session draws no caches.
         draw = index // DRAW_BLOCKS + 1 if plan.fresh_caches else None
         state = _block_state(session_runs, block, draw, node)
         if state.status != "complete":

@@ -55,8 +55,9 @@ class SessionRunner:
         *,
         fitness: Fitness | None = None,
     ) -> None:
-        """``keep`` saves a run. ``watch`` shows progress. ``fitness`` checks nodes; if it is None, all nodes count as
-        fit."""
+        """``header`` is the plan of the check. ``trees`` gives the worktrees of the arms, and ``engine`` the seats.
+        ``scratch`` is the folder for the files of the runs. ``keep`` saves a run. ``watch`` shows progress. ``fitness``
+        checks nodes; if it is None, all nodes count as fit."""
         self._header, self._trees, self._engine, self._scratch = header, trees, engine, scratch
         self._save_run, self._watch, self._fitness = keep, watch, fitness
 
@@ -99,9 +100,10 @@ class SessionRunner:
         self, seat: Seat, needs: Needs, plan: TimedPlan, task: Task, runs: list[Run], budget_s: float
     ) -> bool:
         """Launch runs in ``seat`` and add them to ``runs``. Return True if the session has ended, and False if its
-        nodes were lost, so that it can go on in another seat.
+        nodes were lost, so that it can go on in another seat. ``needs``: what the session needs from a seat, such as
+        its number of GPUs.
         """
-        first_run = len(runs)
+        earlier_run_count = len(runs)  # runs before this seat
         while (slot := next_slot(runs, self._header, plan, seat.node)) is not None:
             # A repeated block runs even beyond the budget: without it, the cause of the earlier failure would stay
             # unknown.
@@ -118,7 +120,7 @@ class SessionRunner:
                 return False
             if self._fitness is None or not is_block_end(slot):
                 continue
-            if reason := self._fitness.check_after(seat, needs, runs[first_run:], task.workload.python):
+            if reason := self._fitness.check_after(seat, needs, runs[earlier_run_count:], task.workload.python):
                 self._record_end(task, "refused", reason, runs)
                 break
         return True

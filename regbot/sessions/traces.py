@@ -99,7 +99,8 @@ class TraceRunner:
         return batches
 
     def _trace_batch(self, batch: Sequence[Job], attempt: int) -> list[Run]:
-        """Trace and save one batch. If a common process fails, its jobs are traced separately."""
+        """Trace and save one batch. If a process with several jobs fails, its jobs are traced separately. A workload
+        that will be traced again as a CPU program has no run in the result."""
         runs = self._trace_together(batch, attempt) if len(batch) > 1 else []
         traced_workloads = {run.workload for run in runs}
         separate_runs = [

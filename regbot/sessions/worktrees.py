@@ -59,8 +59,9 @@ class Worktrees:
     ) -> Worktree | str:
         """Return the worktree of ``commit`` built by ``commands``, or the reason why there is none.
 
-        ``sparse`` are the folders of a sparse worktree; () checks out all files. A failed build is repeated once,
-        because the network may have caused the failure.
+        ``python`` is the workload's interpreter, which the commands may use. ``sparse`` are the folders of a sparse
+        worktree; () checks out all files. A failed build is repeated once, because the network may have caused the
+        failure.
         """
         build = Build(commands, python, BUILD_TIMEOUT_S, clean_environment({}), self._builder)
         with suppress(BuildError):
@@ -86,6 +87,7 @@ def confined_builder(sandbox: Sandbox) -> Builder:
     def build(
         command: str, at: Path, private: Path, env: Mapping[str, str], seconds: float
     ) -> tuple[int | None, bytes]:
+        """Run ``command`` in the checkout ``at``, for at most ``seconds``. ``private``: private folder of the build."""
         with tempfile.TemporaryDirectory(prefix="regbot-") as name:
             launch = Launch(
                 command=("bash", "-euo", "pipefail", "-c", command),

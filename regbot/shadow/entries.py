@@ -62,6 +62,7 @@ RESTORE_ADVICE = "restore it from git, or delete it"
 
 def record_check(verdict: Verdict, folder: Path, now: datetime, blocking: Collection[Status] = BLOCKING) -> Path:
     """Write the result of a check and return the path of the file. ``blocking``: statuses that would block the merge.
+    ``now``: the time when the check ended.
 
     Raises OSError.
     """
@@ -80,6 +81,8 @@ def record_check(verdict: Verdict, folder: Path, now: datetime, blocking: Collec
 
 def settle_commit(folder: Path, commit: str, outcome: OutcomeKind, who: str, why: str, now: datetime) -> Path:
     """Write an outcome for the commit whose hash begins with ``commit``, and return the path of the outcome's file.
+
+    ``who`` is the person who settles the commit, and ``why`` is the reason.
 
     A commit can be settled again. The last outcome then counts, and earlier outcomes stay in the folder. Raises
     RecordError if ``commit`` matches no commit or several, or if the commit's last check cannot have this outcome.

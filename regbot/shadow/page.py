@@ -108,7 +108,8 @@ def write_scoreboard(board: Scoreboard) -> str:
 
 
 def _format_claim_counts(status: Status, counts: ClaimCounts) -> str:
-    """Return the line of FAIL or REVIEW: the number of commits with this verdict, and their outcomes."""
+    """Return the line of FAIL or REVIEW: the number of commits with this verdict, and their outcomes.
+    ``counts.open`` are those without an outcome so far."""
     outcomes = f"{counts.confirmed} confirmed, {counts.refuted} refuted, {counts.unknown} unknown, {counts.open} open"
     return _format_status_row(status, counts.commits, outcomes)
 

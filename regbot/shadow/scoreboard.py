@@ -27,6 +27,7 @@ def compute_scoreboard(folder: Path, since: date | None = None) -> Scoreboard:
     last_row_by_commit = {row.entry.head: row for row in rows}  # a later row of the same commit replaces the earlier
     last_rows = sorted(last_row_by_commit.values(), key=lambda row: (row.entry.created, row.name))
     failed = [row for row in last_rows if row.entry.verdict == "FAIL"]
+    # Whether a commit has a regression is known only from its outcome. A FAIL is confirmed if its commit has one.
     confirmed = sum(_is_regression(row) is True for row in failed)
     fails_with_known_truth = sum(_is_regression(row) is not None for row in failed)
     known_regressions = sum(_is_regression(row) is True for row in last_rows)
