@@ -250,7 +250,8 @@ def _explain_mismatch(store: Store, query: ReferenceQuery) -> ReferenceRefusal:
 def _make_refusal(query: ReferenceQuery, differences: tuple[FieldDifference, ...], subject: str) -> ReferenceRefusal:
     """Return a refusal that says that ``subject`` cannot be compared because of ``differences``.
 
-    If there are no differences, sessions of this environment are stored, but they belong to another reference.
+    If there are no differences, sessions of this environment are stored, but they belong to the other of the two
+    references, which are the rolling reference and the anchor.
     """
     if not differences:
         return ReferenceRefusal(

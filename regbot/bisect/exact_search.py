@@ -32,8 +32,9 @@ class ExactSpan:
 
     points: tuple[Point, ...]
     affected: Bools | None = None
-    """[points - 1, points] Whether the point of the column contains the commit of the row; row k is the commit
-    ``points[k + 1]``. None if the range is a line, where each point contains all points before it.
+    """Which points a commit affects, in a history with branches: ``affected[k, n]`` says whether point n contains the
+    commit ``points[k + 1]``. Shape: [points - 1, points]. None if the range is a line, where each point contains all
+    points before it.
     """
     merge: str = ""
     """Key of the merge that brought in the commits of this range; '' if the range is no branch of a merge."""

@@ -246,8 +246,8 @@ class _NightCheck:
         if anchor.commit != self.main:
             yield f"is moved to {short_commit(anchor.commit)}, but {short_commit(self.main)} was measured"
         main_sessions = _select_main_sessions(self.proposal)
-        stored_classes = {session.node_class for session in main_sessions if _get_key(session) == _get_key(anchor)}
-        if anchor.node_class not in stored_classes:
+        proposed_classes = {session.node_class for session in main_sessions if _get_key(session) == _get_key(anchor)}
+        if anchor.node_class not in proposed_classes:
             yield "is moved to a commit without a session of its class"
         stored = self.store.anchor(anchor.workload, anchor.variant, anchor.node_class)
         night = self.nights.get(_get_key(anchor))

@@ -177,7 +177,8 @@ class CompiledProgram(Record):
 
 
 class Profile(Record):
-    """Profile of steps that were not counted, because code of the step is compiled or captured in CUDA graphs."""
+    """Profile of steps whose collectives could not be counted, because code of the step is compiled or captured in CUDA
+    graphs."""
 
     reason: Message = Field(description="why no step was counted")
     problem: Message = Field(default="", description="why the profile gave no ledger; '' if it gave one")

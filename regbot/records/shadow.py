@@ -119,8 +119,8 @@ class ClaimCounts(Record):
 
 
 class UnflaggedCounts(Record):
-    """Counts of the commits whose last check has one status that reports no regression: PASS, INCONCLUSIVE or
-    INVALID."""
+    """Counts of the commits whose last check has a given status. The status is one that reports no regression: PASS,
+    INCONCLUSIVE or INVALID. Each of the three has a record of its own."""
 
     commits: NonNegativeCount = Field(description="number of all these commits")
     missed: NonNegativeCount = Field(description="commits with a regression that was detected later, as far as known")

@@ -134,8 +134,8 @@ class Program:
             elif not instruction.opcode.endswith(("-done", "-update")):  # the -start operation has made the call
                 self._add_calls(computation, instruction)
         self.computations[body.name] = computation if computation.is_relevant else _SILENT
-        returns_small_integer = _INTEGER_RESULT.search(body.header) and len(body.text) < MAX_INTEGER_TEXT
-        if computation.is_relevant or returns_small_integer:
+        is_short_integer_function = _INTEGER_RESULT.search(body.header) and len(body.text) < MAX_INTEGER_TEXT
+        if computation.is_relevant or is_short_integer_function:
             offsets = sorted(match.start() for pattern in _SCALAR_LINE for match in pattern.finditer(body.text))
             self._scalars[body.name] = select_scalars(_parse_lines(body, offsets), self._scalars)
 
