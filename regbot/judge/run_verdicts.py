@@ -125,8 +125,8 @@ def rank_order(name: str) -> tuple[bool, int, str]:
 def _assign_unpaired_role(run: Run, last_attempt: int) -> tuple[RunRole, str]:
     """Return the role of a run that is in no valid pair, and the reason if the run itself is void.
 
-    The role "stored" means that the run is compared with stored sessions. It belongs to runs of head alone, of their last
-    attempt ``last_attempt``. Earlier attempts are void. The reason is '' for a
+    The role "stored" means that the run is compared with stored sessions. It belongs to runs of head alone, of their
+    last attempt ``last_attempt``. Earlier attempts are void. The reason is '' for a
     sound run whose pair is void; the caller knows the reason of the pair.
     """
     if is_warm(run) and run.outcome == "ok":
