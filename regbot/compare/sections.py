@@ -61,7 +61,7 @@ def decision_sentences(
         yield (
             f"the intervals, against {against}, are too wide: FAIL needs an interval above "
             f"+{SETTINGS.indifference_pct:g}%, PASS needs both intervals between -{SETTINGS.threshold_pct:g}% and "
-            f"+{SETTINGS.threshold_pct:g}%"
+            f"+{SETTINGS.threshold_pct:g}%, or one below -{SETTINGS.indifference_pct:g}%"
         )
 
 

@@ -320,12 +320,13 @@ def _align_places(base: Ledger, head: Ledger) -> Callable[[str], str]:
     head_units = {find_unit(module) for module in head_modules}
     modules_renamed = bool(base_modules - head_modules and head_modules - base_modules)
     units_renamed = bool(base_units - head_units and head_units - base_units)
+    common_modules, common_units = base_modules & head_modules, base_units & head_units
 
     def find_place(module: str) -> str:
-        if not modules_renamed or module in base_modules & head_modules:
+        if not modules_renamed or module in common_modules:
             return module
         unit = find_unit(module)
-        if not units_renamed or unit in base_units & head_units:
+        if not units_renamed or unit in common_units:
             return unit
         return ""
 
