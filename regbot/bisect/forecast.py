@@ -30,8 +30,8 @@ MIN_SUCCESS = 0.5
 """If a smaller share of the simulated bisections names the right commit, the search is refused."""
 
 UNKNOWN_NOISE = (
-    "the search works without it; to see its cost first, name a check of the two commits with --check, or give the "
-    "standard deviation of a run with --noise PCT"
+    "the search works without this number; to see its cost first, name a check of the two commits with --check, or "
+    "give the standard deviation of a run with --noise PCT"
 )
 
 

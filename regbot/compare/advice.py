@@ -70,9 +70,10 @@ def tipping_point(intervals: Mapping[str, Difference], has_single_launch: bool) 
     # A change is proven if one summary proves it. "No change" needs both summaries.
     sd = max(largest_sds[name] for name in beyond) if beyond else min(largest_sds.values())
     noun = "runs" if has_single_launch else "sessions"
-    limit = f"more than {SETTINGS.indifference_pct:g}%" if beyond else f"less than {SETTINGS.threshold_pct:g}%"
+    size = f"more than {SETTINGS.indifference_pct:g}%" if beyond else f"less than {SETTINGS.threshold_pct:g}%"
+    limit = f"a change of {size}"
     if sd == 0:
-        change = f"a change of {limit}" if beyond else "that nothing changed"
+        change = limit if beyond else "that nothing changed"
         return f"the runs of an arm differ too much among themselves to prove {change}, even if sessions did not differ"
     noise_pct = [noise.launch_pct if has_single_launch else noise.session_pct for noise in NODE_NOISES]
     # The variance of a difference is the sum of the two variances.

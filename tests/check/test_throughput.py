@@ -203,7 +203,7 @@ def test_a_failure_whose_repeat_succeeds_is_a_warning() -> None:
     section = result.workloads[0].throughput
     assert section is not None
     assert (section.decision, section.void_pairs) == ("regressed", 2)
-    assert any("is void, because a run failed" in warning for warning in result.warnings)
+    assert any("does not count, because a run failed" in warning for warning in result.warnings)
 
 
 def test_a_failure_that_was_not_repeated_yet_is_invalid() -> None:

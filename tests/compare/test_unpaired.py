@@ -325,7 +325,10 @@ class TestNoEvidence:
         """(5% - 1%) / 2.57 = 1.5%."""
         base, head = files("b", 1, run_sd=0.0, step_sd=1e-4), files("h", 1, run_sd=0.0, step_sd=1e-4, **SLOWER)
         reasons = reasons_of(base, head)
-        assert "the estimate proves more than 1% only if two runs of one commit differ by less than 1.51%" in reasons
+        assert (
+            "the estimate proves a change of more than 1% only if two runs of one commit differ by less than 1.51%"
+            in reasons
+        )
         assert "0.7% on a quiet node, 1.4% on a typical one, 3.4% on a noisy one" in reasons
         assert (
             "one pair of one session, compared with --paired --noise, proves a slowdown if it is at least 2.0%"
@@ -339,7 +342,10 @@ class TestNoEvidence:
 
     def test_two_equal_launches_say_at_which_noise_they_would_prove_no_change(self, files: Folder) -> None:
         reasons = reasons_of(files("b", 1, run_sd=0.0, step_sd=1e-4), files("h", 1, run_sd=0.0, step_sd=1e-4))
-        assert "the estimate proves less than 2% only if two runs of one commit differ by less than 0.77%" in reasons
+        assert (
+            "the estimate proves a change of less than 2% only if two runs of one commit differ by less than 0.77%"
+            in reasons
+        )
 
     def test_sets_of_runs_ask_how_much_two_sessions_differ(self, files: Folder) -> None:
         reasons = reasons_of(files("b", 8), files("h", 8, **SLOWER))
