@@ -193,7 +193,7 @@ def test_a_head_that_fails_once_costs_its_block_and_not_the_verdict(case: Case, 
     failed = [place for place in places(case) if place[3] != "ok"]
     assert [(block, attempt, outcome) for block, _, attempt, outcome in failed] == [(1, 1, "crashed")]
     assert [place[:3] for place in places(case) if place[0] == 1 and place[2] == 2] == [(1, n, 2) for n in range(4)]
-    (warning,) = [warning for warning in verdict["warnings"] if "is void, because a run failed" in warning]
+    (warning,) = [warning for warning in verdict["warnings"] if "does not count, because a run failed" in warning]
     assert "an attempt at block 1 does not count, because a run failed: head crashed" in warning
     assert "killed by signal 9" in warning
 
