@@ -163,7 +163,8 @@ def _class_trend(
     """Return the trend of the node class whose folder is ``folder``. Return None if its sessions are traces, or if
     ``node_class`` names another class.
 
-    ``last`` is the number of newest sessions of each series; None for all sessions.
+    ``last`` is the number of newest sessions of each series; None for all sessions. ``points`` is the largest
+    number of points of a series in the result.
     """
     class_series: list[_ClassSeries] = []
     anchor_commit = None
@@ -215,6 +216,7 @@ def _collect_buckets(
     Sessions of ``ANCHOR_SERIES`` do not count for ``limit``. Those that are newer than the oldest collected session
     count for the anchor's level.
     """
+    # A new bucket begins after each of these numbers of collected sessions.
     bucket_positions = {*bucket_starts(limit, MAX_LEVELS)}
     collected = _SeriesBuckets([])
     collected_sessions, previous_session = 0, ""

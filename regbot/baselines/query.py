@@ -87,6 +87,8 @@ def load_rolling_reference(
 ) -> RollingReference | ReferenceRefusal:
     """Return the newest ``limit`` comparable sessions of ``series``, or a refusal with the differences.
 
+    The series ``rolling`` has the sessions of main.
+
     Raises BaselineError if a needed session is unusable or was measured in the future, because a reference with gaps is
     unusable.
     """

@@ -148,7 +148,7 @@ def summarise_calibrations(calibrations: Iterable[Calibration], thresholds: Thre
     if len(log_ratios) < 2:
         return None
     newest = oldest_first[-1]
-    lag, block = lag_correlation(ratios_by_session), block_correlation(ratios_by_session)
+    lag, within_block = lag_correlation(ratios_by_session), block_correlation(ratios_by_session)
     luck = estimate_stored_luck(placebos, lag)
     judged = [session for session in sessions if session.covered is not None]
     judged_placebos = [session for session in judged if session.injected_pct == 0]
@@ -173,12 +173,12 @@ def summarise_calibrations(calibrations: Iterable[Calibration], thresholds: Thre
         detected=_convert_rate(detection_rate) if most_injected else None,
         resampled_false=_resampled_false_flags(placebos, newest.primary_tests, thresholds),
         lag_correlation=_convert_correlation(lag),
-        block_correlation=_convert_correlation(block),
+        block_correlation=_convert_correlation(within_block),
         arm_luck=make_arm_luck(luck),
         contradicted=statistics.contradiction(
             false_flags=false_flag_rate,
             covered=placebo_coverage,
-            correlations={"neighbouring pairs": lag, "the two pairs of a block": block},
+            correlations={"neighbouring pairs": lag, "the two pairs of a block": within_block},
             luck=luck,
         ),
     )
@@ -192,6 +192,8 @@ def _rate_of(outcomes: Iterable[bool]) -> statistics.RateEstimate:
 
 def _pool_pair_noise(calibrations: Iterable[Calibration], nights: Iterable[Baseline]) -> PairNoise | None:
     """Return the noise of a pair from placebo pairs and from nightly pairs against the anchor; None if too few exist.
+
+    ``nights`` are the stored sessions of main. Those that measured the anchor too have pairs (``against``).
 
     All placebo pairs have the true effect 0, so they are one sample, which also shows what differs from session to
     session. The effect of a nightly pair is constant only within its night, so each night is a sample of its own, which

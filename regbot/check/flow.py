@@ -215,15 +215,16 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
         raise ConfigError("all workloads have adapter = 'command', which can only be timed", "leave out --no-timing")
     entries = [task.entry for task in planned]
     entries_left_out = [task.entry for task in plan(config) if task.entry not in entries]
+    # A bad override raises its error here, not after minutes of work.
     for arm in (base, head):
         for task in tasks:
-            task.at(arm.overrides)  # a bad override raises its error here, not after minutes of work
+            task.at(arm.overrides)
     refuse_unknown_folders(context.readable, [base.commit, head.commit], tasks)
     unconcerned, path_warnings = _find_unconcerned(context, base, head, planned)
     skipped_entries = {workload.entry for workload in unconcerned}
     timed = [task for task in timed if task.entry not in skipped_entries]
     traced = [task for task in traced if task.entry not in skipped_entries]
-    settings = config.throughput.model_copy(update={"gate": options.gate} if options.gate else {})
+    throughput_settings = config.throughput.model_copy(update={"gate": options.gate} if options.gate else {})
     plans = [
         plan_of(task, config.session).model_copy(
             update={
@@ -234,14 +235,17 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
         )
         for task in timed
     ]
+    # None for a node that the engine does not know yet.
     nodes = [engine.describe(needs_of(task)) for task in timed]
     confined = ("confined",) if engine.sandbox is not None else ()
     # Pairs of earlier sessions are reused only if they come from nodes of the same kind and were confined in the same
     # way.
     node_kinds = [(*engine.kind(needs_of(task)), *confined) for task in timed]
-    plans, stored_base_traces, reference_warnings = _load_references(context, settings, base, traced, plans, nodes)
+    plans, stored_base_traces, reference_warnings = _load_references(
+        context, throughput_settings, base, traced, plans, nodes
+    )
     # An inert file cannot affect a run. Whether a folder of tests is inert can depend on comments of head. The digest
-    # must not depend on comments. So it uses a rule without folders: only documentation and settings of GitHub are
+    # must not depend on comments. So it uses a rule without folders: only documentation and throughput_settings of GitHub are
     # inert.
     behaviour = digest_behaviour(context.readable, base.commit, head.commit, InertRule().is_inert)
     head = head.model_copy(update={"behaviour": behaviour})
@@ -263,9 +267,9 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
         budget_min=(options.budget_min or config.session.budget_min) if timed else None,
         changed_files=changed_files,
         inert_files=[path for path in changed_files or () if is_inert(path)],
-        expectations=[f"{rule}: {rule.reason}" for rule in options.expectations],
+        expectations=[f"{change}: {change.reason}" for change in options.expectations],
         unconcerned=unconcerned,
-        throughput=settings,
+        throughput=throughput_settings,
         sharding=config.sharding,
         wire=config.wire,
         warnings=[*warnings, *path_warnings, *reference_warnings],
@@ -322,15 +326,18 @@ def _measure(
             save_pool(pool_files[run.workload], header, [other for other in runs if other.workload == run.workload])
 
     trees = Worktrees(options.repo, options.cache, lambda text: watch(Progress(0, 0, text)), engine.sandbox)
+    # Limits on what regbot reads of one run.
     limits = Limits(
         max_output_bytes=int(config.local.max_output_mb * 2**20),
         max_record_bytes=int(config.local.max_record_mb * 2**20),
     )
     scratch = Scratch(options.out / "runs", limits)
+    # Every traced workload is traced once for each arm.
     jobs = [(arm, task) for task in traced for arm in (header.base, header.head)]
+    # The libraries of the paper GPU, on which the traces run. They are built into the cache folder.
     libraries = Libraries(options.cache, scratch.folder / "paper", lambda text: watch(Progress(0, 0, text)))
     if any(task.wants_paper_gpu and not task.workload.python for task in traced):
-        # This library, for regbot's own interpreter, is built while the arms are checked out.
+        # The library for regbot's own interpreter is built while the arms are checked out.
         libraries.start(sys.executable)
     with closing(libraries):
         TraceRunner(trees, engine, scratch, store_run, watch, libraries, parallel=config.local.parallel).run(
@@ -404,10 +411,10 @@ def _needs_timing(header: SessionHeader, runs: Sequence[Run], timed_plan: TimedP
     if timed_plan.entry in header.untraced:
         return True
     examined = examine_traced_runs(Session(header=header, runs=list(runs)), timed_plan.entry)
-    if examined.needs_profile:
+    if examined.needs_profile:  # the workload has compiled code
         return True
     if examined.base is None or examined.head is None:
-        return False
+        return False  # an arm has no valid trace
     difference = first_difference(header, examined.base, examined.head)  # '' if the arms are identical
     return timed_plan.even_if_identical or bool(difference)
 
@@ -471,8 +478,8 @@ def _refuse_another_node(session_file: Path, session: Session, nodes: Sequence[N
     for run in session.runs:
         if run.node is None or run.is_from_earlier_session:
             continue
-        is_same = run.node in known_nodes if engine == "local" else run.node.node_class in known_classes
-        if not is_same:
+        may_continue_here = run.node in known_nodes if engine == "local" else run.node.node_class in known_classes
+        if not may_continue_here:
             raise RecordError(
                 f"{session_file}: was timed on {run.node.name} ({run.node.node_class}), but this node is "
                 f"{known_nodes[0].name} ({known_nodes[0].node_class})",

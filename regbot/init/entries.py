@@ -96,7 +96,9 @@ def moe_classes(texts: dict[str, str]) -> list[tuple[str, str]]:
 
 
 def _rank(entry: EntryPoint) -> tuple[Any, ...]:
-    """Return a sort key that puts the best entry point first. The file and the function only make the order unique."""
+    """Return a sort key that puts the best entry point first. The file and the function only make the order unique.
+
+    A secondary file, such as a test, is probably not used for training."""
     is_secondary = bool(_SECONDARY.search(entry.file))
     return (
         is_secondary,
@@ -144,8 +146,8 @@ def locate_module(repository: Repository, name: str) -> tuple[str, str]:
     path = PurePosixPath(name)
     project = _project(repository, path)
     declared = [f"{project}{root}" for root in _declared_roots(repository.read(f"{project}pyproject.toml"))]
-    containing = [root for root in (*declared, f"{project}src") if root and name.startswith(f"{root}/")]
-    possible_roots = (root for root in containing if not repository.has(f"{root}/__init__.py"))
+    containing_folders = [root for root in (*declared, f"{project}src") if root and name.startswith(f"{root}/")]
+    possible_roots = (root for root in containing_folders if not repository.has(f"{root}/__init__.py"))
     root = max(possible_roots, key=len, default=None)
     if root is None:
         root = _above_package(repository, path, project)

@@ -85,7 +85,7 @@ def judge_night(
     """Decide whether tonight's session joins the rolling reference (series ``rolling``) or is held back (series
     ``held``). Without a valid measurement it gets no series.
 
-    ``verdict`` is the verdict on main against the anchor's commit. ``anchor`` is the anchor's commit; None before the
+    ``verdict`` is the verdict on main against the anchor's commit. ``variant`` is the timed size of the shape. ``anchor`` is the anchor's commit; None before the
     first anchor. ``tonight`` has the log-ratios of main against the anchor's commit; None without a valid pair.
     ``accepted`` is the acceptance of a slowdown by a named person. ``anchor_levels`` has the natural logarithm of the
     median step time in seconds of each run of the anchor's commit.
@@ -99,7 +99,7 @@ def judge_night(
     creeps = {summary: _monitor_creep(nights, summary, history) for summary in SUMMARIES}
     nearest_to_alarm = max(creeps.values(), key=lambda creep: creep.value / creep.limit)
     recent_interval = budget_interval(_night_means(nights, "median"))
-    shift = _environment_shift(history.earlier_sessions, anchor_levels)
+    step_time_shift = _environment_shift(history.earlier_sessions, anchor_levels)
     objections = _find_objections(verdict, creeps, recent_interval, limits)
     has_too_few_pairs = _count_pairs(tonight) < LOOKS[0]  # the number of pairs of the first look
     if has_too_few_pairs:
@@ -127,7 +127,7 @@ def judge_night(
         since_anchor=_to_estimate(recent_interval),
         budget_pct=limits.budget_pct,
         drift=_to_drift(nearest_to_alarm),
-        environment_shift=_to_estimate(shift),
+        environment_shift=_to_estimate(step_time_shift),
         environment_changes=list(history.environment_changes),
         sharding=verdict.sharding.status if verdict.sharding is not None else None,
         series="held" if is_withheld else "rolling",
@@ -161,10 +161,10 @@ def describe_absorbed_slowdown(nights: Sequence[AnchorComparison], thresholds: T
     Two tests are made: a sequential test on the pairs of the newest night, and a test of the last nights together
     against the budget. The monitor of creep is not used.
     """
-    test = sequential_test(nights[-1].log_ratios, len(SUMMARIES), thresholds)
-    if test is not None and test.decision == "regressed":
-        # ``test.tests`` has a decision and an interval for the median and for the mean step time.
-        proven_slowdown = max(interval.low for _, interval in test.tests.values())
+    sequential = sequential_test(nights[-1].log_ratios, len(SUMMARIES), thresholds)
+    if sequential is not None and sequential.decision == "regressed":
+        # ``tests`` has a decision and an interval for the median and for the mean step time.
+        proven_slowdown = max(interval.low for _, interval in sequential.tests.values())
         return f"tonight's pairs prove that main is slower than the anchor by {percent(proven_slowdown):.2g}% or more"
     recent_interval = budget_interval(_night_means(nights, "median"))
     if recent_interval is not None and percent(recent_interval.low) > budget_pct:
@@ -176,10 +176,10 @@ def describe_absorbed_slowdown(nights: Sequence[AnchorComparison], thresholds: T
 def night_slowdown_pct(tonight: AnchorComparison, thresholds: Thresholds) -> float | None:
     """Return the slowdown of the median step time of main against the anchor in percent, estimated from the pairs of
     one night. Return None if the night has fewer pairs than the first look needs."""
-    test = sequential_test(tonight.log_ratios, len(SUMMARIES), thresholds)
-    if test is None:
+    sequential = sequential_test(tonight.log_ratios, len(SUMMARIES), thresholds)
+    if sequential is None:
         return None
-    _decision, median_interval = test.tests["median"]
+    _decision, median_interval = sequential.tests["median"]
     return percent(median_interval.estimate)
 
 
@@ -187,15 +187,15 @@ def pair_sd(nights: Sequence[AnchorComparison]) -> float | None:
     """Return the pooled standard deviation of a pair's log-ratio within a night, which leaves out differences between
     nights. None if the estimate has too few degrees of freedom (number of pairs minus number of nights)."""
     log_ratios_by_night = [night.log_ratios.get("median", []) for night in nights]
-    squares, degrees_of_freedom = 0.0, 0
+    squared_deviations, degrees_of_freedom = 0.0, 0
     for log_ratios in log_ratios_by_night:
         if len(log_ratios) > 1:
             mean = sum(log_ratios) / len(log_ratios)
-            squares += sum((log_ratio - mean) ** 2 for log_ratio in log_ratios)
+            squared_deviations += sum((log_ratio - mean) ** 2 for log_ratio in log_ratios)
             degrees_of_freedom += len(log_ratios) - 1
     if degrees_of_freedom < MIN_DEGREES_OF_FREEDOM:
         return None
-    return max(math.sqrt(squares / degrees_of_freedom), MIN_PAIR_SD)
+    return max(math.sqrt(squared_deviations / degrees_of_freedom), MIN_PAIR_SD)
 
 
 def _monitor_creep(nights: Sequence[AnchorComparison], summary: str, history: NightHistory) -> Creep:
@@ -206,7 +206,8 @@ def _monitor_creep(nights: Sequence[AnchorComparison], summary: str, history: Ni
 
 
 def _night_means(nights: Sequence[AnchorComparison], summary: str) -> list[tuple[float, int]]:
-    """Return (mean log-ratio, number of pairs) of each night that has pairs."""
+    """Return (mean log-ratio, number of pairs) of each night that has pairs. ``summary`` is "median" or "mean",
+    the summary of a run's step times from which the log-ratios were computed."""
     log_ratios_by_night = [night.log_ratios.get(summary, []) for night in nights]
     return [(math.fsum(ratios) / len(ratios), len(ratios)) for ratios in log_ratios_by_night if ratios]
 
@@ -271,9 +272,9 @@ def _environment_shift(
     return prediction_interval(earlier_levels, session_level(anchor_levels))
 
 
-def _count_pairs(tonight: AnchorComparison) -> int:
+def _count_pairs(night: AnchorComparison) -> int:
     """Return the number of valid pairs of a night."""
-    return len(tonight.log_ratios.get("median", []))
+    return len(night.log_ratios.get("median", []))
 
 
 def _to_estimate(interval: Interval | PredictionInterval | None) -> IntervalEstimate | None:
