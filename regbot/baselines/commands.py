@@ -76,7 +76,8 @@ def add(
 ) -> BaselineAddition:
     """Store one arm of a session and sync the files to disk.
 
-    ``intake`` says which arm is stored, by whom and why. ``now`` is the current time, by default that of the clock. Raises BaselineError, OSError.
+    ``intake`` says which arm is stored, by whom and why. ``now`` is the current time, by default that of the
+    clock. Raises BaselineError, OSError.
     """
     distilled = distil(session, verdict, intake, now or datetime.now(UTC))
     files = store.add(distilled.baselines, distilled.ledgers)

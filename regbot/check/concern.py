@@ -104,7 +104,8 @@ def find_unconcerned(
                 continue
             if not has_matching_path(change.repo, change.base, paths):
                 result.warnings.append(
-                    f"workloads.{workload_name}.paths: no file of base matches, so paths is ignored and the workload measured"
+                    f"workloads.{workload_name}.paths: no file of base matches, so paths is ignored and the workload "
+                    "measured"
                 )
                 continue
         except CheckoutError as error:  # git has compared the same trees above, so the pathspecs are at fault

@@ -245,7 +245,7 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
         context, throughput_settings, base, traced, plans, nodes
     )
     # An inert file cannot affect a run. Whether a folder of tests is inert can depend on comments of head. The digest
-    # must not depend on comments. So it uses a rule without folders: only documentation and throughput_settings of GitHub are
+    # must not depend on comments. So it uses a rule without folders: only documentation and settings of GitHub are
     # inert.
     behaviour = digest_behaviour(context.readable, base.commit, head.commit, InertRule().is_inert)
     head = head.model_copy(update={"behaviour": behaviour})

@@ -2,6 +2,8 @@
 
 A command can be refused because of its author's role, its commit, or protected files. The author and the role come from
 GitHub. No workflow starts twice for a command: the title of a workflow run shows which command started it.
+
+A parameter ``settings`` has the settings of the table ``[github]``.
 """
 
 from dataclasses import dataclass

@@ -6,6 +6,8 @@ of the decision.
 
 An event that arrives twice has no second effect. The gate recognizes a workflow that it has already started by the
 title of its run. It recognizes an event that it has already handled by its own reaction or reply.
+
+A parameter ``settings`` has the settings of the table ``[github]``.
 """
 
 from collections.abc import Callable
@@ -60,6 +62,7 @@ def handle_comment(forge: Forge, event: CommentEvent, settings: GitHub) -> GateO
     result = _refuse_edited(comment, command) or _catch_refusal(
         lambda: execute_command(forge, request, command, settings)
     )
+    # The reaction to a command that is executed.
     reaction = THUMB if isinstance(command, ExpectCommand | AcceptCommand) else EYES
     if not isinstance(result, CommandRefusal):
         return _react(forge, comment, result, reaction)

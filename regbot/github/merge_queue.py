@@ -6,6 +6,8 @@ event, GitHub reads the gate's workflow file from the default branch.
 
 Nobody approves a merge group: queueing a pull request already requires the role write. If the merge group changes
 protected files, its pull request must have been measured first, which requires the approval of these files.
+
+A parameter ``settings`` has the settings of the table ``[github]``.
 """
 
 from regbot.config import GitHub
@@ -41,9 +43,9 @@ def handle_group(forge: Forge, run_id: int, settings: GitHub) -> GateOutcome:
         return GateOutcome("nothing", "merge groups are not timed here: see queue in the table [github]")
     change = forge.compare(group.base, group.sha)
     nonce = compute_nonce(forge.repository, "merge group", group.sha)
-    files = find_protected(list_changed_files(forge, change, group.sha), settings.protected)
-    if files and not _is_measured_single_pull(forge, group, settings.bot):
-        reason: Words = (f"The merge group of #{group.last_pull} changes ", *files.describe(), ".")
+    protected_files = find_protected(list_changed_files(forge, change, group.sha), settings.protected)
+    if protected_files and not _is_measured_single_pull(forge, group, settings.bot):
+        reason: Words = (f"The merge group of #{group.last_pull} changes ", *protected_files.describe(), ".")
         return _block_group(forge, group, nonce, reason, settings)
     measurement = Measurement(
         number=GROUP_NUMBER,

@@ -169,9 +169,9 @@ def post_refresh(
         message = "Tonight there is nothing to store."
         return replace(_report_unchanged(night, pull, message), unmeasured=unmeasured)
     for _ in range(ATTEMPTS):
-        post = _store_night(night)
-        if post is not None:
-            return replace(post, unmeasured=unmeasured)
+        outcome = _store_night(night)
+        if outcome is not None:
+            return replace(outcome, unmeasured=unmeasured)
     raise AwayError(f"the branch {BRANCH} was moved {ATTEMPTS} times while this job ran", "run the job again")
 
 
@@ -187,6 +187,7 @@ def _store_night(night: _RefreshNight) -> RefreshPost | None:
     if night.main_name not in tips:
         raise ForgeError(f"the repository has no branch {night.main_name}, which GitHub calls its default branch")
     remote.fetch(*tips.values())
+    # ``main`` is the newest commit of main. ``tip`` is that of the refresh branch; None if the branch does not exist.
     main, tip = tips[night.main_name], tips.get(BRANCH)
     if not is_reachable(remote.repo, measured, main):
         raise UserError(f"the measured commit {short_commit(measured)} is not in the history of {night.main_name}")

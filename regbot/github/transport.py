@@ -222,9 +222,9 @@ class Transport:
         another attempt may succeed. Raises RefusedError if GitHub refuses the request."""
         self._pace(verb)
         query = {key: str(value) for key, value in (parameters or {}).items()}
-        accept = {"Accept": "application/vnd.github+json"}
+        accept_header = {"Accept": "application/vnd.github+json"}
         try:
-            status, headers, text = self._requester.requestJson(verb, path, query, accept, body)
+            status, headers, text = self._requester.requestJson(verb, path, query, accept_header, body)
         except (OSError, GithubException) as error:  # the errors of the library ``requests`` are OSErrors
             return FailedAttempt(f"the connection failed ({type(error).__name__})")
         except RuntimeError as error:
@@ -274,11 +274,13 @@ class Transport:
         doubled_delay_s = min(FIRST_DELAY_S * 2 ** (failure_count - 1), MAX_DELAY_S)
         delay_s = max(doubled_delay_s, failure.wait_s or 0.0)
         if delay_s > self._remaining_s:
-            advice = f", which asks to wait {failure.wait_s:.0f} s" if failure.wait_s else ""
-            moment = f"after {_format_time(time.time() + failure.wait_s)}" if failure.wait_s else "when GitHub answers"
+            wait_text = f", which asks to wait {failure.wait_s:.0f} s" if failure.wait_s else ""
+            retry_text = (
+                f"after {_format_time(time.time() + failure.wait_s)}" if failure.wait_s else "when GitHub answers"
+            )
             raise AwayError(
-                f"{request}: GitHub ({self.url}) {failure.reason}{advice}",
-                f"a job waits at most {self._patience_s / 60:.0f} minutes in all. Run this job again {moment}: it "
+                f"{request}: GitHub ({self.url}) {failure.reason}{wait_text}",
+                f"a job waits at most {self._patience_s / 60:.0f} minutes in all. Run this job again {retry_text}: it "
                 "completes the work, and posts nothing twice",
             )
         self._remaining_s -= delay_s

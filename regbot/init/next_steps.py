@@ -37,7 +37,8 @@ def first_steps(facts: RepositoryFacts, runner: Runner | None, shadow: bool) -> 
     """Return the steps to take after the first installation.
 
     ``runner`` is the runner for timed runs. It is None if no workflow for nodes was installed. It is DEFAULT if no
-    runner was found; the repository may then have no nodes. ``shadow`` says whether the new configuration sets shadow mode.
+    runner was found; the repository may then have no nodes. ``shadow`` says whether the new configuration sets shadow
+    mode.
     """
     steps = _workload_steps(facts)
     steps.append(

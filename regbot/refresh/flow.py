@@ -167,7 +167,8 @@ def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
     if options.accept_pct is not None:  # ``options.who`` accepts a slowdown of up to this many percent
         accepted = Acceptance(who=options.who, slowdown_pct=options.accept_pct, why=options.why)
     run_verdicts = verdict.throughput.runs if verdict.throughput is not None else []
-    # A level is the natural logarithm of a run's median step time. Base is the anchor's commit. ``pair`` is None for a run that is in no valid pair.
+    # A level is the natural logarithm of a run's median step time. Base is the anchor's commit.
+    # ``pair`` is None for a run that is in no valid pair.
     anchor_levels = [math.log(run.median_s) for run in run_verdicts if run.arm == "base" and run.pair and run.median_s]
     night = judge_night(
         verdict=verdict,

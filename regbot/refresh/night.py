@@ -85,8 +85,9 @@ def judge_night(
     """Decide whether tonight's session joins the rolling reference (series ``rolling``) or is held back (series
     ``held``). Without a valid measurement it gets no series.
 
-    ``verdict`` is the verdict on main against the anchor's commit. ``variant`` is the timed size of the shape. ``anchor`` is the anchor's commit; None before the
-    first anchor. ``tonight`` has the log-ratios of main against the anchor's commit; None without a valid pair.
+    ``verdict`` is the verdict on main against the anchor's commit. ``variant`` is the timed size of the shape.
+    ``anchor`` is the anchor's commit; None before the first anchor. ``tonight`` has the log-ratios of main against the
+    anchor's commit; None without a valid pair.
     ``accepted`` is the acceptance of a slowdown by a named person. ``anchor_levels`` has the natural logarithm of the
     median step time in seconds of each run of the anchor's commit.
     """
