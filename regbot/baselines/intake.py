@@ -102,9 +102,9 @@ def distil(session: Session, verdict: Verdict, intake: Intake, now: datetime) ->
             intake.origin, f"has no workload {unknown[0]!r}", f"name one of {', '.join(header.workloads)}"
         )
     distilled = DistilledSession(baselines=[], ledgers={})
-    selected = intake.workloads or header.workloads
+    selected_entries = intake.workloads or header.workloads
     for entry in header.workloads:
-        if entry not in selected:
+        if entry not in selected_entries:
             continue
         if any(plan.entry == entry and plan.injected_pct for plan in header.timed):
             raise BaselineError(
@@ -323,27 +323,27 @@ def _measured_time(header: SessionHeader, origin: str, now: datetime) -> datetim
 
 def _find_faults(run: Run, arm: Arm) -> Iterator[str]:
     """Yield the faults of a run. A session with such a run is not stored."""
-    name = f"a {run.tier} run of {arm.name}"
+    run_name = f"a {run.tier} run of {arm.name}"
     if run.outcome != "ok":
-        yield f"{name} ended as {run.outcome!r}{f' ({clip(run.reason, 200)})' if run.reason else ''}"
+        yield f"{run_name} ended as {run.outcome!r}{f' ({clip(run.reason, 200)})' if run.reason else ''}"
     if (run.arm.commit, run.arm.tree, run.arm.overrides) != (arm.commit, arm.tree, arm.overrides):
-        yield f"{name} was of commit {short_commit(run.arm.commit)} instead of {short_commit(arm.commit)}"
+        yield f"{run_name} was of commit {short_commit(run.arm.commit)} instead of {short_commit(arm.commit)}"
     if run.changed_by_build:
         names = ", ".join(run.changed_by_build[:5])
-        yield f"{name} was of a dirty tree: the build changed tracked files: {names}"
+        yield f"{run_name} was of a dirty tree: the build changed tracked files: {names}"
     if run.code is None:
-        yield f"{name} does not prove which code it ran"
+        yield f"{run_name} does not prove which code it ran"
     elif run.code.foreign:
-        yield f"{name} imported {min(run.code.foreign)} from outside its worktree"
+        yield f"{run_name} imported {min(run.code.foreign)} from outside its worktree"
     elif run.code.missing:
-        yield f"{name} looked for {clip(run.code.missing[0], 200)}, which its sparse checkout lacks"
+        yield f"{run_name} looked for {clip(run.code.missing[0], 200)}, which its sparse checkout lacks"
     if run.tier == "static" and run.ledger is not None and not _has_proven_counter(run.ledger):
-        yield f"{name} was counted by a counter that was not proven to work"
+        yield f"{run_name} was counted by a counter that was not proven to work"
     backend = run.backends.get(DISPATCHER)
     if run.tier == "timed" and backend is not None and backend.executed != backend.requested:
-        yield f"{name} executed dispatcher {backend.executed!r} but {backend.requested!r} was requested"
+        yield f"{run_name} executed dispatcher {backend.executed!r} but {backend.requested!r} was requested"
     if run.tier == "timed" and (run.position is None or run.timing is None or run.node is None):
-        yield f"{name} lacks its node, its timing, or its position in the session"
+        yield f"{run_name} lacks its node, its timing, or its position in the session"
 
 
 def _has_proven_counter(ledger: Ledger) -> bool:

@@ -359,12 +359,14 @@ def page(result: CalibrationResult) -> str:
     """Return the terminal page: the sessions, and the summary of the calibrations."""
     lines = [f"{result.calibration.workload}  {result.calibration.variant}  on {result.calibration.node_class}"]
     for session in result.calibration.sessions:
-        kind = f"+{session.injected_pct:g}% injected" if session.injected_pct else "placebo"
+        session_kind = f"+{session.injected_pct:g}% injected" if session.injected_pct else "placebo"
         coverage_text = "no interval"  # the session has too few pairs for a decision
         if session.covered is not None:
             coverage_text = f"interval {'contains' if session.covered else 'misses'} the true value"
-        pairs = len(session.log_ratios["median"])
-        lines.append(f"  {kind:<16} {pairs:>3} pairs  {session.decision.replace('_', ' '):<10} {coverage_text}")
+        pair_count = len(session.log_ratios["median"])
+        lines.append(
+            f"  {session_kind:<16} {pair_count:>3} pairs  {session.decision.replace('_', ' '):<10} {coverage_text}"
+        )
     if result.summary is not None:
         lines += ["", *summary_lines(result.summary)]
     return "\n".join([*lines, f"stored {result.path}"])

@@ -200,8 +200,8 @@ class Workload(Record):
             raise ValueError(f"device: the adapter {self.adapter} has no CPU program; leave device out")
         has_paper_gpu = self.device != "cpu" and self.adapter not in ("maxtext", "command")
         if self.gpu != DEFAULT_PAPER_GPU and not has_paper_gpu:
-            program = "a CPU program" if self.device == "cpu" else f"the adapter {self.adapter}"
-            raise ValueError(f"gpu: {program} has no paper GPU; leave gpu out")
+            subject = "a CPU program" if self.device == "cpu" else f"the adapter {self.adapter}"
+            raise ValueError(f"gpu: {subject} has no paper GPU; leave gpu out")
         return self
 
     @model_validator(mode="after")

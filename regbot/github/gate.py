@@ -132,10 +132,10 @@ def _handle_base_change(forge: Forge, event: PullEvent, settings: GitHub) -> Gat
         if is_marked:
             return GateOutcome("stale", "the comment shows a result against the old base; the head has no verdict yet")
         return GateOutcome("nothing", "there is no verdict on the head")
-    run = stamped_text.stamp.run
-    forge.dispatch(POST, forge.default_branch(), {"run": str(run)})
+    run_id = stamped_text.stamp.run
+    forge.dispatch(POST, forge.default_branch(), {"run": str(run_id)})
     return GateOutcome(
-        "stale", f"#{event.number} has the base {pull.base_ref}; {POST} was started to judge run {run} again"
+        "stale", f"#{event.number} has the base {pull.base_ref}; {POST} was started to judge run {run_id} again"
     )
 
 

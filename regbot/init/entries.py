@@ -70,15 +70,15 @@ def python_files(repository: Repository) -> tuple[dict[str, str], list[str]]:
 
 def find_entries(repository: Repository, texts: dict[str, str]) -> list[EntryPoint]:
     """Return all functions that may be the entry point, the best one first."""
-    entries = []
+    entry_points = []
     for file, text in texts.items():
         if not _CANDIDATE.search(text):
             continue
         for function, exact in _candidates(text):
             root, module = locate_module(repository, file)
             if all(part.isidentifier() for part in module.split(".")):
-                entries.append(EntryPoint(file, root, module, function, exact))
-    return sorted(entries, key=_rank)
+                entry_points.append(EntryPoint(file, root, module, function, exact))
+    return sorted(entry_points, key=_rank)
 
 
 def moe_classes(texts: dict[str, str]) -> list[tuple[str, str]]:

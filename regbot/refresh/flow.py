@@ -163,9 +163,9 @@ def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
         budget_pct=setup.loaded.config.baselines.creep_budget_pct,
         threshold_pct=setup.loaded.config.throughput.threshold_pct,
     )
-    accepted = None
+    acceptance = None
     if options.accept_pct is not None:  # ``options.who`` accepts a slowdown of up to this many percent
-        accepted = Acceptance(who=options.who, slowdown_pct=options.accept_pct, why=options.why)
+        acceptance = Acceptance(who=options.who, slowdown_pct=options.accept_pct, why=options.why)
     run_verdicts = verdict.throughput.runs if verdict.throughput is not None else []
     # A level is the natural logarithm of a run's median step time. Base is the anchor's commit.
     # ``pair`` is None for a run that is in no valid pair.
@@ -177,7 +177,7 @@ def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
         tonight=tonight,
         history=history,
         limits=limits,
-        accepted=accepted,
+        accepted=acceptance,
         anchor_levels=anchor_levels,
     )
     return MeasuredNight(

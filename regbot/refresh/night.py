@@ -91,17 +91,17 @@ def judge_night(
     ``accepted`` is the acceptance of a slowdown by a named person. ``anchor_levels`` has the natural logarithm of the
     median step time in seconds of each run of the anchor's commit.
     """
-    section = verdict.throughput
+    throughput = verdict.throughput
     # The validity is FAIL if the program of main fails and the anchor's does not.
     is_measured = verdict.validity.status not in ("INVALID", "FAIL")
-    if not is_measured or section is None or tonight is None or not _count_pairs(tonight):
+    if not is_measured or throughput is None or tonight is None or not _count_pairs(tonight):
         return _report_unmeasured(verdict, variant, anchor, limits)
     nights = [*history.nights, tonight]
-    creeps = {summary: _monitor_creep(nights, summary, history) for summary in SUMMARIES}
-    nearest_to_alarm = max(creeps.values(), key=lambda creep: creep.value / creep.limit)
+    creep_by_summary = {summary: _monitor_creep(nights, summary, history) for summary in SUMMARIES}
+    nearest_to_alarm = max(creep_by_summary.values(), key=lambda creep: creep.value / creep.limit)
     recent_interval = budget_interval(_night_means(nights, "median"))
     step_time_shift = _environment_shift(history.earlier_sessions, anchor_levels)
-    objections = _find_objections(verdict, creeps, recent_interval, limits)
+    objections = _find_objections(verdict, creep_by_summary, recent_interval, limits)
     has_too_few_pairs = _count_pairs(tonight) < LOOKS[0]  # the number of pairs of the first look
     if has_too_few_pairs:
         text = f"{_count_pairs(tonight)} valid pairs are too few; a decision needs at least {LOOKS[0]}"
@@ -109,7 +109,7 @@ def judge_night(
     texts = [objection.text for objection in objections]
     is_accepted = False
     if objections and accepted is not None and not has_too_few_pairs:
-        required_pct = _required_acceptance(section.estimate_pct, recent_interval)
+        required_pct = _required_acceptance(throughput.estimate_pct, recent_interval)
         is_accepted = required_pct <= accepted.slowdown_pct
         if is_accepted:
             texts.append(f"accepted by {accepted.who}, up to {accepted.slowdown_pct:g}%: {accepted.why}")
@@ -122,8 +122,8 @@ def judge_night(
         status=objections[0].status if is_withheld else "PASS",  # objections with the status FAIL come first
         reasons=[clip_message(text) for text in texts] or ["no slowdown against the anchor would be absorbed"],
         anchor=anchor,
-        decision=section.decision,
-        tonight=_percent_estimate(section.estimate_pct, section.low_pct, section.high_pct),
+        decision=throughput.decision,
+        tonight=_percent_estimate(throughput.estimate_pct, throughput.low_pct, throughput.high_pct),
         pairs=_count_pairs(tonight),
         since_anchor=_to_estimate(recent_interval),
         budget_pct=limits.budget_pct,
@@ -214,33 +214,33 @@ def _night_means(nights: Sequence[AnchorComparison], summary: str) -> list[tuple
 
 
 def _find_objections(
-    verdict: WorkloadVerdict, creeps: dict[str, Creep], recent: Interval | None, limits: NightLimits
+    verdict: WorkloadVerdict, creep_by_summary: dict[str, Creep], recent: Interval | None, limits: NightLimits
 ) -> list[_Objection]:
     """Return the reasons to hold the session back: all that have the status FAIL or, if none has it, one INCONCLUSIVE.
 
     The list is empty if there is no reason.
 
-    ``creeps`` has the state of the creep monitor for each summary of the step time. ``recent`` is the interval of the
-    slowdown over the last nights; None if there are too few nights.
+    ``creep_by_summary`` has the state of the creep monitor for each summary of the step time. ``recent`` is the
+    interval of the slowdown over the last nights; None if there are too few nights.
     """
-    section = verdict.throughput
-    assert section is not None
+    throughput = verdict.throughput
+    assert throughput is not None
     failures: list[str] = []
     if verdict.sharding is not None and verdict.sharding.status == "FAIL":
         failures.append("collectives are worse than at the anchor: " + "; ".join(verdict.sharding.reasons[:2]))
-    if section.decision == "regressed":
-        failures.append(f"slower than the anchor: {section.reasons[0]}")
+    if throughput.decision == "regressed":
+        failures.append(f"slower than the anchor: {throughput.reasons[0]}")
     if recent is not None and percent(recent.low) > limits.budget_pct:
         change = f"{percent(recent.estimate):+.2g}% over the last nights"
         failures.append(f"slower than the anchor by {change}; the budget is {limits.budget_pct:g}%")
-    for summary, creep in creeps.items():
+    for summary, creep in creep_by_summary.items():
         if creep.alarm:
             change = f", about {percent(creep.estimate):+.2g}% so far" if creep.estimate is not None else ""
             failures.append(f"slow creep by the {summary} step time{change}: 'regbot baseline history' shows when")
     if failures:
         return [_Objection("FAIL", text) for text in failures]
-    estimate_pct = section.estimate_pct or 0.0
-    if section.decision == "undecided" and estimate_pct > limits.threshold_pct:
+    estimate_pct = throughput.estimate_pct or 0.0
+    if throughput.decision == "undecided" and estimate_pct > limits.threshold_pct:
         text = f"undecided, and the estimate of {estimate_pct:+.2g}% is more than {limits.threshold_pct:g}%"
         return [_Objection("INCONCLUSIVE", text)]
     return []
