@@ -2,6 +2,8 @@
 
 A *group* is the folder of one workload, node class and environment in the store. A *class* is a node class. A stored
 session is a ``Baseline`` record in a file of its group.
+
+A parameter ``workload`` is an entry, such as ``mixtral-8x7b@1/ep``.
 """
 
 import getpass

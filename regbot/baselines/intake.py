@@ -296,7 +296,10 @@ def _list_loaded_files(runs: Sequence[Run]) -> list[str] | None:
 
 
 def _check_arm(arm: Arm, origin: str) -> None:
-    """Raise BaselineError if ``arm`` is not exactly what a commit contains."""
+    """Raise BaselineError if ``arm`` is not exactly what a commit contains.
+
+    ``origin`` is the file of the session, for error messages.
+    """
     if set(arm.commit) <= _NULL_ID_DIGITS:
         raise BaselineError(origin, "is of uncommitted files", "commit them and check the commit")
     if arm.overrides:
@@ -307,7 +310,10 @@ def _check_arm(arm: Arm, origin: str) -> None:
 
 
 def _measured_time(header: SessionHeader, origin: str, now: datetime) -> datetime:
-    """Return when the session began. Raises BaselineError if this time is malformed or in the future."""
+    """Return when the session began. Raises BaselineError if this time is malformed or in the future.
+
+    ``origin`` is the file of the session, for error messages.
+    """
     try:
         measured = parse_time(header.created)
     except InvalidTime as error:

@@ -7,6 +7,8 @@ index lists the newest sessions of the group, and only these sessions are read c
 The *scalars* of a session are the simple fields at the beginning of its file (``SCALARS``). They are not checked, so
 they only serve to choose the sessions to read. The *terms* are the fields ``TERMS`` (world size, steps, warm-up, clock,
 requested dispatcher). Times on other terms are not comparable.
+
+A parameter ``workload`` is an entry, such as ``mixtral-8x7b@1/ep``.
 """
 
 from collections.abc import Iterator

@@ -286,6 +286,8 @@ def _resampled_false_flags(
 ) -> float | None:
     """Return the share of resampled placebo sessions that the gate calls regressed or improved, although nothing
     changed. Return None if there are too few pairs.
+
+    ``primary_tests`` is the number of tests in a check, among which its error rate is divided.
     """
     pools: dict[str, list[float]] = {name: [] for name in SUMMARIES}
     for placebo in placebos:

@@ -202,6 +202,8 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
 
     Workloads with the adapter ``command`` are only timed. All others are traced, and also timed if this engine's nodes
     can run one of their variants. With ``--no-timing``, nothing is timed.
+
+    ``warnings`` are those from before the plan, for example about the configuration.
     """
     options, config, engine = context.options, context.config, context.engine
     tasks = plan(config, options.workloads, options.mesh)
@@ -471,6 +473,8 @@ def _refuse_another_node(session_file: Path, session: Session, nodes: Sequence[N
 
     ``nodes`` are the nodes of this check; None for a node that is not known yet. On a cluster, only the node class must
     match. Runs that were copied from earlier sessions may come from other nodes.
+
+    ``engine`` is the name of the engine: local or slurm.
     """
     known_nodes = [node for node in nodes if node is not None]
     if not known_nodes:

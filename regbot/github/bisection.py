@@ -114,7 +114,10 @@ def _read_request(forge: Forge, run: WorkflowRun) -> BisectionRequest | None:
 
 
 def _explain_unrequested(forge: Forge, request: BisectionRequest, bot: str) -> str:
-    """Return why nobody requested the run; '' if a comment requested the run and regbot-gate did not refuse it."""
+    """Return why nobody requested the run; '' if a comment requested the run and regbot-gate did not refuse it.
+
+    ``bot`` is the login of regbot's app.
+    """
     try:
         forge.pull(request.number)
         comments = forge.comments(request.number)

@@ -265,7 +265,10 @@ def _has_reacted(forge: Forge, comment: Comment, settings: GitHub) -> bool:
 
 
 def _react(forge: Forge, comment: Comment, outcome: GateOutcome, reaction: str) -> GateOutcome:
-    """Add a reaction to a comment and return ``outcome``. If the reaction fails, the message of the outcome says so."""
+    """Add a reaction to a comment and return ``outcome``. If the reaction fails, the message of the outcome says so.
+
+    ``reaction`` is EYES, THUMB or CONFUSED.
+    """
     try:
         forge.react(comment.id, reaction)
     except ForgeError as error:

@@ -34,6 +34,8 @@ def handle_group(forge: Forge, run_id: int, settings: GitHub) -> GateOutcome:
 
     A merge group that changes protected files is measured only under two conditions: it contains a single pull request,
     and this pull request was measured before. Otherwise the check run of the merge group blocks it and says why.
+
+    ``run_id`` is the id of that run.
     """
     run = forge.run(run_id)
     group = find_group(forge, run)
@@ -80,7 +82,10 @@ def _find_obstacle(forge: Forge, group: MergeGroup) -> Words | None:
 
 def _is_measured_single_pull(forge: Forge, group: MergeGroup, bot: str) -> bool:
     """Return whether the merge group contains a single pull request, and the head of this pull request was measured.
-    That measurement required the approval of the protected files."""
+    That measurement required the approval of the protected files.
+
+    ``bot`` is the login of regbot's app.
+    """
     if has_other_pulls(forge, group):
         return False
     head = forge.pull(group.last_pull).head_sha

@@ -232,6 +232,8 @@ def _identify_measured(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> 
 
     The title of the run names the pull request. The title can be trusted only if regbot-gate started the run on the
     default branch, and if the nonce belongs to the last requested measurement.
+
+    ``bot`` is the login of regbot's app. ``repo`` is a checkout of the default branch with its history.
     """
     match = MEASURE_TITLE.fullmatch(run.title)
     is_of_this_repository = run.head_repository.casefold() == forge.repository.casefold()

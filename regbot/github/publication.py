@@ -13,6 +13,8 @@ comment. If the comment shows a result that the check run lacks, regbot reads on
 comment, and judges that workflow run again.
 
 A parameter ``github`` has the settings of the table ``[github]``.
+
+A parameter ``current_head`` is the present head of the pull request.
 """
 
 from collections.abc import Callable, Sequence

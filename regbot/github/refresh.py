@@ -124,7 +124,10 @@ class _RefreshNight:
 
 def fetch_proposals(forge: Forge, run: int) -> list[ReceivedProposal]:
     """Return the proposals that the nodes of a run uploaded. If several artifacts have the same name, the newest is
-    used. Raises ForgeError, UserError."""
+    used. Raises ForgeError, UserError.
+
+    ``run`` is the id of the workflow run.
+    """
     newest_artifacts = {}
     for artifact in forge.artifacts(run):  # oldest first
         is_proposal = artifact.name == ARTIFACT or artifact.name.startswith(f"{ARTIFACT}-")
@@ -271,6 +274,8 @@ def _has_new_session(night: _RefreshNight, closed: ClosedPull, folder: str) -> b
 
     Two sessions of the measured commit count as the same if workload, variant, node class and series are equal. If
     GitHub does not have the head of ``closed`` any more, the result is True.
+
+    ``folder`` is the folder of references in the repository.
     """
     try:
         night.remote.fetch(closed.head_sha)
@@ -293,6 +298,8 @@ def _load_configs(night: _RefreshNight, main: str) -> tuple[Config, Config]:
     """Load the configurations of main and of the measured commit.
 
     Raises ConfigError. Raises UserError if main has moved the folder of references since the measured commit.
+
+    ``main`` is the newest commit of main.
     """
     text_at = partial(file_at, night.remote.repo, FILE_NAME)
     main_config, measured_config = (load_commit(text_at, commit).config for commit in (main, night.measured))

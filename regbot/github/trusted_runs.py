@@ -77,7 +77,10 @@ def build_trusted_session(
 
 
 def _check_commits(header: SessionHeader, base: str, head: str) -> None:
-    """Check that the session compares the expected commits. Raises UnusableArtifact."""
+    """Check that the session compares the expected commits. Raises UnusableArtifact.
+
+    ``base`` and ``head`` are the commits that the session must compare.
+    """
     if (header.base.name, header.head.name) != ("base", "head"):
         raise UnusableArtifact("its arms are not base and head")
     for arm, commit in ((header.base, base), (header.head, head)):

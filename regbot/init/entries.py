@@ -171,6 +171,8 @@ def _above_package(repository: Repository, path: PurePosixPath, project: str) ->
     """Return the parent folder of the outermost package that contains the file.
 
     If the file is in no package, return the project's folder.
+
+    ``project`` is the result of ``_project``: the project's folder with a final /, or ''.
     """
     outermost_package = None
     for parent in path.parents:

@@ -5,6 +5,8 @@ source of regbot. A template is itself a valid workflow, so it can be linted. If
 in an installed file, this value is read and kept. An installed file begins with a stamp, which has regbot's version and
 a hash of the file without the values of its fields. The stamp shows whether a file differs from the template because
 the template is newer or because a user edited the file.
+
+A parameter ``field`` is a key of ``_FIELDS``, and ``template_value`` is the value of that field in the template.
 """
 
 import hashlib

@@ -139,7 +139,10 @@ def judge_night(
 def _report_unmeasured(
     verdict: WorkloadVerdict, variant: str, anchor: str | None, limits: NightLimits
 ) -> WorkloadRefresh:
-    """Return the report on a night without a valid measurement. Its session is not stored."""
+    """Return the report on a night without a valid measurement. Its session is not stored.
+
+    ``variant`` is the timed size of the shape. ``anchor`` is the anchor's commit; None before the first anchor.
+    """
     # The validity is FAIL if the program of main fails and the anchor's does not.
     reasons = verdict.validity.reasons
     if not reasons:
@@ -161,6 +164,8 @@ def describe_absorbed_slowdown(nights: Sequence[AnchorComparison], thresholds: T
 
     Two tests are made: a sequential test on the pairs of the newest night, and a test of the last nights together
     against the budget. The monitor of creep is not used.
+
+    ``budget_pct`` is the largest slowdown since the anchor, in percent, that the reference may absorb.
     """
     sequential = sequential_test(nights[-1].log_ratios, len(SUMMARIES), thresholds)
     if sequential is not None and sequential.decision == "regressed":
