@@ -2,6 +2,8 @@
 
 A *group* is the folder of one workload, node class and environment in the store. A *class* is a node class. A stored
 session is a ``Baseline`` record in a file of its group.
+
+A parameter ``workload`` is an entry, such as ``mixtral-8x7b@1/ep``.
 """
 
 import getpass
@@ -76,7 +78,8 @@ def add(
 ) -> BaselineAddition:
     """Store one arm of a session and sync the files to disk.
 
-    ``now`` is the current time, by default that of the clock. Raises BaselineError, OSError.
+    ``intake`` says which arm is stored, by whom and why. ``now`` is the current time, by default that of the
+    clock. Raises BaselineError, OSError.
     """
     distilled = distil(session, verdict, intake, now or datetime.now(UTC))
     files = store.add(distilled.baselines, distilled.ledgers)
@@ -104,6 +107,7 @@ def list_groups(store: Store) -> BaselineListing:
     groups = []
     for folder in store.groups():
         span, paths = store.index.span(folder), store.index.find_by_name(folder, limit=1)
+        # A span has the number of sessions, and the times of the oldest and the newest.
         if span is None or not paths:
             continue
         sample = store.session(paths[0])

@@ -8,6 +8,8 @@ The *level* of a session is the time of its typical step. A *series* is the sess
 that were timed on the same terms (``TERMS``), so their levels are comparable. A *group* is the folder of one node class
 and environment in the store. A *bucket* combines neighbouring sessions of a series, and a *stretch* is all sessions
 between two changes of level.
+
+A parameter ``workload`` is an entry, such as ``mixtral-8x7b@1/ep``.
 """
 
 import math
@@ -163,7 +165,8 @@ def _class_trend(
     """Return the trend of the node class whose folder is ``folder``. Return None if its sessions are traces, or if
     ``node_class`` names another class.
 
-    ``last`` is the number of newest sessions of each series; None for all sessions.
+    ``last`` is the number of newest sessions of each series; None for all sessions. ``points`` is the largest
+    number of points of a series in the result.
     """
     class_series: list[_ClassSeries] = []
     anchor_commit = None
@@ -214,7 +217,10 @@ def _collect_buckets(
 
     Sessions of ``ANCHOR_SERIES`` do not count for ``limit``. Those that are newer than the oldest collected session
     count for the anchor's level.
+
+    ``anchor_commit`` is the commit of the present anchor; None if there is no anchor.
     """
+    # A new bucket begins after each of these numbers of collected sessions.
     bucket_positions = {*bucket_starts(limit, MAX_LEVELS)}
     collected = _SeriesBuckets([])
     collected_sessions, previous_session = 0, ""

@@ -72,7 +72,7 @@ class DistilledSession:
 
 
 @dataclass(frozen=True)
-class _WorkloadSource:
+class _WorkloadResults:
     """What the session and its verdict say about one workload."""
 
     header: SessionHeader
@@ -102,9 +102,9 @@ def distil(session: Session, verdict: Verdict, intake: Intake, now: datetime) ->
             intake.origin, f"has no workload {unknown[0]!r}", f"name one of {', '.join(header.workloads)}"
         )
     distilled = DistilledSession(baselines=[], ledgers={})
-    selected = intake.workloads or header.workloads
+    selected_entries = intake.workloads or header.workloads
     for entry in header.workloads:
-        if entry not in selected:
+        if entry not in selected_entries:
             continue
         if any(plan.entry == entry and plan.injected_pct for plan in header.timed):
             raise BaselineError(
@@ -120,7 +120,7 @@ def distil(session: Session, verdict: Verdict, intake: Intake, now: datetime) ->
         # ``pair`` of a run's verdict is None if the run is in no valid pair.
         run_verdicts = throughput.runs if throughput is not None else []
         judged_runs = zip(session.timed_runs(entry), run_verdicts, strict=False)
-        source = _WorkloadSource(
+        results = _WorkloadResults(
             header=header,
             plan=next((plan for plan in header.timed if plan.entry == entry), None),
             throughput=throughput,
@@ -134,7 +134,7 @@ def distil(session: Session, verdict: Verdict, intake: Intake, now: datetime) ->
         )
         for tier in ("static", "timed"):
             if tier_runs := [run for run in runs if run.tier == tier]:
-                _add_baseline(distilled, tier_runs, tier, source)
+                _add_baseline(distilled, tier_runs, tier, results)
     if not distilled.baselines:
         raise BaselineError(intake.origin, f"has no run of {arm.name}", "see what 'regbot check' reported about it")
     return distilled
@@ -187,7 +187,7 @@ def node_class_of(run: Run) -> str:
     return STATIC_CLASS if run.tier == "static" or run.node is None else run.node.node_class
 
 
-def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, source: _WorkloadSource) -> None:
+def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, results: _WorkloadResults) -> None:
     """Add the baseline of one workload and tier to ``distilled``.
 
     ``runs`` are all runs of the tier, with warm launches and repeated runs. Only a part of them is stored, but all must
@@ -195,7 +195,7 @@ def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, 
     nothing to store.
     """
     last_run = runs[-1]
-    header, plan, intake = source.header, source.plan, source.intake
+    header, plan, intake = results.header, results.plan, results.intake
     context = f"{last_run.workload}, {tier}"
     _check_equal_properties(runs, intake, context)
     entry_match = ENTRY_PATTERN.fullmatch(last_run.workload)
@@ -204,7 +204,7 @@ def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, 
             intake.origin, f"{last_run.workload!r} is not a valid workload entry", "use a session of regbot check"
         )
     # Of several traces of one commit, the last counts.
-    counted_runs = [run for run, _ in source.paired_runs] if tier == "timed" else [last_run]
+    counted_runs = [run for run, _ in results.paired_runs] if tier == "timed" else [last_run]
     ledger = next((run.ledger for run in reversed(counted_runs) if run.ledger is not None), None)
     advice = "continue the check with --resume, then add it"
     if tier == "timed" and (not counted_runs or plan is None):
@@ -222,7 +222,7 @@ def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, 
         Baseline(
             tier=tier,
             series=intake.series,
-            measured=format_time(source.measured),
+            measured=format_time(results.measured),
             session=session_identity(header, last_run.workload, tier, last_run.arm.name),
             workload=last_run.workload,
             variant=last_run.variant,
@@ -247,9 +247,9 @@ def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, 
                 revision=last_run.arm.revision,
                 regbot=header.regbot,
             ),
-            runs=_summarise_runs(source.paired_runs) if timed_plan else [],
+            runs=_summarise_runs(results.paired_runs) if timed_plan else [],
             against=intake.against if timed_plan else None,
-            step_s=_arm_step_s(source) if timed_plan else None,
+            step_s=_arm_step_s(results) if timed_plan else None,
             loaded_files=_list_loaded_files(runs),
         )
     )
@@ -296,7 +296,10 @@ def _list_loaded_files(runs: Sequence[Run]) -> list[str] | None:
 
 
 def _check_arm(arm: Arm, origin: str) -> None:
-    """Raise BaselineError if ``arm`` is not exactly what a commit contains."""
+    """Raise BaselineError if ``arm`` is not exactly what a commit contains.
+
+    ``origin`` is the file of the session, for error messages.
+    """
     if set(arm.commit) <= _NULL_ID_DIGITS:
         raise BaselineError(origin, "is of uncommitted files", "commit them and check the commit")
     if arm.overrides:
@@ -307,7 +310,10 @@ def _check_arm(arm: Arm, origin: str) -> None:
 
 
 def _measured_time(header: SessionHeader, origin: str, now: datetime) -> datetime:
-    """Return when the session began. Raises BaselineError if this time is malformed or in the future."""
+    """Return when the session began. Raises BaselineError if this time is malformed or in the future.
+
+    ``origin`` is the file of the session, for error messages.
+    """
     try:
         measured = parse_time(header.created)
     except InvalidTime as error:
@@ -323,27 +329,27 @@ def _measured_time(header: SessionHeader, origin: str, now: datetime) -> datetim
 
 def _find_faults(run: Run, arm: Arm) -> Iterator[str]:
     """Yield the faults of a run. A session with such a run is not stored."""
-    name = f"a {run.tier} run of {arm.name}"
+    run_name = f"a {run.tier} run of {arm.name}"
     if run.outcome != "ok":
-        yield f"{name} ended as {run.outcome!r}{f' ({clip(run.reason, 200)})' if run.reason else ''}"
+        yield f"{run_name} ended as {run.outcome!r}{f' ({clip(run.reason, 200)})' if run.reason else ''}"
     if (run.arm.commit, run.arm.tree, run.arm.overrides) != (arm.commit, arm.tree, arm.overrides):
-        yield f"{name} was of commit {short_commit(run.arm.commit)} instead of {short_commit(arm.commit)}"
+        yield f"{run_name} was of commit {short_commit(run.arm.commit)} instead of {short_commit(arm.commit)}"
     if run.changed_by_build:
         names = ", ".join(run.changed_by_build[:5])
-        yield f"{name} was of a dirty tree: the build changed tracked files: {names}"
+        yield f"{run_name} was of a dirty tree: the build changed tracked files: {names}"
     if run.code is None:
-        yield f"{name} does not prove which code it ran"
+        yield f"{run_name} does not prove which code it ran"
     elif run.code.foreign:
-        yield f"{name} imported {min(run.code.foreign)} from outside its worktree"
+        yield f"{run_name} imported {min(run.code.foreign)} from outside its worktree"
     elif run.code.missing:
-        yield f"{name} looked for {clip(run.code.missing[0], 200)}, which its sparse checkout lacks"
+        yield f"{run_name} looked for {clip(run.code.missing[0], 200)}, which its sparse checkout lacks"
     if run.tier == "static" and run.ledger is not None and not _has_proven_counter(run.ledger):
-        yield f"{name} was counted by a counter that was not proven to work"
+        yield f"{run_name} was counted by a counter that was not proven to work"
     backend = run.backends.get(DISPATCHER)
     if run.tier == "timed" and backend is not None and backend.executed != backend.requested:
-        yield f"{name} executed dispatcher {backend.executed!r} but {backend.requested!r} was requested"
+        yield f"{run_name} executed dispatcher {backend.executed!r} but {backend.requested!r} was requested"
     if run.tier == "timed" and (run.position is None or run.timing is None or run.node is None):
-        yield f"{name} lacks its node, its timing, or its position in the session"
+        yield f"{run_name} lacks its node, its timing, or its position in the session"
 
 
 def _has_proven_counter(ledger: Ledger) -> bool:
@@ -351,11 +357,11 @@ def _has_proven_counter(ledger: Ledger) -> bool:
     return ledger.liveness is not None and ledger.liveness.proven
 
 
-def _arm_step_s(source: _WorkloadSource) -> float | None:
+def _arm_step_s(results: _WorkloadResults) -> float | None:
     """Return the step time of the arm in the verdict, in seconds; None if the verdict has no throughput section."""
-    if source.throughput is None:
+    if results.throughput is None:
         return None
-    return source.throughput.base_step_s if source.intake.arm == "base" else source.throughput.head_step_s
+    return results.throughput.base_step_s if results.intake.arm == "base" else results.throughput.head_step_s
 
 
 def _summarise_runs(paired_runs: Sequence[tuple[Run, RunVerdict]]) -> list[RunSummary]:

@@ -8,6 +8,8 @@
 The folder of a workload is ``[label+]shape+mesh+variant@version``, for example ``qwen3-30b-a3b+ep+smoke@1``. The name
 of a class folder or an environment folder has two parts: a readable extract of the class or environment, and a short
 hash of all of it. Therefore two classes or environments never share a folder.
+
+A parameter ``workload`` is an entry, such as ``mixtral-8x7b@1/ep``.
 """
 
 import hashlib

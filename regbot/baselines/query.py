@@ -7,6 +7,8 @@ index lists the newest sessions of the group, and only these sessions are read c
 The *scalars* of a session are the simple fields at the beginning of its file (``SCALARS``). They are not checked, so
 they only serve to choose the sessions to read. The *terms* are the fields ``TERMS`` (world size, steps, warm-up, clock,
 requested dispatcher). Times on other terms are not comparable.
+
+A parameter ``workload`` is an entry, such as ``mixtral-8x7b@1/ep``.
 """
 
 from collections.abc import Iterator
@@ -86,6 +88,8 @@ def load_rolling_reference(
     store: Store, query: ReferenceQuery, now: datetime, series: Series = "rolling", limit: int = ROLLING_SESSIONS
 ) -> RollingReference | ReferenceRefusal:
     """Return the newest ``limit`` comparable sessions of ``series``, or a refusal with the differences.
+
+    The series ``rolling`` has the sessions of main.
 
     Raises BaselineError if a needed session is unusable or was measured in the future, because a reference with gaps is
     unusable.

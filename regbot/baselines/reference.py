@@ -115,15 +115,15 @@ def _load_group_references(
             clock=clock,
             dispatcher=plan.dispatcher,
         )
-        rolling = load_rolling_reference(store, query, now)
-        same_terms = [candidate for candidate in calibrations if has_same_terms(candidate, plan, clock)]
-        calibration = summarise_calibrations(same_terms, thresholds)
-        if isinstance(rolling, ReferenceRefusal):
-            refusals.append(rolling.text)
-            rolling = RollingReference(sessions=())
-        if rolling.sessions or calibration is not None:
-            noise = _pool_pair_noise(same_terms, rolling.sessions)
-            references.append(_make_reference(query, rolling, calibration, noise))
+        rolling_reference = load_rolling_reference(store, query, now)
+        comparable_calibrations = [candidate for candidate in calibrations if has_same_terms(candidate, plan, clock)]
+        calibration_summary = summarise_calibrations(comparable_calibrations, thresholds)
+        if isinstance(rolling_reference, ReferenceRefusal):
+            refusals.append(rolling_reference.text)
+            rolling_reference = RollingReference(sessions=())
+        if rolling_reference.sessions or calibration_summary is not None:
+            noise = _pool_pair_noise(comparable_calibrations, rolling_reference.sessions)
+            references.append(_make_reference(query, rolling_reference, calibration_summary, noise))
     return references, refusals
 
 
@@ -148,18 +148,21 @@ def summarise_calibrations(calibrations: Iterable[Calibration], thresholds: Thre
     if len(log_ratios) < 2:
         return None
     newest = oldest_first[-1]
-    lag, block = lag_correlation(ratios_by_session), block_correlation(ratios_by_session)
+    # The correlations of neighbouring pairs, and of the two pairs of a block.
+    lag, within_block = lag_correlation(ratios_by_session), block_correlation(ratios_by_session)
     luck = estimate_stored_luck(placebos, lag)
-    judged = [session for session in sessions if session.covered is not None]
-    judged_placebos = [session for session in judged if session.injected_pct == 0]
+    judged_sessions = [session for session in sessions if session.covered is not None]
+    judged_placebos = [session for session in judged_sessions if session.injected_pct == 0]
     false_flag_rate = _rate_of(session.decision in ("regressed", "improved") for session in judged_placebos)
     # An injected slowdown is made by a sleep, which is not exact. Therefore only placebo sessions decide whether the
     # coverage contradicts the gate. The coverage in the summary also counts sessions with an injected slowdown.
     placebo_coverage = _rate_of(bool(session.covered) for session in judged_placebos)
-    coverage = _rate_of(bool(session.covered) for session in judged)
-    largest_injected_pct = max((session.injected_pct for session in judged if session.injected_pct > 0), default=None)
-    most_injected = [session for session in judged if session.injected_pct == largest_injected_pct]
-    detection_rate = _rate_of(session.decision == "regressed" for session in most_injected)
+    coverage = _rate_of(bool(session.covered) for session in judged_sessions)
+    largest_injected_pct = max(
+        (session.injected_pct for session in judged_sessions if session.injected_pct > 0), default=None
+    )
+    with_largest_slowdown = [session for session in judged_sessions if session.injected_pct == largest_injected_pct]
+    detection_rate = _rate_of(session.decision == "regressed" for session in with_largest_slowdown)
     sd, sd_low, sd_high = statistics.estimate_pair_sd(log_ratios)
     return CalibrationSummary(
         measured=newest.measured,
@@ -170,15 +173,15 @@ def summarise_calibrations(calibrations: Iterable[Calibration], thresholds: Thre
         false_flags=_convert_rate(false_flag_rate),
         covered=_convert_rate(coverage),
         injected_pct=largest_injected_pct,
-        detected=_convert_rate(detection_rate) if most_injected else None,
+        detected=_convert_rate(detection_rate) if with_largest_slowdown else None,
         resampled_false=_resampled_false_flags(placebos, newest.primary_tests, thresholds),
         lag_correlation=_convert_correlation(lag),
-        block_correlation=_convert_correlation(block),
+        block_correlation=_convert_correlation(within_block),
         arm_luck=make_arm_luck(luck),
         contradicted=statistics.contradiction(
             false_flags=false_flag_rate,
             covered=placebo_coverage,
-            correlations={"neighbouring pairs": lag, "the two pairs of a block": block},
+            correlations={"neighbouring pairs": lag, "the two pairs of a block": within_block},
             luck=luck,
         ),
     )
@@ -186,12 +189,14 @@ def summarise_calibrations(calibrations: Iterable[Calibration], thresholds: Thre
 
 def _rate_of(outcomes: Iterable[bool]) -> statistics.RateEstimate:
     """Return the rate of true outcomes, with its interval."""
-    listed = list(outcomes)
-    return statistics.RateEstimate.from_counts(sum(listed), len(listed))
+    outcome_list = list(outcomes)
+    return statistics.RateEstimate.from_counts(sum(outcome_list), len(outcome_list))
 
 
 def _pool_pair_noise(calibrations: Iterable[Calibration], nights: Iterable[Baseline]) -> PairNoise | None:
     """Return the noise of a pair from placebo pairs and from nightly pairs against the anchor; None if too few exist.
+
+    ``nights`` are the stored sessions of main. Those that measured the anchor too have pairs (``against``).
 
     All placebo pairs have the true effect 0, so they are one sample, which also shows what differs from session to
     session. The effect of a nightly pair is constant only within its night, so each night is a sample of its own, which
@@ -236,7 +241,7 @@ def _make_reference(
     newest = rolling_reference.sessions[-1] if rolling_reference.sessions else None  # sessions are oldest first
     first_runs = newest.runs[:SESSION_RUNS] if newest is not None else []
     dropped_tokens = [run.dropped_tokens for run in first_runs if run.dropped_tokens is not None]
-    wall_times = [run.wall_s for run in first_runs if run.wall_s is not None]
+    run_durations_s = [run.wall_s for run in first_runs if run.wall_s is not None]
     return Reference(
         node_class=query.node_class,
         environment=query.environment,
@@ -247,7 +252,7 @@ def _make_reference(
         ],
         loss=[run.loss for run in first_runs if run.loss],
         dropped_tokens=max(dropped_tokens, default=None),
-        run_s=median(wall_times) if wall_times else None,
+        run_s=median(run_durations_s) if run_durations_s else None,
         calibrated=calibration_summary,
         noise=noise,
         warnings=list(rolling_reference.warnings),
@@ -281,6 +286,8 @@ def _resampled_false_flags(
 ) -> float | None:
     """Return the share of resampled placebo sessions that the gate calls regressed or improved, although nothing
     changed. Return None if there are too few pairs.
+
+    ``primary_tests`` is the number of tests in a check, among which its error rate is divided.
     """
     pools: dict[str, list[float]] = {name: [] for name in SUMMARIES}
     for placebo in placebos:

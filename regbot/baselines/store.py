@@ -375,6 +375,8 @@ class Store:
 def _same_session_path(path: PurePosixPath, stored: Baseline, baseline: Baseline) -> PurePosixPath:
     """Return ``path`` if ``stored`` and ``baseline`` have the same content. Raises BaselineError otherwise.
 
+    ``stored`` is the record in the file ``path``, and ``baseline`` is the record to be stored.
+
     Two kinds of differences are ignored: the provenance, and fields that older versions did not store.
     """
     ignored_fields = {name: getattr(baseline, name) for name in ("provenance", "step_s", "loaded_files")}

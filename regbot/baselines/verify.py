@@ -97,6 +97,7 @@ def _cross_check(content: _StoreContent) -> Iterator[str]:
     stored_commits: set[tuple[PurePosixPath, str]] = set()
     """Commits with stored sessions, each with the folder of its node class."""
     checked_folders: set[PurePosixPath] = set()
+    """Workload folders whose shape was looked up. One look-up serves for all sessions of the folder."""
     for path, baseline in sorted(content.sessions.items()):
         if baseline.ledger is not None and baseline.ledger not in content.ledgers:
             advice = "restore it, or delete this session and add it again"

@@ -169,12 +169,13 @@ def build_calibration(sessions: Sequence[Session], who: str) -> Calibration:
     assert last_run.timing is not None
     header = sessions[0].header
     (plan,) = header.timed
+    # Group 3 of the pattern is the version of the shape.
     entry_match = ENTRY_PATTERN.fullmatch(plan.entry)
     assert entry_match is not None
-    headers = "".join(session.header.to_line() for session in sessions)
+    header_lines = "".join(session.header.to_line() for session in sessions)
     return Calibration(
         measured=format_time(parse_time(header.created)),
-        session=hashlib.sha256(headers.encode()).hexdigest(),
+        session=hashlib.sha256(header_lines.encode()).hexdigest(),
         workload=plan.entry,
         variant=plan.variant,
         shape_version=int(entry_match[3]),
@@ -358,12 +359,14 @@ def page(result: CalibrationResult) -> str:
     """Return the terminal page: the sessions, and the summary of the calibrations."""
     lines = [f"{result.calibration.workload}  {result.calibration.variant}  on {result.calibration.node_class}"]
     for session in result.calibration.sessions:
-        kind = f"+{session.injected_pct:g}% injected" if session.injected_pct else "placebo"
-        coverage = "no interval"  # the session has too few pairs for a decision
+        session_kind = f"+{session.injected_pct:g}% injected" if session.injected_pct else "placebo"
+        coverage_text = "no interval"  # the session has too few pairs for a decision
         if session.covered is not None:
-            coverage = f"interval {'contains' if session.covered else 'misses'} the true value"
-        pairs = len(session.log_ratios["median"])
-        lines.append(f"  {kind:<16} {pairs:>3} pairs  {session.decision.replace('_', ' '):<10} {coverage}")
+            coverage_text = f"interval {'contains' if session.covered else 'misses'} the true value"
+        pair_count = len(session.log_ratios["median"])
+        lines.append(
+            f"  {session_kind:<16} {pair_count:>3} pairs  {session.decision.replace('_', ' '):<10} {coverage_text}"
+        )
     if result.summary is not None:
         lines += ["", *summary_lines(result.summary)]
     return "\n".join([*lines, f"stored {result.path}"])
@@ -385,12 +388,14 @@ def describe_luck(luck: ArmLuck | None) -> str:
 
 def summary_lines(summary: CalibrationSummary) -> list[str]:
     """Return the summary of all calibrations on the same terms, as lines for the terminal."""
-    flags, coverage = summary.false_flags, summary.covered
+    # Two rates over sessions: those that were called changed although nothing had changed, and those whose intervals
+    # contain the true value.
+    flags, covering = summary.false_flags, summary.covered
     sd_bounds = f"(95%: {summary.sd_low_pct:.2g}% to {summary.sd_high_pct:.2g}%)"
     lines = [
         f"noise of a pair    {summary.sd_pct:.2g}% {sd_bounds}, {summary.pairs} placebo pairs",
         f"false alarms       {flags.count} of {flags.total} placebo sessions (at most {flags.high:.0%})",
-        f"intervals held      {coverage.count} of {coverage.total} (at least {coverage.low:.0%})",
+        f"intervals held      {covering.count} of {covering.total} (at least {covering.low:.0%})",
     ]
     if summary.detected is not None:
         rate = summary.detected

@@ -96,23 +96,26 @@ def find_unconcerned(
     CheckoutError if git cannot read the trees, and ConfigError for pathspecs that git refuses."""
     result = ConcernResult([], [])
     changed_files = list_diff_entries(change.repo, change.base, change.head)
-    for name in dict.fromkeys(task.workload_name for task in tasks if task.workload.paths):
-        workload_tasks = [task for task in tasks if task.workload_name == name]
+    for workload_name in dict.fromkeys(task.workload_name for task in tasks if task.workload.paths):
+        workload_tasks = [task for task in tasks if task.workload_name == workload_name]
         paths = workload_tasks[0].workload.paths
         try:
             if list_changed_paths(change.repo, change.base, change.head, paths):
                 continue
             if not has_matching_path(change.repo, change.base, paths):
                 result.warnings.append(
-                    f"workloads.{name}.paths: no file of base matches, so paths is ignored and the workload measured"
+                    f"workloads.{workload_name}.paths: no file of base matches, so paths is ignored and the workload "
+                    "measured"
                 )
                 continue
         except CheckoutError as error:  # git has compared the same trees above, so the pathspecs are at fault
-            raise ConfigError(f"workloads.{name}.paths: {error}", "correct the pathspecs (see gitglossary)") from error
+            raise ConfigError(
+                f"workloads.{workload_name}.paths: {error}", "correct the pathspecs (see gitglossary)"
+            ) from error
         results = [_prove(change, task, evidence.get(task.entry, []), store, changed_files) for task in workload_tasks]
         wrong_paths = [task_result for task_result in results if isinstance(task_result, _WrongPaths)]
         if wrong_paths:
-            result.warnings.append(wrong_paths[0].describe(name))
+            result.warnings.append(wrong_paths[0].describe(workload_name))
         else:
             result.unconcerned.extend(
                 task_result for task_result in results if isinstance(task_result, UnconcernedWorkload)
@@ -162,9 +165,9 @@ def _prove(
         gaps.extend(_find_gaps(change, session, evidence, task.workload.paths))
     if unreported_file := _find_unreported_file(change, changed_files):
         gaps.append(f"{clip(unreported_file, 200)} changed, and a run does not report whether it reads such a file")
-    checked_out = make_cone(task.workload.sparse)
+    sparse_cone = make_cone(task.workload.sparse)  # the files that the sparse checkout has
     files_left_out = [
-        file.name for file in changed_files if not checked_out.has(file.name) and _may_be_read(change, file)
+        file.name for file in changed_files if not sparse_cone.has(file.name) and _may_be_read(change, file)
     ]
     if files_left_out:
         gaps.append(
@@ -193,19 +196,20 @@ def _find_gaps(change: ChangedTrees, session: Baseline, evidence: LoadEvidence, 
     """Yield the reasons why a stored session shows nothing about the base.
 
     A session of an earlier commit is evidence for the base only if no file that the workload may read differs between
-    this commit and the base. Yield nothing if the session's commit has the same tree as the base."""
+    this commit and the base. Yield nothing if the session's commit has the same tree as the base.
+    ``paths`` are the pathspecs of the workload."""
     base_tree = git(change.repo, "rev-parse", f"{change.base}^{{tree}}").strip()
     if session.tree == base_tree:
         return
-    name = f"the stored {evidence.noun} of {short_commit(session.commit)}"
+    session_text = f"the stored {evidence.noun} of {short_commit(session.commit)}"
     if try_git(change.repo, "cat-file", "-e", f"{session.commit}^{{tree}}").code != 0:
-        yield f"{name} is of a commit that this repository does not have"
+        yield f"{session_text} is of a commit that this repository does not have"
         return
     changed_paths = list_changed_paths(change.repo, session.commit, change.base, paths)
     unreported_file = _find_unreported_file(change, list_diff_entries(change.repo, session.commit, change.base))
     changed_file = changed_paths[0] if changed_paths else unreported_file
     if changed_file:
-        yield f"{clip(changed_file, 200)} has changed since {name}"
+        yield f"{clip(changed_file, 200)} has changed since {session_text}"
 
 
 def _find_unreported_file(change: ChangedTrees, changed_files: Sequence[DiffEntry]) -> str:

@@ -28,7 +28,9 @@ class CheckResult:
 
 
 def conclude(session_file: Path, config: Config, expectations: Sequence[Expectation], out: Path) -> CheckResult:
-    """Judge a session file. Write ``verdict.json``, ``comment.md`` and ``report.html`` into ``out``."""
+    """Judge a session file. Write ``verdict.json``, ``comment.md`` and ``report.html`` into ``out``.
+
+    ``expectations`` are the changes that are declared as intended."""
     session = read_session(session_file)
     verdict = judge(session, config, expectations)
     _write_report(out, verdict, session)
@@ -69,6 +71,7 @@ def judge_sessions(
             )
     entries = list(dict.fromkeys(entry for session in sessions for entry in session.header.workloads))
     warnings = list(dict.fromkeys(warning for session in sessions for warning in session.header.warnings))
+    # If several sessions have a plan for the same entry, the last plan counts.
     plans = {plan.entry: plan for session in sessions for plan in session.header.timed}
     left_out = dict.fromkeys(entry for session in sessions for entry in session.header.left_out if entry not in entries)
     combined_header = first_header.model_copy(
@@ -89,8 +92,8 @@ def judge_sessions(
         )
     if baselines is not None:
         combined = replace_references(combined, Store(baselines))
-    rules = expectations or [parse_expectation(text) for text in first_header.expectations]
-    verdict = judge(combined, settings, rules)
+    declared_changes = expectations or [parse_expectation(text) for text in first_header.expectations]
+    verdict = judge(combined, settings, declared_changes)
     if out is not None:
         _write_report(out, verdict, combined)
     return CheckResult(verdict, combined, out)
@@ -141,14 +144,14 @@ def _combine_runs(files: Sequence[Path], sessions: Sequence[Session]) -> list[Ru
                 continue
             _refuse_copied_run(run, file_index_by_times, index, file)
             timed_workloads.add(run.workload)
-            offset = earlier_last_blocks.get(run.workload, 0)
+            block_offset = earlier_last_blocks.get(run.workload, 0)
             if run.workload not in earlier_workloads:
                 runs.append(run)
             elif position.block:  # 0 for a run without a block
-                shifted = position.model_copy(update={"block": position.block + offset})
+                shifted = position.model_copy(update={"block": position.block + block_offset})
                 # ``joined`` marks a run of another session. A run that is already marked keeps its mark.
                 runs.append(run.model_copy(update={"position": shifted, "joined": run.joined or digest}))
-            last_blocks[run.workload] = max(last_blocks.get(run.workload, 0), position.block + offset)
+            last_blocks[run.workload] = max(last_blocks.get(run.workload, 0), position.block + block_offset)
     return runs
 
 

@@ -35,7 +35,8 @@ def find_config(
     """Return the configuration of the commit ``base``, so that a pull request cannot weaken its own check.
 
     If ``base`` has no configuration, the branch ``target`` (None: a guessed branch) and then ``head`` are tried. The
-    commit ``head`` is allowed, because a pull request may introduce regbot. With ``exact``, ``target`` is not tried. If
+    commit ``head`` is allowed, because a pull request may introduce regbot. With ``exact``, the check
+    compares with ``base`` itself and not with a merge base, so ``target`` is not tried. If
     ``file`` is given, use this file in any case.
 
     If ``repo`` is a partial clone, ``readable`` is the private clone that has the files of the commits. If it is None,
@@ -89,9 +90,9 @@ def confine(loaded: LoadedConfig, node_file: Path | None, untrusted: bool, head:
 def refuse_unknown_folders(repo: Path, commits: Sequence[str], tasks: Sequence[Task]) -> None:
     """Raise ConfigError if a workload checks out a folder that none of ``commits`` has."""
     workload_folders = dict.fromkeys((task.workload_name, folder) for task in tasks for folder in task.workload.sparse)
-    for name, folder in workload_folders:
+    for workload_name, folder in workload_folders:
         if not any(has_folder(repo, commit, folder) for commit in commits):
             raise ConfigError(
-                f"workloads.{name}.sparse: neither base nor head has a folder {clip(folder, 200)!r}",
+                f"workloads.{workload_name}.sparse: neither base nor head has a folder {clip(folder, 200)!r}",
                 "correct or remove it; the files of the parent folders are checked out without being named",
             )

@@ -202,28 +202,31 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
 
     Workloads with the adapter ``command`` are only timed. All others are traced, and also timed if this engine's nodes
     can run one of their variants. With ``--no-timing``, nothing is timed.
+
+    ``warnings`` are those from before the plan, for example about the configuration.
     """
     options, config, engine = context.options, context.config, context.engine
     tasks = plan(config, options.workloads, options.mesh)
-    timed = timed_tasks(config, tasks, engine.gpus) if options.timing else []
-    traced = [task for task in tasks if task.workload.adapter != "command"]
-    only_timed = [task for task in timed if task.workload.adapter == "command"]
-    planned = [*traced, *only_timed]
+    tasks_to_time = timed_tasks(config, tasks, engine.gpus) if options.timing else []
+    tasks_to_trace = [task for task in tasks if task.workload.adapter != "command"]
+    only_timed_tasks = [task for task in tasks_to_time if task.workload.adapter == "command"]
+    planned_tasks = [*tasks_to_trace, *only_timed_tasks]
     if not tasks:
         raise ConfigError(f"no workload has the mesh {options.mesh}", "name another mesh or none")
-    if not planned:
+    if not planned_tasks:
         raise ConfigError("all workloads have adapter = 'command', which can only be timed", "leave out --no-timing")
-    entries = [task.entry for task in planned]
+    entries = [task.entry for task in planned_tasks]
     entries_left_out = [task.entry for task in plan(config) if task.entry not in entries]
+    # A bad override raises its error here, not after minutes of work.
     for arm in (base, head):
         for task in tasks:
-            task.at(arm.overrides)  # a bad override raises its error here, not after minutes of work
+            task.at(arm.overrides)
     refuse_unknown_folders(context.readable, [base.commit, head.commit], tasks)
-    unconcerned, path_warnings = _find_unconcerned(context, base, head, planned)
+    unconcerned, path_warnings = _find_unconcerned(context, base, head, planned_tasks)
     skipped_entries = {workload.entry for workload in unconcerned}
-    timed = [task for task in timed if task.entry not in skipped_entries]
-    traced = [task for task in traced if task.entry not in skipped_entries]
-    settings = config.throughput.model_copy(update={"gate": options.gate} if options.gate else {})
+    tasks_to_time = [task for task in tasks_to_time if task.entry not in skipped_entries]
+    tasks_to_trace = [task for task in tasks_to_trace if task.entry not in skipped_entries]
+    throughput_settings = config.throughput.model_copy(update={"gate": options.gate} if options.gate else {})
     plans = [
         plan_of(task, config.session).model_copy(
             update={
@@ -232,14 +235,17 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
                 "max_pairs": options.max_pairs,
             }
         )
-        for task in timed
+        for task in tasks_to_time
     ]
-    nodes = [engine.describe(needs_of(task)) for task in timed]
+    # None for a node that the engine does not know yet.
+    nodes = [engine.describe(needs_of(task)) for task in tasks_to_time]
     confined = ("confined",) if engine.sandbox is not None else ()
     # Pairs of earlier sessions are reused only if they come from nodes of the same kind and were confined in the same
     # way.
-    node_kinds = [(*engine.kind(needs_of(task)), *confined) for task in timed]
-    plans, stored_base_traces, reference_warnings = _load_references(context, settings, base, traced, plans, nodes)
+    node_kinds = [(*engine.kind(needs_of(task)), *confined) for task in tasks_to_time]
+    plans, stored_base_traces, reference_warnings = _load_references(
+        context, throughput_settings, base, tasks_to_trace, plans, nodes
+    )
     # An inert file cannot affect a run. Whether a folder of tests is inert can depend on comments of head. The digest
     # must not depend on comments. So it uses a rule without folders: only documentation and settings of GitHub are
     # inert.
@@ -253,19 +259,19 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
         base=base,
         head=head,
         workloads=entries,
-        untraced=[task.entry for task in only_timed],
+        untraced=[task.entry for task in only_timed_tasks],
         left_out=entries_left_out,
         timing=options.timing,
         command=options.command,
         timed=plans,
         stored=stored_base_traces,
         seed=secrets.randbelow(2**32),  # decides the order of base and head in the blocks
-        budget_min=(options.budget_min or config.session.budget_min) if timed else None,
+        budget_min=(options.budget_min or config.session.budget_min) if tasks_to_time else None,
         changed_files=changed_files,
         inert_files=[path for path in changed_files or () if is_inert(path)],
-        expectations=[f"{rule}: {rule.reason}" for rule in options.expectations],
+        expectations=[f"{change}: {change.reason}" for change in options.expectations],
         unconcerned=unconcerned,
-        throughput=settings,
+        throughput=throughput_settings,
         sharding=config.sharding,
         wire=config.wire,
         warnings=[*warnings, *path_warnings, *reference_warnings],
@@ -273,7 +279,7 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
     log = _make_run_log(options.out)
     with log.lock(), log.writing():
         session = _open_session(log, header, options, nodes)
-        _measure(context, session, log, traced, timed, node_kinds)
+        _measure(context, session, log, tasks_to_trace, tasks_to_time, node_kinds)
         prune(repository_cache(options.cache, options.repo), keep=KEPT_WORKTREES)
         return conclude(log.path, config, options.expectations, options.out)
 
@@ -299,13 +305,14 @@ def _measure(
     context: _CheckContext,
     session: Session,
     log: RunLog[Session],
-    traced: Sequence[Task],
-    timed: Sequence[Task],
+    tasks_to_trace: Sequence[Task],
+    tasks_to_time: Sequence[Task],
     node_kinds: Sequence[Sequence[str]],
 ) -> None:
     """Trace and time everything that ``session`` has no run for yet.
 
-    ``node_kinds`` describes the node of each task in ``timed``. Only sessions on nodes of the same kind share pairs.
+    ``node_kinds`` describes the node of each task in ``tasks_to_time``. Only sessions on nodes of the same kind share
+    pairs.
     """
     options, config, engine, watch = context.options, context.config, context.engine, context.watch
     header, runs = session.header, list(session.runs)
@@ -322,15 +329,18 @@ def _measure(
             save_pool(pool_files[run.workload], header, [other for other in runs if other.workload == run.workload])
 
     trees = Worktrees(options.repo, options.cache, lambda text: watch(Progress(0, 0, text)), engine.sandbox)
+    # Limits on what regbot reads of one run.
     limits = Limits(
         max_output_bytes=int(config.local.max_output_mb * 2**20),
         max_record_bytes=int(config.local.max_record_mb * 2**20),
     )
     scratch = Scratch(options.out / "runs", limits)
-    jobs = [(arm, task) for task in traced for arm in (header.base, header.head)]
+    # Every traced workload is traced once for each arm.
+    jobs = [(arm, task) for task in tasks_to_trace for arm in (header.base, header.head)]
+    # The libraries of the paper GPU, on which the traces run. They are built into the cache folder.
     libraries = Libraries(options.cache, scratch.folder / "paper", lambda text: watch(Progress(0, 0, text)))
-    if any(task.wants_paper_gpu and not task.workload.python for task in traced):
-        # This library, for regbot's own interpreter, is built while the arms are checked out.
+    if any(task.wants_paper_gpu and not task.workload.python for task in tasks_to_trace):
+        # The library for regbot's own interpreter is built while the arms are checked out.
         libraries.start(sys.executable)
     with closing(libraries):
         TraceRunner(trees, engine, scratch, store_run, watch, libraries, parallel=config.local.parallel).run(
@@ -339,7 +349,7 @@ def _measure(
     session_runner = SessionRunner(header, trees, engine, scratch, store_run, watch, fitness=_fitness(options))
     plans_to_time = [
         (timed_plan, task, node_kind)
-        for timed_plan, task, node_kind in zip(header.timed, timed, node_kinds, strict=True)
+        for timed_plan, task, node_kind in zip(header.timed, tasks_to_time, node_kinds, strict=True)
         if _needs_timing(header, runs, timed_plan)
     ]
     remaining_s = (header.budget_min or 0.0) * 60
@@ -366,7 +376,7 @@ def _load_references(
     context: _CheckContext,
     settings: ThroughputThresholds,
     base: Arm,
-    traced: Sequence[Task],
+    traced_tasks: Sequence[Task],
     plans: Sequence[TimedPlan],
     nodes: Sequence[Node | None],
 ) -> tuple[list[TimedPlan], list[StoredTrace], list[str]]:
@@ -375,7 +385,7 @@ def _load_references(
     References and traces come from the base commit, or from the folder ``options.baselines``. ``nodes`` has the node of
     each plan. A plan whose node is None (not known yet) gets no references, because they belong to a node class.
     """
-    traced_variants = [(task.entry, task.variant.name) for task in traced]
+    traced_variants = [(task.entry, task.variant.name) for task in traced_tasks]
     timed_variants = [(timed_plan.entry, timed_plan.variant) for timed_plan in plans]
     options, folder = context.options, context.config.baselines.folder
     needed_sessions = [*traced_variants, *timed_variants]
@@ -404,10 +414,10 @@ def _needs_timing(header: SessionHeader, runs: Sequence[Run], timed_plan: TimedP
     if timed_plan.entry in header.untraced:
         return True
     examined = examine_traced_runs(Session(header=header, runs=list(runs)), timed_plan.entry)
-    if examined.needs_profile:
+    if examined.needs_profile:  # the workload has compiled code
         return True
     if examined.base is None or examined.head is None:
-        return False
+        return False  # an arm has no valid trace
     difference = first_difference(header, examined.base, examined.head)  # '' if the arms are identical
     return timed_plan.even_if_identical or bool(difference)
 
@@ -463,6 +473,8 @@ def _refuse_another_node(session_file: Path, session: Session, nodes: Sequence[N
 
     ``nodes`` are the nodes of this check; None for a node that is not known yet. On a cluster, only the node class must
     match. Runs that were copied from earlier sessions may come from other nodes.
+
+    ``engine`` is the name of the engine: local or slurm.
     """
     known_nodes = [node for node in nodes if node is not None]
     if not known_nodes:
@@ -471,8 +483,8 @@ def _refuse_another_node(session_file: Path, session: Session, nodes: Sequence[N
     for run in session.runs:
         if run.node is None or run.is_from_earlier_session:
             continue
-        is_same = run.node in known_nodes if engine == "local" else run.node.node_class in known_classes
-        if not is_same:
+        may_continue_here = run.node in known_nodes if engine == "local" else run.node.node_class in known_classes
+        if not may_continue_here:
             raise RecordError(
                 f"{session_file}: was timed on {run.node.name} ({run.node.node_class}), but this node is "
                 f"{known_nodes[0].name} ({known_nodes[0].node_class})",

@@ -29,6 +29,7 @@ class PreflightResult:
     """Conflicts and advice that apply to one configuration."""
 
     workload: str
+    """Name of the workload; the given file or workload if the configuration names none."""
     conflicts: Sequence[Conflict]
     advice: Sequence[Advice]
     unknown: str = ""
@@ -74,6 +75,7 @@ def examine_configuration(target: str, folder: Path, cache: Path, watch: Watcher
     ConfigError, RecordError, ShapeError, EngineError.
     """
     file = folder / target
+    # A dump is a resolved configuration with facts about the run, such as its GPU and environment variables.
     dump = read_dump(file) if file.is_file() else _trace_configuration(target, folder, cache, watch)
     facts, machine_gpus = dump.facts, this_node().gpus
     if facts.gpu is None and machine_gpus:

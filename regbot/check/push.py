@@ -11,8 +11,8 @@ from regbot.records.verdict import Status
 def why_nothing_to_compare(repo: Path, base: str | None, head: str, config: Path | None) -> str:
     """Return why a push of ``head`` needs no check; '' if it needs one. Raises CheckoutError.
 
-    If ``base`` is None, the target branch is guessed. ``config`` is the file that replaces the ``regbot.toml`` of the
-    commits; None if their own file is used.
+    ``head`` is a revision, such as HEAD. ``base`` is the target branch; None to guess it. ``config`` is the file that
+    replaces the ``regbot.toml`` of the commits; None if their own file is used.
     """
     if not has_commits_of_its_own(repo, base, head):
         return f"{head} has no commits that the target branch lacks, or no history in common with it"

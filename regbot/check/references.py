@@ -45,6 +45,7 @@ def with_references(
 ) -> tuple[TimedPlan, list[str]]:
     """Return ``plan`` with its stored references, and warnings about references that cannot be used.
 
+    References are the stored sessions of main, and the calibrations, on nodes of the class ``node_class``.
     Without references, ``no_reference`` in the plan says why there are none."""
     lookup = load_references(store, plan, node_class, thresholds_from(settings), datetime.now(UTC))
     warnings = [

@@ -73,6 +73,7 @@ def _run_on(
     plan = plan_of(task, config.session)
     checkout = Checkout(WORKING_TREE, folder)
     first_of_block = Position(block=1, slot=0, order="ABBA")  # ``slot`` counts the runs of a block from 0
+    # ``cut`` is the first step that counts. The steps before it are warm-up.
     spec = RunSpec(first_of_block, attempt=1, steps=plan.steps, cut=plan.cut)
     if options.rev is not None:
         arm = resolve_arm(folder, options.rev)

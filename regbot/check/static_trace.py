@@ -72,7 +72,7 @@ def trace_working_tree(
     watch(Progress(0, 1, f"{task.entry} {task.variant.name}, {ranks}"))
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch_name:
         scratch = Path(scratch_name)
-        paper_gpu_fault = ""
+        paper_gpu_fault = ""  # why there is no trace on a paper GPU; '' if there is one or none was wanted
         library: Path | None = None  # of the paper GPU; None traces a CPU program
         if task.wants_paper_gpu:
             try:
@@ -87,6 +87,7 @@ def trace_working_tree(
         if library is not None and run.outcome != "ok" and may_trace_cpu_program:
             paper_gpu_fault = run.reason
             run = trace(task, checkout, engine_in_use, Scratch(scratch / "run"))
+    # ``foreign`` has the packages that were imported from outside the working tree, with their paths.
     if run.outcome == "ok" and run.code is not None and run.code.foreign:
         package, path = min(run.code.foreign.items())
         refusal = f"{package} was imported from {path}, which is not in {folder}; uninstall it or fix 'source_roots'"

@@ -180,6 +180,7 @@ def parse_override(text: str, option: str) -> tuple[str, Scalar]:
     if key in GEOMETRY_KEYS:
         raise ConfigError(f"{option} {key}: fixed by the shape", "two arms of different geometry cannot be compared")
     try:
+        # TOML parses only documents, so the value needs a key. The key ``v`` stands for any key.
         parsed = tomllib.loads(f"v = {value}")["v"]
     except tomllib.TOMLDecodeError:
         parsed = value

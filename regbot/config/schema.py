@@ -200,8 +200,8 @@ class Workload(Record):
             raise ValueError(f"device: the adapter {self.adapter} has no CPU program; leave device out")
         has_paper_gpu = self.device != "cpu" and self.adapter not in ("maxtext", "command")
         if self.gpu != DEFAULT_PAPER_GPU and not has_paper_gpu:
-            program = "a CPU program" if self.device == "cpu" else f"the adapter {self.adapter}"
-            raise ValueError(f"gpu: {program} has no paper GPU; leave gpu out")
+            subject = "a CPU program" if self.device == "cpu" else f"the adapter {self.adapter}"
+            raise ValueError(f"gpu: {subject} has no paper GPU; leave gpu out")
         return self
 
     @model_validator(mode="after")
@@ -254,7 +254,8 @@ class Workload(Record):
             if missing := [axis for axis, size in mesh.axis_sizes.items() if size > 1 and axis not in axis_keys]:
                 known = ", ".join(["world", "ep", *axis_keys])
                 raise ValueError(f"meshes: adapter {self.adapter!r} has no axis {missing[0]!r}; it has {known}")
-            # A training script for Megatron takes its flags with hyphens or underscores.
+            # A training script for Megatron takes its flags with hyphens or underscores. So map each key of ``config``,
+            # written with underscores, to the key as it stands in the file.
             config_keys = {(key.replace("-", "_") if self.training_script else key): key for key in self.config}
             if clashes := sorted(config_keys[key] for key in axis_keys.values() if key in config_keys):
                 raise ValueError(f"config.{clashes[0]}: a mesh of this workload sets it; remove it from config")
@@ -275,6 +276,7 @@ class Workload(Record):
             raise ValueError(f"adapter {self.adapter!r} takes no entry; an entry point is for adapter = 'module'")
         if self.program and self.adapter != "megatron":
             raise ValueError(f"adapter {self.adapter!r} takes no program; 'megatron' does")
+        # The file name of the script: which of the two programs it is decides what a recipe may be.
         script = PurePosixPath(self.training_script).name
         if self.runs_bridge and (script == MEGATRON_PROGRAM or not self.recipe.isidentifier()):
             raise ValueError(

@@ -34,8 +34,8 @@ def read_single_file(
             f"{origin}: {len(archive):,} bytes, more than the {max_packed_bytes:,} it may have", "it was not read"
         )
     try:
-        with zipfile.ZipFile(io.BytesIO(archive)) as opened:
-            entries = opened.infolist()
+        with zipfile.ZipFile(io.BytesIO(archive)) as zip_file:
+            entries = zip_file.infolist()
             if [entry.filename for entry in entries] != [name]:
                 files = count(len(entries), "file")
                 raise RecordError(f"{origin}: must contain only the file {name}, but contains {files}")
@@ -44,7 +44,7 @@ def read_single_file(
                 raise RecordError(f"{origin}: {name} is encrypted, or compressed with another method than deflate")
             chunks: list[bytes] = []
             size = 0
-            with opened.open(entry) as stream:
+            with zip_file.open(entry) as stream:
                 while chunk := stream.read(_CHUNK_BYTES):
                     size += len(chunk)
                     if size > max_bytes:

@@ -79,9 +79,9 @@ def post_bisection(forge: Forge, run: WorkflowRun, bot: str) -> BisectionReply |
     request = _read_request(forge, run)
     if request is None:
         return IgnoredRun(f"run {run.id} was not started by regbot-gate")
-    doubt = _explain_unrequested(forge, request, bot)
-    if doubt:
-        return IgnoredRun(f"run {run.id} answers no request of #{request.number}: {doubt}")
+    why_unrequested = _explain_unrequested(forge, request, bot)
+    if why_unrequested:
+        return IgnoredRun(f"run {run.id} answers no request of #{request.number}: {why_unrequested}")
     fault = ""
     try:
         result = _read_result(forge, request)
@@ -99,22 +99,25 @@ def post_bisection(forge: Forge, run: WorkflowRun, bot: str) -> BisectionReply |
 
 def _read_request(forge: Forge, run: WorkflowRun) -> BisectionRequest | None:
     """Return the request in the title of a run; None if regbot-gate cannot have started the run."""
-    title = _TITLE.fullmatch(run.title)
-    is_own = {run.repository.casefold(), run.head_repository.casefold()} == {forge.repository.casefold()}
+    title_match = _TITLE.fullmatch(run.title)
+    is_of_this_repository = {run.repository.casefold(), run.head_repository.casefold()} == {forge.repository.casefold()}
     is_bisection = run.path == BISECT and run.event == "workflow_dispatch"
-    if title is None or not is_bisection or not is_own:
+    if title_match is None or not is_bisection or not is_of_this_repository:
         return None
     branch = forge.default_branch()
     if run.head_branch != branch:
         return None
     if not is_ancestor(forge, run.head_sha, forge.tip(branch)):  # the run may be of a tag with the branch's name
         return None
-    number, good, bad, nonce = title.groups()
+    number, good, bad, nonce = title_match.groups()
     return BisectionRequest(run=run, number=int(number), good=good, bad=bad, nonce=nonce)
 
 
 def _explain_unrequested(forge: Forge, request: BisectionRequest, bot: str) -> str:
-    """Return why nobody requested the run; '' if a comment requested the run and regbot-gate did not refuse it."""
+    """Return why nobody requested the run; '' if a comment requested the run and regbot-gate did not refuse it.
+
+    ``bot`` is the login of regbot's app.
+    """
     try:
         forge.pull(request.number)
         comments = forge.comments(request.number)
@@ -179,7 +182,9 @@ def _read_result(forge: Forge, request: BisectionRequest) -> Bisection:
 
 
 def _is_in_range(forge: Forge, commit: str, request: BisectionRequest) -> bool:
-    """Return whether ``commit`` is in the history of the bad commit and not in the history of the good commit."""
+    """Return whether ``commit`` is in the history of the bad commit and not in the history of the good commit.
+
+    The history of a commit contains the commit itself."""
     return is_ancestor(forge, commit, request.bad) and not is_ancestor(forge, commit, request.good)
 
 

@@ -10,6 +10,8 @@ check run of a name, so a foreign check run could replace regbot's result. regbo
 - On a commit with a foreign check run, regbot's check run is at least as strict as INVALID. A commit with more check
   runs than regbot reads is treated in the same way.
 - If the foreign check run is newer, regbot creates its own check run again.
+
+A parameter ``github`` has the settings of the table ``[github]``.
 """
 
 import re
@@ -205,6 +207,7 @@ def write(
 ) -> bool:
     """Complete the check run of a head with ``stamped_text``. Return whether anything changed. Raises ForgeError.
 
+    ``title`` is the title of the result, and ``url`` is the page of its workflow run; '' if unknown.
     ``peers`` are the stamps of the verdicts on other pull requests with this head. GitHub does not distinguish the
     check runs of pull requests with the same head, so all these check runs get the strictest conclusion. Annotations
     cannot be removed from a check run, so they are sent only once. An existing check run keeps its external id, because
@@ -309,7 +312,8 @@ def _build_check(
 ) -> NewCheck:
     """Return the completed check run for ``stamped_text``, with notes about other pull requests and foreign check runs.
 
-    It has the strictest conclusion of ``stamped_text`` and ``peers``, the stamps of other pull requests with this head.
+    ``url`` is the page of the workflow run. The check run has the strictest conclusion of ``stamped_text`` and
+    ``peers``, the stamps of other pull requests with this head.
     """
     stamp = stamped_text.stamp
     strictest = max((stamp, *peers), key=lambda candidate: get_strictness(candidate, github))

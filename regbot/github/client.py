@@ -183,6 +183,7 @@ class Forge:
         first_page = self._api.page(path, number=1)
         # If another page follows, there are at least two pages, even if GitHub does not name the last one.
         last_number = max(first_page.last_page, 2) if first_page.more else 1
+        # The number of the first page to read after page 1.
         resume_number = max(2, last_number - max_pages + 2)
         items = list(first_page.data)
         for page_number in range(resume_number, last_number + 1):

@@ -2,6 +2,8 @@
 
 A command can be refused because of its author's role, its commit, or protected files. The author and the role come from
 GitHub. No workflow starts twice for a command: the title of a workflow run shows which command started it.
+
+A parameter ``settings`` has the settings of the table ``[github]``.
 """
 
 from dataclasses import dataclass
@@ -186,16 +188,16 @@ def _apply_declaration(
     sha = command.sha if isinstance(command, AcceptCommand) else pull.head_sha
     if obstacle := find_obstacle(pull, sha):
         return refuse_moved_head(obstacle, pull, command)
-    run = find_posted_run(forge, pull.number, settings.bot, pull.head_sha)
-    if run is None:
+    run_id = find_posted_run(forge, pull.number, settings.bot, pull.head_sha)
+    if run_id is None:
         return GateOutcome("noted", f"the declaration of {request.login} counts when a verdict is posted")
-    if is_judged_since(forge, run, request.since):
+    if is_judged_since(forge, run_id, request.since):
         return GateOutcome("nothing", f"{POST} was started after this comment, and reads this comment too")
-    if not can_judge_again(forge, run, ARTIFACT):
+    if not can_judge_again(forge, run_id, ARTIFACT):
         return refuse_expired(sha)
-    forge.dispatch(POST, forge.default_branch(), {"run": str(run)})
+    forge.dispatch(POST, forge.default_branch(), {"run": str(run_id)})
     return GateOutcome(
-        "noted", f"{POST} was started to judge run {run} again: {request.login} declared or accepted a change"
+        "noted", f"{POST} was started to judge run {run_id} again: {request.login} declared or accepted a change"
     )
 
 

@@ -6,6 +6,8 @@ of the decision.
 
 An event that arrives twice has no second effect. The gate recognizes a workflow that it has already started by the
 title of its run. It recognizes an event that it has already handled by its own reaction or reply.
+
+A parameter ``settings`` has the settings of the table ``[github]``.
 """
 
 from collections.abc import Callable
@@ -60,6 +62,7 @@ def handle_comment(forge: Forge, event: CommentEvent, settings: GitHub) -> GateO
     result = _refuse_edited(comment, command) or _catch_refusal(
         lambda: execute_command(forge, request, command, settings)
     )
+    # The reaction to a command that is executed.
     reaction = THUMB if isinstance(command, ExpectCommand | AcceptCommand) else EYES
     if not isinstance(result, CommandRefusal):
         return _react(forge, comment, result, reaction)
@@ -129,10 +132,10 @@ def _handle_base_change(forge: Forge, event: PullEvent, settings: GitHub) -> Gat
         if is_marked:
             return GateOutcome("stale", "the comment shows a result against the old base; the head has no verdict yet")
         return GateOutcome("nothing", "there is no verdict on the head")
-    run = stamped_text.stamp.run
-    forge.dispatch(POST, forge.default_branch(), {"run": str(run)})
+    run_id = stamped_text.stamp.run
+    forge.dispatch(POST, forge.default_branch(), {"run": str(run_id)})
     return GateOutcome(
-        "stale", f"#{event.number} has the base {pull.base_ref}; {POST} was started to judge run {run} again"
+        "stale", f"#{event.number} has the base {pull.base_ref}; {POST} was started to judge run {run_id} again"
     )
 
 
@@ -262,7 +265,10 @@ def _has_reacted(forge: Forge, comment: Comment, settings: GitHub) -> bool:
 
 
 def _react(forge: Forge, comment: Comment, outcome: GateOutcome, reaction: str) -> GateOutcome:
-    """Add a reaction to a comment and return ``outcome``. If the reaction fails, the message of the outcome says so."""
+    """Add a reaction to a comment and return ``outcome``. If the reaction fails, the message of the outcome says so.
+
+    ``reaction`` is EYES, THUMB or CONFUSED.
+    """
     try:
         forge.react(comment.id, reaction)
     except ForgeError as error:

@@ -100,9 +100,10 @@ class Remote:
             if tip != expected:
                 return False
             # The branch is still at ``expected``, so the push failed for another reason than a moved branch.
-            rejected = _REJECTED.search(answer.out)
-            if rejected is not None and rejected[1] not in _MOVED_REASONS:
-                raise ForgeError(f"GitHub does not take a push to {branch}: {self._hide_token(rejected[1])}")
+            # Group 1 of the match is the reason of a rejected push.
+            rejection = _REJECTED.search(answer.out)
+            if rejection is not None and rejection[1] not in _MOVED_REASONS:
+                raise ForgeError(f"GitHub does not take a push to {branch}: {self._hide_token(rejection[1])}")
             if self._is_refused(answer):
                 raise ForgeError(self._describe_refusal(f"push to {branch}", answer))
             if delay_s is None:

@@ -6,6 +6,8 @@ event, GitHub reads the gate's workflow file from the default branch.
 
 Nobody approves a merge group: queueing a pull request already requires the role write. If the merge group changes
 protected files, its pull request must have been measured first, which requires the approval of these files.
+
+A parameter ``settings`` has the settings of the table ``[github]``.
 """
 
 from regbot.config import GitHub
@@ -32,6 +34,8 @@ def handle_group(forge: Forge, run_id: int, settings: GitHub) -> GateOutcome:
 
     A merge group that changes protected files is measured only under two conditions: it contains a single pull request,
     and this pull request was measured before. Otherwise the check run of the merge group blocks it and says why.
+
+    ``run_id`` is the id of that run.
     """
     run = forge.run(run_id)
     group = find_group(forge, run)
@@ -41,9 +45,9 @@ def handle_group(forge: Forge, run_id: int, settings: GitHub) -> GateOutcome:
         return GateOutcome("nothing", "merge groups are not timed here: see queue in the table [github]")
     change = forge.compare(group.base, group.sha)
     nonce = compute_nonce(forge.repository, "merge group", group.sha)
-    files = find_protected(list_changed_files(forge, change, group.sha), settings.protected)
-    if files and not _is_measured_single_pull(forge, group, settings.bot):
-        reason: Words = (f"The merge group of #{group.last_pull} changes ", *files.describe(), ".")
+    protected_files = find_protected(list_changed_files(forge, change, group.sha), settings.protected)
+    if protected_files and not _is_measured_single_pull(forge, group, settings.bot):
+        reason: Words = (f"The merge group of #{group.last_pull} changes ", *protected_files.describe(), ".")
         return _block_group(forge, group, nonce, reason, settings)
     measurement = Measurement(
         number=GROUP_NUMBER,
@@ -78,7 +82,10 @@ def _find_obstacle(forge: Forge, group: MergeGroup) -> Words | None:
 
 def _is_measured_single_pull(forge: Forge, group: MergeGroup, bot: str) -> bool:
     """Return whether the merge group contains a single pull request, and the head of this pull request was measured.
-    That measurement required the approval of the protected files."""
+    That measurement required the approval of the protected files.
+
+    ``bot`` is the login of regbot's app.
+    """
     if has_other_pulls(forge, group):
         return False
     head = forge.pull(group.last_pull).head_sha

@@ -203,9 +203,9 @@ def find_group(forge: Forge, run: WorkflowRun) -> MergeGroup | None:
     name can be trusted, because only the merge queue causes the event ``merge_group``.
     """
     match = _QUEUE_BRANCH.fullmatch(run.head_branch)
-    is_own = run.head_repository.casefold() == run.repository.casefold() == forge.repository.casefold()
+    is_of_this_repository = run.head_repository.casefold() == run.repository.casefold() == forge.repository.casefold()
     is_trace_of_group = run.path == STATIC and run.event == "merge_group"
-    if match is None or not is_own or not is_trace_of_group:
+    if match is None or not is_of_this_repository or not is_trace_of_group:
         return None
     return MergeGroup(
         branch=run.head_branch,
@@ -232,10 +232,12 @@ def _identify_measured(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> 
 
     The title of the run names the pull request. The title can be trusted only if regbot-gate started the run on the
     default branch, and if the nonce belongs to the last requested measurement.
+
+    ``bot`` is the login of regbot's app. ``repo`` is a checkout of the default branch with its history.
     """
     match = MEASURE_TITLE.fullmatch(run.title)
-    is_own = run.head_repository.casefold() == forge.repository.casefold()
-    if match is None or not is_own or run.head_branch != forge.default_branch():
+    is_of_this_repository = run.head_repository.casefold() == forge.repository.casefold()
+    if match is None or not is_of_this_repository or run.head_branch != forge.default_branch():
         return IgnoredRun(f"run {run.id} was not started by regbot-gate on the default branch")
     if try_git(repo, "merge-base", "--is-ancestor", run.head_sha, "HEAD").code != 0:
         return IgnoredRun(

@@ -3,6 +3,8 @@
 The measurement comes from the run's artifact. The measured commit comes from GitHub (``metadata``), the configuration
 from the base commit (``base_branch``), and the declarations from comments (``declarations``). If a result cannot be
 judged, INVALID is posted. Without any comment or completed check run, the pull request would look as if it had passed.
+
+A parameter ``github`` has the settings of the table ``[github]``.
 """
 
 import traceback
@@ -173,6 +175,7 @@ class _Poster:
             verdict = _judge(
                 self.forge, subject, case.artifact, case.base, self.repo, self.github, declarations=declarations
             )
+        # A stamp without a base commit belongs to a result that was not judged.
         base = "" if isinstance(case.artifact, UnusableArtifact) else case.base
         stamp = Stamp(
             pr=subject.number,

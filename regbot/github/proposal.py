@@ -93,9 +93,9 @@ def store_proposal(proposal: Proposal, store: Store) -> None:
         remove_withheld_copies(store, accepted_sessions)
         store.add(proposal.sessions, {record_digest(ledger): ledger for ledger in proposal.ledgers})
         for anchor in proposal.anchors:
-            stored = store.anchor(anchor.workload, anchor.variant, anchor.node_class)
+            stored_anchor = store.anchor(anchor.workload, anchor.variant, anchor.node_class)
             is_moved = anchor.previous is not None  # otherwise the proposal has a first anchor
-            if stored is None or (is_moved and stored.commit != anchor.commit):
+            if stored_anchor is None or (is_moved and stored_anchor.commit != anchor.commit):
                 store.move_anchor(anchor)
     except BaselineError as error:
         raise UserError(f"the proposal cannot be stored: {error}") from error
@@ -249,15 +249,15 @@ class _NightCheck:
         proposed_classes = {session.node_class for session in main_sessions if _get_key(session) == _get_key(anchor)}
         if anchor.node_class not in proposed_classes:
             yield "is moved to a commit without a session of its class"
-        stored = self.store.anchor(anchor.workload, anchor.variant, anchor.node_class)
+        stored_anchor = self.store.anchor(anchor.workload, anchor.variant, anchor.node_class)
         night = self.nights.get(_get_key(anchor))
-        if stored is None:
+        if stored_anchor is None:
             is_first = anchor.previous is None and anchor.accepted is None and anchor.evidence is None
             if not is_first:
                 yield "is moved, but the store has no anchor to move"
             return
-        if anchor.previous != stored.commit:
-            yield f"is not moved from its present commit {short_commit(stored.commit)}"
+        if anchor.previous != stored_anchor.commit:
+            yield f"is not moved from its present commit {short_commit(stored_anchor.commit)}"
         has_same_acceptance = night is not None and night.accepted == anchor.accepted
         if anchor.accepted is None or anchor.evidence is None or not has_same_acceptance:
             yield "is moved, but no named person accepted a slowdown"

@@ -11,6 +11,10 @@ earlier verdict against another base is dropped.
 Only the check run is trusted, because only regbot's app can change it. Anybody with the role write can edit the
 comment. If the comment shows a result that the check run lacks, regbot reads only the id of its workflow run from the
 comment, and judges that workflow run again.
+
+A parameter ``github`` has the settings of the table ``[github]``.
+
+A parameter ``current_head`` is the present head of the pull request.
 """
 
 from collections.abc import Callable, Sequence
@@ -77,8 +81,9 @@ def publish(
     """Publish ``result`` in the check run and the comment. A deleted comment is created again.
 
     Each round reads the check run and the comment, selects the strongest text for each of them, and writes both.
-    ``thread`` has the comments of the pull request, if the caller has read them already. Raises ForgeError. After an
-    error, another call completes the work.
+    ``rejudge`` judges a workflow run again, for example if only the comment shows its result. ``thread`` has the
+    comments of the pull request, if the caller has read them already. Raises ForgeError. After an error, another call
+    completes the work.
     """
     stamp = result.stamped_text.stamp
     thread = thread or CommentThread(forge, stamp.pr)
@@ -177,6 +182,7 @@ def _write_check(
     title = head_checks.title or f"{check_text.stamp.status}: see the summary"
     if own_result is not None:
         title = own_result.title
+    # The stamps of the verdicts on the other pull requests with the same head.
     peers = same_head.find_peers(head_checks)
     has_changed = checks.write(
         forge,

@@ -124,7 +124,10 @@ class _RefreshNight:
 
 def fetch_proposals(forge: Forge, run: int) -> list[ReceivedProposal]:
     """Return the proposals that the nodes of a run uploaded. If several artifacts have the same name, the newest is
-    used. Raises ForgeError, UserError."""
+    used. Raises ForgeError, UserError.
+
+    ``run`` is the id of the workflow run.
+    """
     newest_artifacts = {}
     for artifact in forge.artifacts(run):  # oldest first
         is_proposal = artifact.name == ARTIFACT or artifact.name.startswith(f"{ARTIFACT}-")
@@ -169,9 +172,9 @@ def post_refresh(
         message = "Tonight there is nothing to store."
         return replace(_report_unchanged(night, pull, message), unmeasured=unmeasured)
     for _ in range(ATTEMPTS):
-        post = _store_night(night)
-        if post is not None:
-            return replace(post, unmeasured=unmeasured)
+        outcome = _store_night(night)
+        if outcome is not None:
+            return replace(outcome, unmeasured=unmeasured)
     raise AwayError(f"the branch {BRANCH} was moved {ATTEMPTS} times while this job ran", "run the job again")
 
 
@@ -187,6 +190,7 @@ def _store_night(night: _RefreshNight) -> RefreshPost | None:
     if night.main_name not in tips:
         raise ForgeError(f"the repository has no branch {night.main_name}, which GitHub calls its default branch")
     remote.fetch(*tips.values())
+    # ``main`` is the newest commit of main. ``tip`` is that of the refresh branch; None if the branch does not exist.
     main, tip = tips[night.main_name], tips.get(BRANCH)
     if not is_reachable(remote.repo, measured, main):
         raise UserError(f"the measured commit {short_commit(measured)} is not in the history of {night.main_name}")
@@ -270,6 +274,8 @@ def _has_new_session(night: _RefreshNight, closed: ClosedPull, folder: str) -> b
 
     Two sessions of the measured commit count as the same if workload, variant, node class and series are equal. If
     GitHub does not have the head of ``closed`` any more, the result is True.
+
+    ``folder`` is the folder of references in the repository.
     """
     try:
         night.remote.fetch(closed.head_sha)
@@ -292,6 +298,8 @@ def _load_configs(night: _RefreshNight, main: str) -> tuple[Config, Config]:
     """Load the configurations of main and of the measured commit.
 
     Raises ConfigError. Raises UserError if main has moved the folder of references since the measured commit.
+
+    ``main`` is the newest commit of main.
     """
     text_at = partial(file_at, night.remote.repo, FILE_NAME)
     main_config, measured_config = (load_commit(text_at, commit).config for commit in (main, night.measured))

@@ -88,6 +88,8 @@ def make_commit(
 
     ``at`` is the time of the commit, and ``now`` is the present time for the check of the store. Raises UserError if
     the commit would cause a new problem in the store. Raises CheckoutError.
+
+    ``message`` is the commit message.
     """
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
         store = _export_store(branch, branch.parent, Path(scratch))
@@ -145,6 +147,8 @@ def load_sessions(repo: Path, commit: str, folder: str, measured: str) -> list[B
     """Return the stored timed sessions of the commit ``measured``, read from the store in the commit ``commit``.
 
     The list is empty if the store cannot be read. Raises CheckoutError.
+
+    ``folder`` is the folder of references in the repository.
     """
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
         branch = RefreshBranch(repo, main=commit, folder=folder, parent=commit)

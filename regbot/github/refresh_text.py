@@ -82,10 +82,10 @@ def write_unmeasured_comment(commit: str, unmeasured: Sequence[str]) -> str:
 
 def _find_unmeasured(proposal: Proposal) -> Iterator[str]:
     """Yield one line for each workload of a proposal without a timed session."""
-    stored = {(session.workload, session.variant) for session in proposal.sessions if session.tier == "timed"}
+    stored_keys = {(session.workload, session.variant) for session in proposal.sessions if session.tier == "timed"}
     for night in proposal.refreshed.workloads:
         # A night without a valid measurement has no series.
-        if night.series is None or (night.name, night.variant) not in stored:
+        if night.series is None or (night.name, night.variant) not in stored_keys:
             reason = "; ".join(_explain_missing_session(night)) or "the proposal contains no session of this workload"
             yield printable(f"{night.name} ({night.variant}): {reason}")[:REASON_CHARACTERS]
 

@@ -3,6 +3,8 @@
 The first line of a reply is an invisible marker that names the answered comment or label. Before the gate writes a
 reply, it looks for an existing reply with the same marker. An event that arrives twice, or a lost answer from GitHub,
 therefore causes no second reply.
+
+A parameter ``number`` is the number of the pull request, and ``body`` is the text of the reply without its marker.
 """
 
 import json

@@ -27,6 +27,8 @@ def read_newest_artifact(forge: Forge, run: int, name: str, max_bytes: int, read
 
     ``max_bytes`` is the size limit of the zip archive. Raises ForgeError. Raises UnusableArtifact if the run has no
     usable artifact, or if ``read`` raises RecordError.
+
+    ``run`` is the id of the workflow run.
     """
     artifacts = [artifact for artifact in forge.artifacts(run, name) if artifact.name == name]
     if not artifacts:
@@ -51,6 +53,8 @@ def can_judge_again(forge: Forge, run: int, name: str) -> bool:
     or if its artifact ``name`` has expired.
 
     Raises ForgeError.
+
+    ``run`` is the id of the workflow run.
     """
     try:
         has_failed = forge.run(run).conclusion not in (None, "success")  # None while the run is in progress

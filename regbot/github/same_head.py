@@ -7,6 +7,8 @@ head. Otherwise the passing verdict on one pull request could let another pull r
 Anybody can open pull requests with the same head, and many of them must not use up the job's request quota. Therefore
 only ``MAX_LOOKUPS`` pull requests are looked up, and the others count as open. Only the newest check run of the other
 pull requests is written.
+
+A parameter ``github`` has the settings of the table ``[github]``.
 """
 
 from collections.abc import Sequence

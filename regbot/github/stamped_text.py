@@ -3,6 +3,8 @@
 The stamp is the invisible first line. It names the commit and the workflow run that the text came from, so that two
 posted results can be ranked. Anybody can write a stamp into a comment, so the caller must check that regbot's app is
 the author.
+
+A parameter ``current_head`` is the present head of the pull request.
 """
 
 import json
@@ -172,6 +174,7 @@ def select_strongest(results: Sequence[StampedText], current_head: str) -> Stamp
     a banner above the text.
     """
     texts = [replace(result, void=None) for result in results]
+    # ``void`` is the INVALID measurement in the banner of a result.
     texts += [result.void for result in results if result.void is not None]
     head = max(texts, key=lambda text: _head_preference(text.stamp, current_head)).stamp.head
     # If a run was judged several times, only its latest judgement counts.
@@ -190,13 +193,13 @@ def select_strongest(results: Sequence[StampedText], current_head: str) -> Stamp
         newest_of_kind[text.stamp.tier, text.stamp.is_void] = text
     strongest = max(newest_of_kind.values(), key=lambda text: text.stamp.strength)
     void_kind: tuple[Tier, bool] = ("measured", True)
-    void = newest_of_kind.get(void_kind)
-    if void is None or void is strongest:
+    void_text = newest_of_kind.get(void_kind)
+    if void_text is None or void_text is strongest:
         return strongest
-    is_void_outdated = strongest.stamp.tier == "measured" and void.stamp.recency < strongest.stamp.recency
+    is_void_outdated = strongest.stamp.tier == "measured" and void_text.stamp.recency < strongest.stamp.recency
     if is_void_outdated:
         return strongest
-    return replace(strongest, void=_shorten(void))
+    return replace(strongest, void=_shorten(void_text))
 
 
 def _head_preference(stamp: Stamp, current_head: str) -> tuple[bool, bool, tuple[int, int, int]]:

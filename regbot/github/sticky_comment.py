@@ -3,6 +3,9 @@ by its stamp and its author.
 
 If two jobs have created a comment, the newer comment is deleted. Only the check run is trusted, because anybody with
 the role write can edit the comment. ``publication`` makes the comment agree with the check run.
+
+A parameter ``bot`` is the login of regbot's app, ``number`` the number of the pull request, and ``current_head`` its
+present head.
 """
 
 from collections.abc import Sequence

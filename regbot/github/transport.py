@@ -199,7 +199,10 @@ class Transport:
         body: Mapping[str, Any] | None = None,
     ) -> ApiResponse:
         """Send a request until GitHub answers it. A GET with the status 404 is repeated once, because GitHub may not
-        know a new object yet. Raises ForgeError."""
+        know a new object yet. Raises ForgeError.
+
+        ``verb`` is the HTTP method, and ``path`` is the path below the address of the API.
+        """
         failures = 0
         may_be_new = verb == "GET"  # whether a 404 may mean that GitHub does not know the object yet
         while True:
@@ -219,12 +222,15 @@ class Transport:
         self, verb: str, path: str, parameters: Mapping[str, object] | None, body: Mapping[str, Any] | None
     ) -> ApiResponse | FailedAttempt:
         """Send one request. Return a failed attempt after a lost connection, an error of GitHub or a rate limit, since
-        another attempt may succeed. Raises RefusedError if GitHub refuses the request."""
+        another attempt may succeed. Raises RefusedError if GitHub refuses the request.
+
+        ``verb`` is the HTTP method, and ``path`` is the path below the address of the API.
+        """
         self._pace(verb)
         query = {key: str(value) for key, value in (parameters or {}).items()}
-        accept = {"Accept": "application/vnd.github+json"}
+        accept_header = {"Accept": "application/vnd.github+json"}
         try:
-            status, headers, text = self._requester.requestJson(verb, path, query, accept, body)
+            status, headers, text = self._requester.requestJson(verb, path, query, accept_header, body)
         except (OSError, GithubException) as error:  # the errors of the library ``requests`` are OSErrors
             return FailedAttempt(f"the connection failed ({type(error).__name__})")
         except RuntimeError as error:
@@ -270,15 +276,20 @@ class Transport:
         return data
 
     def _wait(self, failure: FailedAttempt, failure_count: int, request: str) -> None:
-        """Sleep before the next attempt. Raises AwayError if the allowed total wait would be exceeded."""
+        """Sleep before the next attempt. Raises AwayError if the allowed total wait would be exceeded.
+
+        ``failure_count`` counts the failed attempts, this one included. ``request`` names the request in the error.
+        """
         doubled_delay_s = min(FIRST_DELAY_S * 2 ** (failure_count - 1), MAX_DELAY_S)
         delay_s = max(doubled_delay_s, failure.wait_s or 0.0)
         if delay_s > self._remaining_s:
-            advice = f", which asks to wait {failure.wait_s:.0f} s" if failure.wait_s else ""
-            moment = f"after {_format_time(time.time() + failure.wait_s)}" if failure.wait_s else "when GitHub answers"
+            wait_text = f", which asks to wait {failure.wait_s:.0f} s" if failure.wait_s else ""
+            retry_text = (
+                f"after {_format_time(time.time() + failure.wait_s)}" if failure.wait_s else "when GitHub answers"
+            )
             raise AwayError(
-                f"{request}: GitHub ({self.url}) {failure.reason}{advice}",
-                f"a job waits at most {self._patience_s / 60:.0f} minutes in all. Run this job again {moment}: it "
+                f"{request}: GitHub ({self.url}) {failure.reason}{wait_text}",
+                f"a job waits at most {self._patience_s / 60:.0f} minutes in all. Run this job again {retry_text}: it "
                 "completes the work, and posts nothing twice",
             )
         self._remaining_s -= delay_s

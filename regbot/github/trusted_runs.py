@@ -41,25 +41,25 @@ def build_trusted_session(
     _check_commits(header, base, subject.sha)
     task_by_entry = {task.entry: task for task in plan(config)}
     # A workload with the adapter "command" is only timed. All others are traced, too.
-    commands = [entry for entry, task in task_by_entry.items() if task.workload.adapter == "command"]
-    traced = [entry for entry in task_by_entry if entry not in commands]
+    command_entries = [entry for entry, task in task_by_entry.items() if task.workload.adapter == "command"]
+    traced_entries = [entry for entry in task_by_entry if entry not in command_entries]
     is_measured = subject.tier == "measured"
     runs = [run for run in session.runs if is_measured or run.tier == "static"]  # a static result has only traces
     for run in runs:
         mismatch = next(_find_mismatches(run, task_by_entry), None)
         if mismatch is not None:
             raise UnusableArtifact(f"a run of {run.arm.name} is not of the planned workload: ", UntrustedText(mismatch))
-    timed: list[TimedPlan] = []
+    timed_plans: list[TimedPlan] = []
     if is_measured:
         unconcerned_entries = {workload.entry for workload in unconcerned}
-        timed = _check_timed_plans(header, config, list(task_by_entry.values()), runs, unconcerned_entries)
-    elif not traced:
+        timed_plans = _check_timed_plans(header, config, list(task_by_entry.values()), runs, unconcerned_entries)
+    elif not traced_entries:
         raise UnusableArtifact("all workloads are commands, of which only step times can be measured")
-    entries = [*traced, *commands] if is_measured else traced
+    entries = [*traced_entries, *command_entries] if is_measured else traced_entries
     update = {
         "workloads": entries,
-        "untraced": [entry for entry in commands if entry in entries],
-        "timed": timed,
+        "untraced": [entry for entry in command_entries if entry in entries],
+        "timed": timed_plans,
         "stored": [],
         "expectations": [],
         "unconcerned": [workload for workload in unconcerned if workload.entry in entries],
@@ -77,7 +77,10 @@ def build_trusted_session(
 
 
 def _check_commits(header: SessionHeader, base: str, head: str) -> None:
-    """Check that the session compares the expected commits. Raises UnusableArtifact."""
+    """Check that the session compares the expected commits. Raises UnusableArtifact.
+
+    ``base`` and ``head`` are the commits that the session must compare.
+    """
     if (header.base.name, header.head.name) != ("base", "head"):
         raise UnusableArtifact("its arms are not base and head")
     for arm, commit in ((header.base, base), (header.head, head)):
@@ -102,12 +105,12 @@ def _find_mismatches(run: Run, tasks: dict[str, Task]) -> Iterator[str]:
     if run.tier == "static":
         properties.append(("variant", run.variant, task.variant.name))
         if run.ledger is not None:
-            size = run.ledger.world_size
+            world_size = run.ledger.world_size
             # The plan decides the world size of these adapters. A recipe may have another world size.
             has_fixed_size = task.workload.adapter in ("smoke", "module")
-            has_planned_size = size is not None and not task.workload.recipe
+            has_planned_size = world_size is not None and not task.workload.recipe
             if has_fixed_size or has_planned_size:
-                properties.append(("world size", str(size), str(task.parallelism.world_size)))
+                properties.append(("world size", str(world_size), str(task.parallelism.world_size)))
     for name, actual, planned in properties:
         if actual != planned:
             yield f"{run.workload} has the {name} {clip(actual, 80)}, but {planned} is planned"
@@ -125,8 +128,8 @@ def _check_timed_plans(
     node_gpus = max((len(run.node.gpus) for run in runs if run.node is not None), default=0)
     planned_on_node = _plan_timed(config, tasks, node_gpus)
     paper_tasks = [task for task in tasks if task.workload.adapter in PAPER_ADAPTERS]
-    # Every item has the allowed plans on a node of some size, by entry. On a small node, workloads of the paper
-    # adapters may run with fewer ranks.
+    # Every item has the allowed plans on a node of some size, by entry. On a small node, workloads of the adapters
+    # smoke and module (PAPER_ADAPTERS) may run with fewer ranks.
     allowed_plans = [_plan_timed(config, tasks, 0), planned_on_node, _plan_timed(config, tasks, MAX_GPUS)]
     allowed_plans += [_plan_timed(config, paper_tasks, gpus) for gpus in SMALL_NODES if gpus <= node_gpus]
     plans = {timed_plan.entry: timed_plan for timed_plan in header.timed}

@@ -3,6 +3,8 @@
 ``regbot.report`` writes the report on the verdict and knows nothing about GitHub. This module adds text below the first
 line of the report, so that readers see the verdict first. If somebody has accepted a REVIEW, the acceptance comes
 before the report.
+
+A parameter ``github`` has the settings of the table ``[github]``.
 """
 
 import re
@@ -59,7 +61,7 @@ def write_verdict_text(
     if acceptance is not None:
         status: Status = "PASS"
         heading = f"### ✅ PASS: accepted by {code(acceptance.login)}"
-        top = [
+        acceptance_lines = [
             heading,
             f"The reason: {prose(acceptance.reason, 500)}",
             "This is the accepted verdict, as it was before:",
@@ -67,11 +69,11 @@ def write_verdict_text(
         suggestions: list[SuggestedCommand] = []
     else:
         status = verdict.verdict
-        top = []
+        acceptance_lines = []
         suggestions = list(_list_suggestions(verdict, subject))
     notes = [f"> {note}" for note in _write_notes(status, subject, github)]
     return _join_within_limit(
-        [*top, report.heading, *notes, report.body, _locate_report(verdict)],
+        [*acceptance_lines, report.heading, *notes, report.body, _locate_report(verdict)],
         _write_suggestions(suggestions, subject),
         report.sections,
     )
@@ -131,11 +133,11 @@ def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedC
     is_merge_group = subject.number == 0
     if is_merge_group:
         if status == "REVIEW":
-            alone = ", as the only pull request of its group" if subject.has_other_pulls else ""
+            alone_text = ", as the only pull request of its group" if subject.has_other_pulls else ""
             pull = f"#{subject.comment_number}"
             text = (
                 f"To accept the change, somebody with the role `maintain` posts this comment in {pull}, and then "
-                f"queues {pull} again{alone}. The commit in the comment is the head of {pull}:"
+                f"queues {pull} again{alone_text}. The commit in the comment is the head of {pull}:"
             )
             yield text, f"/regbot accept {subject.acceptance_sha}: why"
         return
@@ -150,13 +152,13 @@ def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedC
     if status == "REVIEW":
         text = "Somebody with the role `maintain` can accept this REVIEW for this commit and its merge group with"
         yield text, f"/regbot accept {sha}: why"
-    lines = [line for line in _list_expect_lines(verdict) if _can_be_copied(line)]
-    if lines:
+    expect_lines = [line for line in _list_expect_lines(verdict) if _can_be_copied(line)]
+    if expect_lines:
         text = (
             "Somebody with the role `write` can declare an intended change of the sharding, for all later commits too, "
             "with"
         )
-        yield text, "\n".join(lines[:MAX_RULES])
+        yield text, "\n".join(expect_lines[:MAX_RULES])
     if subject.tier == "measured" and status == "FAIL":
         text = "Somebody with the role `write` can search for the commit that caused the regression with"
         yield text, f"/regbot bisect {verdict.base.commit}..{sha}"
@@ -203,13 +205,14 @@ def _write_suggestions(suggestions: Sequence[SuggestedCommand], subject: Subject
     return [f"#### On {target}", "Post each command as a comment of its own, without other text.", *steps]
 
 
-def _join_within_limit(parts: Sequence[str], optional: Sequence[str], sections: str) -> str:
-    """Return all parts as one text: ``parts``, then ``optional``, then ``sections``.
+def _join_within_limit(parts: Sequence[str], optional_parts: Sequence[str], sections: str) -> str:
+    """Return all parts as one text: ``parts``, then ``optional_parts``, then ``sections``.
 
-    If the text is too long, the ``optional`` parts are left out and the end is cut off.
+    ``sections`` is the text of the last parts of the report. If the text is too long, the ``optional_parts`` are left
+    out and the end is cut off.
     """
     max_characters = MAX_CHARACTERS - RESERVED_CHARACTERS
-    full_text = _join_parts([*parts, *optional, sections])
+    full_text = _join_parts([*parts, *optional_parts, sections])
     if len(full_text) <= max_characters:
         return full_text
     return _join_parts([*parts, sections])[:max_characters]

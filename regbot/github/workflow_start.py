@@ -96,7 +96,10 @@ def _bind_nonce(request_nonce: str, base: str) -> str:
 
 
 def has_measurement_started(forge: Forge, request_nonce: str, since: datetime) -> bool:
-    """Return whether a measurement against any base was started for a request since the time ``since``."""
+    """Return whether a measurement against any base was started for a request since the time ``since``.
+
+    ``request_nonce`` is the nonce of the request, from which the nonce of a measurement is computed.
+    """
     for run in forge.runs(MEASURE, since):
         title = MEASURE_TITLE.fullmatch(run.title)
         if title is None:

@@ -31,7 +31,9 @@ _SLURM = """\
 
 
 def configuration(facts: RepositoryFacts, shadow: bool, docs: str = "") -> str:
-    """Return the text of a valid ``regbot.toml``. ``docs`` is the address of regbot's documentation; '' if unknown."""
+    """Return the text of a valid ``regbot.toml``. With ``shadow``, it sets shadow mode, in which checks block nothing.
+
+    ``docs`` is the address of regbot's documentation; '' if unknown."""
     parts = [_HEAD.format(docs=f"\n# docs/... is at {docs}" if docs else ""), _workload(facts)]
     if facts.slurm:
         parts.append(_SLURM)
@@ -60,8 +62,8 @@ def placeholder_warnings(config: Config, text: str) -> list[str]:
 def _workload(facts: RepositoryFacts) -> str:
     """Return the table of the workload: the detected layer, or else the framework, or else a placeholder to fill in."""
     if facts.entry is not None:
-        others = [f"# also found: {other.text} in {other.file}" for other in facts.other_entries[:3]]
-        return _module(facts.entry.text, facts.entry.root, remark=f"found in {facts.entry.file}", comments=others)
+        other_lines = [f"# also found: {other.text} in {other.file}" for other in facts.other_entries[:3]]
+        return _module(facts.entry.text, facts.entry.root, remark=f"found in {facts.entry.file}", comments=other_lines)
     if facts.stack is not None:
         write_table = _FRAMEWORK_TABLES[facts.stack.traced]
         return write_table(facts.stack)
@@ -90,6 +92,7 @@ def _module(entry: str, root: str, remark: str, comments: Sequence[str]) -> str:
 
 
 def _torchtitan(stack: Stack) -> str:
+    """Return the table of a workload with the adapter ``torchtitan``. ``stack`` is the detected framework."""
     return f"""\
 # {_evidence_comment(stack)}; docs/frameworks/torchtitan.md says what is run and counted.
 [workloads.titan]
@@ -107,6 +110,7 @@ adapter = "torchtitan"
 
 
 def _megatron(stack: Stack) -> str:
+    """Return the table of a workload with the adapter ``megatron``. ``stack`` is the detected framework."""
     # Only a repository with Megatron's source can prove that a run used this source.
     watch = 'watch = ["megatron"]  # a run proves that it comes from the checkout\n' if stack.own else ""
     # The script of Megatron Bridge needs a recipe, so it is not used here.
@@ -130,6 +134,7 @@ _NO_SCRIPT = """\
 
 
 def _bridge(stack: Stack) -> str:
+    """Return the table of a workload that runs a recipe of Megatron Bridge. ``stack`` is the detected framework."""
     return f"""\
 # {_evidence_comment(stack)}; docs/frameworks/megatron.md says what is run and counted.
 [workloads.bridge]
@@ -145,6 +150,7 @@ timed = []  # time real training with the workload below
 
 
 def _maxtext(stack: Stack) -> str:
+    """Return the table of a workload with the adapter ``maxtext``. ``stack`` is the detected framework."""
     return f"""\
 # {_evidence_comment(stack)}; docs/frameworks/maxtext.md says what is compiled and counted.
 [workloads.maxtext]

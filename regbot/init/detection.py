@@ -89,21 +89,21 @@ def detect(repository: Repository, branch: str | None = None) -> RepositoryFacts
     Raises CheckoutError if no target branch can be detected.
     """
     texts, size_warnings = python_files(repository)
-    entries, stacks = find_entries(repository, texts), find_stacks(repository, texts)
+    entry_points, stacks = find_entries(repository, texts), find_stacks(repository, texts)
     # In a repository with a framework, a build_layer with other parameters than the contract's is the framework's own.
-    if stacks and (not entries or not entries[0].exact):
-        entries = []
+    if stacks and (not entry_points or not entry_points[0].exact):
+        entry_points = []
     runners = _runners(repository)
     installed_runners = find_self_hosted(repository.read(f"{WORKFLOW_PREFIX}measure.yml") or "")
     required_packages = (package for _, package in requirements(repository))
     regbot_workflows = [name for name in repository.names if name.startswith(WORKFLOW_PREFIX)]
     return RepositoryFacts(
         branch=TargetBranch(branch, "--branch") if branch else default_branch(repository.root),
-        entry=entries[0] if entries else None,
-        other_entries=entries[1:],
+        entry=entry_points[0] if entry_points else None,
+        other_entries=entry_points[1:],
         stack=stacks[0] if stacks else None,
         other_stacks=stacks[1:],
-        classes=moe_classes(texts) if not entries and not stacks else [],
+        classes=moe_classes(texts) if not entry_points and not stacks else [],
         runner=choose_runner(runners),
         runners=sorted(set(runners)),
         slurm=_slurm(repository),

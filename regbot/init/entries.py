@@ -70,15 +70,15 @@ def python_files(repository: Repository) -> tuple[dict[str, str], list[str]]:
 
 def find_entries(repository: Repository, texts: dict[str, str]) -> list[EntryPoint]:
     """Return all functions that may be the entry point, the best one first."""
-    entries = []
+    entry_points = []
     for file, text in texts.items():
         if not _CANDIDATE.search(text):
             continue
         for function, exact in _candidates(text):
             root, module = locate_module(repository, file)
             if all(part.isidentifier() for part in module.split(".")):
-                entries.append(EntryPoint(file, root, module, function, exact))
-    return sorted(entries, key=_rank)
+                entry_points.append(EntryPoint(file, root, module, function, exact))
+    return sorted(entry_points, key=_rank)
 
 
 def moe_classes(texts: dict[str, str]) -> list[tuple[str, str]]:
@@ -96,7 +96,9 @@ def moe_classes(texts: dict[str, str]) -> list[tuple[str, str]]:
 
 
 def _rank(entry: EntryPoint) -> tuple[Any, ...]:
-    """Return a sort key that puts the best entry point first. The file and the function only make the order unique."""
+    """Return a sort key that puts the best entry point first. The file and the function only make the order unique.
+
+    A secondary file, such as a test, is probably not used for training."""
     is_secondary = bool(_SECONDARY.search(entry.file))
     return (
         is_secondary,
@@ -144,8 +146,8 @@ def locate_module(repository: Repository, name: str) -> tuple[str, str]:
     path = PurePosixPath(name)
     project = _project(repository, path)
     declared = [f"{project}{root}" for root in _declared_roots(repository.read(f"{project}pyproject.toml"))]
-    containing = [root for root in (*declared, f"{project}src") if root and name.startswith(f"{root}/")]
-    possible_roots = (root for root in containing if not repository.has(f"{root}/__init__.py"))
+    containing_folders = [root for root in (*declared, f"{project}src") if root and name.startswith(f"{root}/")]
+    possible_roots = (root for root in containing_folders if not repository.has(f"{root}/__init__.py"))
     root = max(possible_roots, key=len, default=None)
     if root is None:
         root = _above_package(repository, path, project)
@@ -169,6 +171,8 @@ def _above_package(repository: Repository, path: PurePosixPath, project: str) ->
     """Return the parent folder of the outermost package that contains the file.
 
     If the file is in no package, return the project's folder.
+
+    ``project`` is the result of ``_project``: the project's folder with a final /, or ''.
     """
     outermost_package = None
     for parent in path.parents:

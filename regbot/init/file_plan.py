@@ -128,6 +128,8 @@ def plan_configuration(config: Config | None, facts: RepositoryFacts, shadow: bo
 def plan_workflow(root: Path, name: str, settings: WorkflowSettings, options: InitOptions) -> PlannedFile:
     """Plan the workflow ``name``, which the options select. Its action follows from the existing file.
 
+    ``settings`` are the values for the fields of the workflow, such as the labels of the runner.
+
     Raises ConfigError if its path contains a link or cannot be written."""
     path = workflow_path(name)
     installed = _read_installed(root, path)
@@ -143,14 +145,14 @@ def plan_workflow(root: Path, name: str, settings: WorkflowSettings, options: In
     file_state = compare_installed(installed, wanted)
     if file_state == "unchanged":
         return PlannedFile(InitFile(path=path, action="unchanged"))
-    writer = version_of(installed)  # version of the regbot that wrote the file; '' if regbot did not write it
+    writer_version = version_of(installed)  # version of the regbot that wrote the file; '' if regbot did not write it
     diff = _diff(path, installed, wanted)
     if file_state == "outdated":
-        reason = "" if writer == settings.version else f"written by regbot {writer}"
+        reason = "" if writer_version == settings.version else f"written by regbot {writer_version}"
         if options.upgrade or options.force:
             return PlannedFile(InitFile(path=path, action="upgraded", why=reason, diff=diff), wanted)
         return PlannedFile(InitFile(path=path, action="outdated", why=reason, diff=diff))
-    reason = f"edited since regbot {writer} wrote it" if writer else "not written by regbot init"
+    reason = f"edited since regbot {writer_version} wrote it" if writer_version else "not written by regbot init"
     if options.force:
         return PlannedFile(InitFile(path=path, action="overwritten", why=reason, diff=diff), wanted)
     return PlannedFile(InitFile(path=path, action="edited", why=reason, diff=diff))
@@ -173,8 +175,8 @@ def plan_removal(
         return PlannedFile(InitFile(path=file.path, action="edited", why=why, diff=file.diff))
     if not (explicit or options.upgrade or options.force):
         return PlannedFile(InitFile(path=file.path, action="outdated", why=f"{reason}: --upgrade removes it"))
-    custom = custom_settings(name, read_text(root, file.path) or "")
-    lost_text = f"; its own settings are lost: {', '.join(custom)}" if custom else ""
+    custom_values = custom_settings(name, read_text(root, file.path) or "")
+    lost_text = f"; its own settings are lost: {', '.join(custom_values)}" if custom_values else ""
     edits = file.diff if file.action == "edited" else ""
     return PlannedFile(InitFile(path=file.path, action="removed", why=f"{reason}{lost_text}", diff=edits))
 

@@ -91,6 +91,8 @@ def initialise(options: InitOptions) -> InitReport:
     reusable_sources = [source for name in installed_sources if name != STATIC for source in installed_sources[name]]
     # None means unknown: there is no option, and no installed workflow is for an Enterprise Server.
     enterprise = options.enterprise if options.enterprise is not None else facts.enterprise or None
+    # ``facts.installed`` is the runner in the installed regbot-measure.yml, and ``facts.runner`` the best one in the
+    # repository's other workflows. DEFAULT stands for a runner that the user still has to set up.
     settings = WorkflowSettings(
         version=options.version,
         default_runner=facts.installed or facts.runner or DEFAULT,
@@ -113,6 +115,7 @@ def initialise(options: InitOptions) -> InitReport:
         warnings.append(f"there is no branch {printable(options.branch)!r} here yet")
     warnings += _yaml_copy_warnings(root, selection.planned)
     sources = list(dict.fromkeys(sources_after(root, selection.planned)))
+    # The address of regbot's documentation; '' if it is unknown.
     docs = docs_of([*sources, settings.own_source or ""])
     planned_config = plan_configuration(config, facts, options.shadow, docs)
     config_text = planned_config.text or read_text(root, FILE_NAME) or ""
@@ -127,7 +130,6 @@ def initialise(options: InitOptions) -> InitReport:
         ]
     workflows_change = any(file.action in WRITTEN and file.path.startswith(FOLDER) for file in files)
     has_sources = bool(sources) and all(map(is_usable, sources))
-    # DEFAULT stands for a runner that the user still has to set up.
     best_runner = requested_runner or facts.installed or facts.runner or DEFAULT
     timing_runner = best_runner if selection.has_node_workflows else None
     next_steps: list[SetupStep] = []
@@ -199,7 +201,8 @@ def _path_without_owner(root: Path, planned_files: Sequence[PlannedFile]) -> str
 
 
 def _describe_facts(facts: RepositoryFacts, runner: Runner | None, *, label_given: bool) -> list[DetectedFact]:
-    """Return the facts for the report. ``runner`` is the runner for timed runs; None without workflows for nodes."""
+    """Return the facts for the report. ``runner`` is the runner for timed runs; None without workflows for nodes.
+    ``label_given`` says whether the option --label names the runner."""
     described = []
     if facts.entry is not None:
         described.append(DetectedFact(what="layer", value=facts.entry.text, why=facts.entry.file))
@@ -229,7 +232,9 @@ def _runner_evidence(facts: RepositoryFacts, label_given: bool) -> str:
 def _next_steps(
     facts: RepositoryFacts, files: Sequence[InitFile], runner: Runner | None, shadow: bool, source: str | None
 ) -> list[SetupStep]:
-    """Return the steps for files that wait for the user, or else the steps after a first installation."""
+    """Return the steps for files that wait for the user, or else the steps after a first installation.
+
+    ``runner`` is the runner for timed runs; None without workflows for nodes. ``source`` is the value of --source."""
     actions = {file.action for file in files}
     if actions & WAITING:
         return waiting_steps("outdated" in actions, "edited" in actions, source)

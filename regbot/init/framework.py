@@ -126,7 +126,7 @@ def _find_own(
     """Return the framework if the repository contains its source; None otherwise.
 
     ``markers`` are paths of files that only this framework's source has. If there are several copies of the source, use
-    the one with the fewest parent folders."""
+    the one with the fewest parent folders. ``texts`` has the repository's Python files by name."""
     for name in repository.names_ending(*markers):
         marker = next(marker for marker in markers if name.endswith(marker))
         root = name.removesuffix(marker)
@@ -228,7 +228,9 @@ def _has_required_parameter(function: ast.FunctionDef) -> bool:
 
 
 def _find_used(repository: Repository, texts: dict[str, str]) -> dict[Framework, Stack]:
-    """Return the frameworks that the repository requires or imports. The evidence is the file that does so."""
+    """Return the frameworks that the repository requires or imports. The evidence is the file that does so.
+
+    ``texts`` has the repository's Python files by name."""
     stacks: dict[Framework, Stack] = {}
     for file, distribution_name in requirements(repository):
         required = _DISTRIBUTIONS.get(distribution_name)
@@ -252,6 +254,7 @@ def requirements(repository: Repository) -> list[tuple[str, str]]:
 
     Project metadata is read only at the root of the repository and in the folders directly in it."""
     required = []
+    # By file name: the function that returns the lines of such a file which may be requirements.
     readers = dict.fromkeys(("setup.cfg", "environment.yml"), _read_lines)
     readers |= {"pyproject.toml": _read_pyproject, "setup.py": _read_setup}
     for file in repository.names_ending(*readers, ".txt", ".in"):
@@ -293,10 +296,10 @@ def _read_pyproject(text: str) -> list[str]:
         return []
     project, tool = _table(document.get("project")), _table(document.get("tool"))
     poetry = _table(tool.get("poetry"))
-    lists = [project.get("dependencies"), *_table(project.get("optional-dependencies")).values()]
-    lists += _table(document.get("dependency-groups")).values()
+    dependency_lists = [project.get("dependencies"), *_table(project.get("optional-dependencies")).values()]
+    dependency_lists += _table(document.get("dependency-groups")).values()
     required: list[str] = []
-    for dependencies in lists:
+    for dependencies in dependency_lists:
         if isinstance(dependencies, list):
             required += [line for line in dependencies if isinstance(line, str)]
     required += _table(poetry.get("dependencies"))  # poetry maps names to versions

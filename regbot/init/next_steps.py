@@ -37,7 +37,8 @@ def first_steps(facts: RepositoryFacts, runner: Runner | None, shadow: bool) -> 
     """Return the steps to take after the first installation.
 
     ``runner`` is the runner for timed runs. It is None if no workflow for nodes was installed. It is DEFAULT if no
-    runner was found; the repository may then have no nodes.
+    runner was found; the repository may then have no nodes. ``shadow`` says whether the new configuration sets shadow
+    mode.
     """
     steps = _workload_steps(facts)
     steps.append(
@@ -63,10 +64,10 @@ def first_steps(facts: RepositoryFacts, runner: Runner | None, shadow: bool) -> 
         )
     )
     if runner is not None:
-        engine = "; the repository variable REGBOT_ENGINE = slurm runs it on the cluster" if facts.slurm else ""
+        engine_hint = "; the repository variable REGBOT_ENGINE = slurm runs it on the cluster" if facts.slurm else ""
         text = (
             f"For step times, set up a runner with the labels {runner} (docs/operator.md, docs/security.md). "
-            f"Then the comment '/regbot run' of a maintainer times a pull request{engine}"
+            f"Then the comment '/regbot run' of a maintainer times a pull request{engine_hint}"
         )
         steps.append(SetupStep(text=text))
     if runner == DEFAULT:
@@ -132,12 +133,13 @@ def _workload_steps(facts: RepositoryFacts) -> list[SetupStep]:
     if facts.stack is None:
         text = "Write build_layer for your MoE layer (docs/module.md) and name it in regbot.toml"
         return [SetupStep(text=text)]
-    page = f"docs/frameworks/{_PAGES[facts.stack.framework]}.md"
+    docs_page = f"docs/frameworks/{_PAGES[facts.stack.framework]}.md"
     text = (
         f"Install the dependencies of {TITLES[facts.stack.framework]} next to regbot, or set 'python' in regbot.toml "
-        f"to an interpreter that has them ({page})"
+        f"to an interpreter that has them ({docs_page})"
     )
     needs = facts.needs
+    # Without known needs, no command can be given.
     if needs is None or not facts.needed_packages:
         return [SetupStep(text=text)]
     packages = [*([needs.torch] if needs.torch else []), *facts.needed_packages]

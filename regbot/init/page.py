@@ -15,7 +15,7 @@ def page(report: InitReport) -> str:
     lines = [f"{report.root}", ""]
     lines += columns([(fact.what, f"{fact.value or 'none'}  ({fact.why})") for fact in report.facts])
     lines.append("")
-    lines += [_file(file, report.dry_run) for file in report.files]
+    lines += [_file_line(file, report.dry_run) for file in report.files]
     for file in report.files:
         if file.diff:
             lines += ["", file.diff.rstrip("\n")]
@@ -24,20 +24,21 @@ def page(report: InitReport) -> str:
     if report.next_steps:
         lines += ["", "next"]
         for number, step in enumerate(report.next_steps, start=1):
-            lines += _step(number, step)
+            lines += _step_lines(number, step)
     if any("docs/" in text for text in (*report.warnings, *(step.text for step in report.next_steps))):
         docs_address = report.docs or "in the repository from which regbot was installed"
         lines += ["", f"docs/... are pages of regbot: {docs_address}"]
     return "\n".join(lines) + "\n"
 
 
-def _step(number: int, step: SetupStep) -> list[str]:
+def _step_lines(number: int, step: SetupStep) -> list[str]:
+    """Return the numbered text of a step, wrapped, and its command below. ``number`` counts from 1."""
     text = step.text + (":" if step.command else "")
     lines = [wrapped(text, f"  {number}. ", "     ", piped=WIDTH)]
     return [*lines, f"     {step.command}"] if step.command else lines
 
 
-def _file(file: InitFile, dry_run: bool) -> str:
+def _file_line(file: InitFile, dry_run: bool) -> str:
     would_be = "would be " if dry_run and file.action in WRITTEN else ""
     return f"{would_be + file.action:<12}  {file.path}" + (f"  ({file.why})" if file.why else "")
 

@@ -139,13 +139,13 @@ def default_branch(root: Path) -> TargetBranch:
     name = origin_head.out.strip().removeprefix("origin/")
     if origin_head.code == 0 and name:
         return TargetBranch(name, "origin/HEAD")
-    current = try_git(root, "symbolic-ref", "--short", "HEAD").out.strip()
-    local = try_git(root, "for-each-ref", "--format=%(refname:short)", "refs/heads").out.split("\n")
+    current_branch = try_git(root, "symbolic-ref", "--short", "HEAD").out.strip()
+    local_branches = try_git(root, "for-each-ref", "--format=%(refname:short)", "refs/heads").out.split("\n")
     for usual_name in USUAL_BRANCHES:
-        if usual_name in local:
-            return TargetBranch(usual_name, "the current branch" if usual_name == current else "a local branch")
-    if current:
-        return TargetBranch(current, "the current branch")
+        if usual_name in local_branches:
+            return TargetBranch(usual_name, "the current branch" if usual_name == current_branch else "a local branch")
+    if current_branch:
+        return TargetBranch(current_branch, "the current branch")
     raise CheckoutError(
         f"{root}: HEAD is detached and origin has no default branch",
         "give the target branch of pull requests: --branch NAME",

@@ -37,11 +37,12 @@ def select_workflows(root: Path, options: InitOptions, config: Config | None, se
             f"--only-static leaves nothing to measure: every workload of {FILE_NAME} is a command, and a command can "
             "only be timed, on a node"
         )
+    # Workflows that do not run on a GitHub Enterprise Server.
     unsupported = OWN_ARTIFACT_WORKFLOWS if settings.enterprise else ()
     supported = [name for name in NODE_WORKFLOWS if name not in unsupported]
-    without_nodes, left_out, warnings = _select_node_workflows(root, installed, options, settings, supported)
+    excludes_nodes, left_out, warnings = _select_node_workflows(root, installed, options, settings, supported)
     excluded = {*left_out, *unsupported, *([STATIC] if nothing_to_trace else [])}
-    candidates = HOSTED_WORKFLOWS if without_nodes else (*HOSTED_WORKFLOWS, *NODE_WORKFLOWS)
+    candidates = HOSTED_WORKFLOWS if excludes_nodes else (*HOSTED_WORKFLOWS, *NODE_WORKFLOWS)
     planned_files = [plan_workflow(root, name, settings, options) for name in candidates if name not in excluded]
     removals: list[PlannedFile | None] = []
     if options.only_static:
@@ -54,15 +55,15 @@ def select_workflows(root: Path, options: InitOptions, config: Config | None, se
             "run has ended"
         )
         removals = [plan_removal(root, name, settings, options, reason, explicit=False) for name in unsupported]
-        if not without_nodes:
+        if not excludes_nodes:
             warnings.append(f"{' and '.join(unsupported)} are left out: {reason} (docs/github.md)")
     if nothing_to_trace:
         reason = f"every workload of {FILE_NAME} is a command, which cannot be traced"
         removals.append(plan_removal(root, STATIC, settings, options, reason, explicit=False))
-        advice = "; 'regbot init --with-nodes' installs the workflows that time it" if without_nodes else ""
+        advice = "; 'regbot init --with-nodes' installs the workflows that time it" if excludes_nodes else ""
         warnings.append(f"{STATIC} is left out: {reason}, and only '/regbot run' on a node measures one{advice}")
     planned_files += [removal for removal in removals if removal is not None]
-    return Selection(planned_files, warnings, has_node_workflows=not without_nodes)
+    return Selection(planned_files, warnings, has_node_workflows=not excludes_nodes)
 
 
 def _select_node_workflows(
@@ -70,6 +71,9 @@ def _select_node_workflows(
 ) -> tuple[bool, list[str], list[str]]:
     """Return three things: whether all workflows for nodes are left out, which of ``possible`` are left out otherwise,
     and warnings.
+
+    ``installed`` has the names of all installed workflows. ``possible`` has the workflows for nodes that can run on the
+    repository's server.
 
     The options --only-static and --with-nodes decide. Without these options, a first installation has all workflows.
     A later run installs workflows for nodes only if some are installed already. If all of these are edited, the missing

@@ -5,6 +5,8 @@ source of regbot. A template is itself a valid workflow, so it can be linted. If
 in an installed file, this value is read and kept. An installed file begins with a stamp, which has regbot's version and
 a hash of the file without the values of its fields. The stamp shows whether a file differs from the template because
 the template is newer or because a user edited the file.
+
+A parameter ``field`` is a key of ``_FIELDS``, and ``template_value`` is the value of that field in the template.
 """
 
 import hashlib
@@ -110,7 +112,9 @@ def read_template(name: str) -> str:
 
 
 def render(name: str, settings: WorkflowSettings, installed: str | None = None) -> str:
-    """Return the workflow ``name`` with its stamp and filled fields. Values in the ``installed`` text are kept."""
+    """Return the workflow ``name`` with its stamp and filled fields. Values in the ``installed`` text are kept.
+
+    ``installed`` is the text of the existing file; None if there is none."""
     text = read_template(name)
     installed_body = _body(installed) if installed is not None else ""
     for field in _FIELDS:
@@ -130,6 +134,7 @@ def compare_installed(installed: str | None, wanted: str) -> State:
     if _body(installed) == _body(wanted):
         return "unchanged"
     stamp, body = _STAMP.match(_lines(installed)), _body(installed)
+    # The stamp of an old workflow has a hash that includes the values of the later fields, so two hashes are possible.
     fields_of_first_workflows = [field for field in _FIELDS if field not in _LATER_FIELDS]
     hashes = (_hash(body), _hash(body, fields_of_first_workflows))
     is_as_written = stamp is not None and stamp["hash"] in hashes

@@ -143,18 +143,19 @@ def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
     folder = class_folder(task.entry, task.variant.name, node_class)
     anchor = store.anchor(task.entry, task.variant.name, node_class)
     anchor_commit = anchor.commit if anchor is not None else setup.head.commit
+    # A group is the folder of one environment.
     calibrations = [store.calibration(path) for group in store.folders(folder) for path in store.calibrations(group)]
     check_options = _make_check_options(setup, task, entries, anchor_commit, calibrations)
     checked = check(check_options, setup.watch, setup.engine)
-    pairs = pair_up(checked.session.timed_runs(task.entry))
-    tonight = AnchorComparison(commit=anchor_commit, log_ratios=pairs.log_ratios()) if pairs.valid else None
+    pair_set = pair_up(checked.session.timed_runs(task.entry))
+    tonight = AnchorComparison(commit=anchor_commit, log_ratios=pair_set.log_ratios()) if pair_set.valid else None
     verdict = _combine_meshes(checked, task.entry)
     history = _load_history(
         setup,
         task,
         checked,
         stored=timed_sessions(store, folder),
-        environment=environment_of(pairs.valid[-1].head) if pairs.valid else None,
+        environment=environment_of(pair_set.valid[-1].head) if pair_set.valid else None,
         anchor_commit=anchor_commit,
         calibrations=calibrations,
     )
@@ -162,11 +163,12 @@ def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
         budget_pct=setup.loaded.config.baselines.creep_budget_pct,
         threshold_pct=setup.loaded.config.throughput.threshold_pct,
     )
-    accepted = None
+    acceptance = None
     if options.accept_pct is not None:  # ``options.who`` accepts a slowdown of up to this many percent
-        accepted = Acceptance(who=options.who, slowdown_pct=options.accept_pct, why=options.why)
+        acceptance = Acceptance(who=options.who, slowdown_pct=options.accept_pct, why=options.why)
     run_verdicts = verdict.throughput.runs if verdict.throughput is not None else []
-    # Base is the anchor's commit. ``pair`` is None for a run that is in no valid pair.
+    # A level is the natural logarithm of a run's median step time. Base is the anchor's commit.
+    # ``pair`` is None for a run that is in no valid pair.
     anchor_levels = [math.log(run.median_s) for run in run_verdicts if run.arm == "base" and run.pair and run.median_s]
     night = judge_night(
         verdict=verdict,
@@ -175,7 +177,7 @@ def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
         tonight=tonight,
         history=history,
         limits=limits,
-        accepted=accepted,
+        accepted=acceptance,
         anchor_levels=anchor_levels,
     )
     return MeasuredNight(
@@ -252,11 +254,11 @@ def _load_history(
     changes: list[str] = []
     if environment is not None and not same_environment:  # the first night in this environment
         previous_sessions, changes = _previous_environment(stored, environment, anchor_commit)
-    runs = checked.session.timed_runs(task.entry)
+    timed_runs = checked.session.timed_runs(task.entry)
     comparable_calibrations = [
         calibration
         for calibration in calibrations
-        if calibration.environment == environment and _has_same_settings(calibration, checked, runs)
+        if calibration.environment == environment and _has_same_settings(calibration, checked, timed_runs)
     ]
     noise = summarise_calibrations(comparable_calibrations, thresholds_from(setup.loaded.config.throughput))
     return NightHistory(

@@ -85,22 +85,23 @@ def judge_night(
     """Decide whether tonight's session joins the rolling reference (series ``rolling``) or is held back (series
     ``held``). Without a valid measurement it gets no series.
 
-    ``verdict`` is the verdict on main against the anchor's commit. ``anchor`` is the anchor's commit; None before the
-    first anchor. ``tonight`` has the log-ratios of main against the anchor's commit; None without a valid pair.
+    ``verdict`` is the verdict on main against the anchor's commit. ``variant`` is the timed size of the shape.
+    ``anchor`` is the anchor's commit; None before the first anchor. ``tonight`` has the log-ratios of main against the
+    anchor's commit; None without a valid pair.
     ``accepted`` is the acceptance of a slowdown by a named person. ``anchor_levels`` has the natural logarithm of the
     median step time in seconds of each run of the anchor's commit.
     """
-    section = verdict.throughput
+    throughput = verdict.throughput
     # The validity is FAIL if the program of main fails and the anchor's does not.
     is_measured = verdict.validity.status not in ("INVALID", "FAIL")
-    if not is_measured or section is None or tonight is None or not _count_pairs(tonight):
+    if not is_measured or throughput is None or tonight is None or not _count_pairs(tonight):
         return _report_unmeasured(verdict, variant, anchor, limits)
     nights = [*history.nights, tonight]
-    creeps = {summary: _monitor_creep(nights, summary, history) for summary in SUMMARIES}
-    nearest_to_alarm = max(creeps.values(), key=lambda creep: creep.value / creep.limit)
+    creep_by_summary = {summary: _monitor_creep(nights, summary, history) for summary in SUMMARIES}
+    nearest_to_alarm = max(creep_by_summary.values(), key=lambda creep: creep.value / creep.limit)
     recent_interval = budget_interval(_night_means(nights, "median"))
-    shift = _environment_shift(history.earlier_sessions, anchor_levels)
-    objections = _find_objections(verdict, creeps, recent_interval, limits)
+    step_time_shift = _environment_shift(history.earlier_sessions, anchor_levels)
+    objections = _find_objections(verdict, creep_by_summary, recent_interval, limits)
     has_too_few_pairs = _count_pairs(tonight) < LOOKS[0]  # the number of pairs of the first look
     if has_too_few_pairs:
         text = f"{_count_pairs(tonight)} valid pairs are too few; a decision needs at least {LOOKS[0]}"
@@ -108,7 +109,7 @@ def judge_night(
     texts = [objection.text for objection in objections]
     is_accepted = False
     if objections and accepted is not None and not has_too_few_pairs:
-        required_pct = _required_acceptance(section.estimate_pct, recent_interval)
+        required_pct = _required_acceptance(throughput.estimate_pct, recent_interval)
         is_accepted = required_pct <= accepted.slowdown_pct
         if is_accepted:
             texts.append(f"accepted by {accepted.who}, up to {accepted.slowdown_pct:g}%: {accepted.why}")
@@ -121,13 +122,13 @@ def judge_night(
         status=objections[0].status if is_withheld else "PASS",  # objections with the status FAIL come first
         reasons=[clip_message(text) for text in texts] or ["no slowdown against the anchor would be absorbed"],
         anchor=anchor,
-        decision=section.decision,
-        tonight=_percent_estimate(section.estimate_pct, section.low_pct, section.high_pct),
+        decision=throughput.decision,
+        tonight=_percent_estimate(throughput.estimate_pct, throughput.low_pct, throughput.high_pct),
         pairs=_count_pairs(tonight),
         since_anchor=_to_estimate(recent_interval),
         budget_pct=limits.budget_pct,
         drift=_to_drift(nearest_to_alarm),
-        environment_shift=_to_estimate(shift),
+        environment_shift=_to_estimate(step_time_shift),
         environment_changes=list(history.environment_changes),
         sharding=verdict.sharding.status if verdict.sharding is not None else None,
         series="held" if is_withheld else "rolling",
@@ -138,7 +139,10 @@ def judge_night(
 def _report_unmeasured(
     verdict: WorkloadVerdict, variant: str, anchor: str | None, limits: NightLimits
 ) -> WorkloadRefresh:
-    """Return the report on a night without a valid measurement. Its session is not stored."""
+    """Return the report on a night without a valid measurement. Its session is not stored.
+
+    ``variant`` is the timed size of the shape. ``anchor`` is the anchor's commit; None before the first anchor.
+    """
     # The validity is FAIL if the program of main fails and the anchor's does not.
     reasons = verdict.validity.reasons
     if not reasons:
@@ -160,11 +164,13 @@ def describe_absorbed_slowdown(nights: Sequence[AnchorComparison], thresholds: T
 
     Two tests are made: a sequential test on the pairs of the newest night, and a test of the last nights together
     against the budget. The monitor of creep is not used.
+
+    ``budget_pct`` is the largest slowdown since the anchor, in percent, that the reference may absorb.
     """
-    test = sequential_test(nights[-1].log_ratios, len(SUMMARIES), thresholds)
-    if test is not None and test.decision == "regressed":
-        # ``test.tests`` has a decision and an interval for the median and for the mean step time.
-        proven_slowdown = max(interval.low for _, interval in test.tests.values())
+    sequential = sequential_test(nights[-1].log_ratios, len(SUMMARIES), thresholds)
+    if sequential is not None and sequential.decision == "regressed":
+        # ``tests`` has a decision and an interval for the median and for the mean step time.
+        proven_slowdown = max(interval.low for _, interval in sequential.tests.values())
         return f"tonight's pairs prove that main is slower than the anchor by {percent(proven_slowdown):.2g}% or more"
     recent_interval = budget_interval(_night_means(nights, "median"))
     if recent_interval is not None and percent(recent_interval.low) > budget_pct:
@@ -176,10 +182,10 @@ def describe_absorbed_slowdown(nights: Sequence[AnchorComparison], thresholds: T
 def night_slowdown_pct(tonight: AnchorComparison, thresholds: Thresholds) -> float | None:
     """Return the slowdown of the median step time of main against the anchor in percent, estimated from the pairs of
     one night. Return None if the night has fewer pairs than the first look needs."""
-    test = sequential_test(tonight.log_ratios, len(SUMMARIES), thresholds)
-    if test is None:
+    sequential = sequential_test(tonight.log_ratios, len(SUMMARIES), thresholds)
+    if sequential is None:
         return None
-    _decision, median_interval = test.tests["median"]
+    _decision, median_interval = sequential.tests["median"]
     return percent(median_interval.estimate)
 
 
@@ -187,15 +193,15 @@ def pair_sd(nights: Sequence[AnchorComparison]) -> float | None:
     """Return the pooled standard deviation of a pair's log-ratio within a night, which leaves out differences between
     nights. None if the estimate has too few degrees of freedom (number of pairs minus number of nights)."""
     log_ratios_by_night = [night.log_ratios.get("median", []) for night in nights]
-    squares, degrees_of_freedom = 0.0, 0
+    squared_deviations, degrees_of_freedom = 0.0, 0
     for log_ratios in log_ratios_by_night:
         if len(log_ratios) > 1:
             mean = sum(log_ratios) / len(log_ratios)
-            squares += sum((log_ratio - mean) ** 2 for log_ratio in log_ratios)
+            squared_deviations += sum((log_ratio - mean) ** 2 for log_ratio in log_ratios)
             degrees_of_freedom += len(log_ratios) - 1
     if degrees_of_freedom < MIN_DEGREES_OF_FREEDOM:
         return None
-    return max(math.sqrt(squares / degrees_of_freedom), MIN_PAIR_SD)
+    return max(math.sqrt(squared_deviations / degrees_of_freedom), MIN_PAIR_SD)
 
 
 def _monitor_creep(nights: Sequence[AnchorComparison], summary: str, history: NightHistory) -> Creep:
@@ -206,39 +212,40 @@ def _monitor_creep(nights: Sequence[AnchorComparison], summary: str, history: Ni
 
 
 def _night_means(nights: Sequence[AnchorComparison], summary: str) -> list[tuple[float, int]]:
-    """Return (mean log-ratio, number of pairs) of each night that has pairs."""
+    """Return (mean log-ratio, number of pairs) of each night that has pairs. ``summary`` is "median" or "mean",
+    the summary of a run's step times from which the log-ratios were computed."""
     log_ratios_by_night = [night.log_ratios.get(summary, []) for night in nights]
     return [(math.fsum(ratios) / len(ratios), len(ratios)) for ratios in log_ratios_by_night if ratios]
 
 
 def _find_objections(
-    verdict: WorkloadVerdict, creeps: dict[str, Creep], recent: Interval | None, limits: NightLimits
+    verdict: WorkloadVerdict, creep_by_summary: dict[str, Creep], recent: Interval | None, limits: NightLimits
 ) -> list[_Objection]:
     """Return the reasons to hold the session back: all that have the status FAIL or, if none has it, one INCONCLUSIVE.
 
     The list is empty if there is no reason.
 
-    ``creeps`` has the state of the creep monitor for each summary of the step time. ``recent`` is the interval of the
-    slowdown over the last nights; None if there are too few nights.
+    ``creep_by_summary`` has the state of the creep monitor for each summary of the step time. ``recent`` is the
+    interval of the slowdown over the last nights; None if there are too few nights.
     """
-    section = verdict.throughput
-    assert section is not None
+    throughput = verdict.throughput
+    assert throughput is not None
     failures: list[str] = []
     if verdict.sharding is not None and verdict.sharding.status == "FAIL":
         failures.append("collectives are worse than at the anchor: " + "; ".join(verdict.sharding.reasons[:2]))
-    if section.decision == "regressed":
-        failures.append(f"slower than the anchor: {section.reasons[0]}")
+    if throughput.decision == "regressed":
+        failures.append(f"slower than the anchor: {throughput.reasons[0]}")
     if recent is not None and percent(recent.low) > limits.budget_pct:
         change = f"{percent(recent.estimate):+.2g}% over the last nights"
         failures.append(f"slower than the anchor by {change}; the budget is {limits.budget_pct:g}%")
-    for summary, creep in creeps.items():
+    for summary, creep in creep_by_summary.items():
         if creep.alarm:
             change = f", about {percent(creep.estimate):+.2g}% so far" if creep.estimate is not None else ""
             failures.append(f"slow creep by the {summary} step time{change}: 'regbot baseline history' shows when")
     if failures:
         return [_Objection("FAIL", text) for text in failures]
-    estimate_pct = section.estimate_pct or 0.0
-    if section.decision == "undecided" and estimate_pct > limits.threshold_pct:
+    estimate_pct = throughput.estimate_pct or 0.0
+    if throughput.decision == "undecided" and estimate_pct > limits.threshold_pct:
         text = f"undecided, and the estimate of {estimate_pct:+.2g}% is more than {limits.threshold_pct:g}%"
         return [_Objection("INCONCLUSIVE", text)]
     return []
@@ -271,9 +278,9 @@ def _environment_shift(
     return prediction_interval(earlier_levels, session_level(anchor_levels))
 
 
-def _count_pairs(tonight: AnchorComparison) -> int:
+def _count_pairs(night: AnchorComparison) -> int:
     """Return the number of valid pairs of a night."""
-    return len(tonight.log_ratios.get("median", []))
+    return len(night.log_ratios.get("median", []))
 
 
 def _to_estimate(interval: Interval | PredictionInterval | None) -> IntervalEstimate | None:

@@ -1,4 +1,7 @@
-"""Read sessions and files of the store for a refresh, and remove held-back copies of accepted sessions."""
+"""Read sessions and files of the store for a refresh, and remove held-back copies of accepted sessions.
+
+A ``Baseline`` is one stored session.
+"""
 
 from collections.abc import Sequence
 from pathlib import PurePosixPath

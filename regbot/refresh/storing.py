@@ -35,6 +35,7 @@ def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, sto
     if other_classes:
         mismatch = f"it was timed on {', '.join(sorted(other_classes))}, but its anchor is of {measured.node_class}"
         return f"{mismatch}; configure the engine to use nodes of one class (docs/slurm.md)"
+    # An intake says where a session comes from, who stores it and why, and as what it is stored.
     main_intake = Intake(
         origin=origin,
         who=options.who,
@@ -45,6 +46,7 @@ def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, sto
         against=comparison,
     )
     try:
+        # Distilling a session gives the records that the store keeps of one arm.
         distilled_main = distil(session, verdict, main_intake, now)
         distilled_arms = [distilled_main]
         # If main is the anchor's commit, a second session would count the same commit twice.
@@ -58,6 +60,7 @@ def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, sto
             baselines = [
                 baseline for baseline in distilled_arm.baselines if baseline.tier == "timed" or not is_withheld
             ]
+            # ``baseline.ledger`` is the digest of the session's ledger.
             needed_digests = {baseline.ledger for baseline in baselines}
             needed_ledgers = {
                 digest: ledger for digest, ledger in distilled_arm.ledgers.items() if digest in needed_digests

@@ -181,7 +181,8 @@ def _estimate_text(estimate: IntervalEstimate) -> str:
 def _drift_text(drift: Drift) -> str:
     """Return the state of the creep monitor, for example ``quiet: 0.8 of 2.5 after 9 nights``.
 
-    The two numbers are its cumulative sum, in percent, and the limit at which it raises an alarm.
+    The two numbers are its cumulative sum, in percent, and the limit at which it raises an alarm. ``correlation`` is
+    that of neighbouring nights; None if it is unknown.
     """
     state = "ALARM" if drift.alarm else "quiet"
     correlation = "" if drift.correlation is None else f" (correlation of nights {drift.correlation:.2f})"
