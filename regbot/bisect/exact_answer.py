@@ -1,4 +1,9 @@
-"""The answer of a search on exact values: every change, its commits, and the findings of the ledgers."""
+"""The answer of a search on exact values: every change, its commits, and the findings of the ledgers.
+
+Neighbouring points that run the same code form a place, which is the number of its first point. ``states`` maps a place
+to its measured value, and ``broken`` maps a place that could not be measured to its last failure. An entry is a
+workload on its mesh; '' if a command is measured.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

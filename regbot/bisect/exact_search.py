@@ -2,6 +2,8 @@
 
 If a culprit is a merge, the range of the commits that it brought in is searched too. For a second workload, the search
 first measures where the first workload changed, because one commit often changes all workloads.
+
+``states`` maps a place to its measured value. ``broken`` maps a place that could not be measured to its last failure.
 """
 
 from collections import Counter
@@ -222,6 +224,7 @@ def _choose_in_history(
     The values of other places can already prove which commit is the culprit. Then the culprit's parent is returned if
     it is not measured, and after that the culprit itself. Every place but the first (good) is a candidate.
     """
+    # Here a place is the number of its first point. ``next_in_history`` numbers the places 0, 1, 2 instead.
     index_of = {place: index for index, place in enumerate(span.places)}
     prior: Floats = np.array([weights[place] for place in span.places[1:]])
     chosen = exact.next_in_history(

@@ -71,8 +71,9 @@ def bisect(
 ) -> Bisection:
     """Find the culprit, and write the log, the result and the page to the output folder.
 
-    ``picture`` shows the answer so far, before each new measurement. Tests and simulations pass a ``measurer``, which
-    replaces real measurements. Raises ConfigError, CheckoutError, RecordError, EngineError.
+    ``watch`` shows progress messages. ``picture`` shows the answer so far, before each new measurement. Tests and
+    simulations pass a ``measurer``, which replaces real measurements. Raises ConfigError, CheckoutError, RecordError,
+    EngineError.
     """
     setup = prepare(options)
     if len(setup.noisy_span.points) < 2 and not setup.header.exact:  # all points run the same code as good
@@ -145,7 +146,7 @@ def bisect(
         with log.writing():
             write_record(options.out / RESULT, result)
             write_text(options.out / PAGE, html(result))
-        prune(trees.repository_cache, keep=MAX_WORKTREES)
+        prune(trees.repository_cache, keep=MAX_WORKTREES)  # remove older worktrees from the cache
         return result
 
 
@@ -232,8 +233,8 @@ def _create_measurer(
 ) -> Measurer:
     """Create the measurer for a command, for ledgers or for step times.
 
-    ``stack`` releases the seats (reserved nodes) that the measurer uses. Only a new bisection can continue the session
-    of a check. ``is_new`` is False if the log already has measurements.
+    ``trees`` makes the checkouts. ``stack`` releases the seats (reserved nodes) that the measurer uses. Only a new
+    bisection can continue the session of a check. ``is_new`` is False if the log already has measurements.
     """
     options, header = setup.options, setup.header
     python = common_interpreter(setup.tasks)

@@ -225,7 +225,8 @@ def _merge_base(repo: Path, first: str, second: str) -> str:
 def _list_range(ends: _Ends, full: bool, paths: Sequence[str], suspected: Mapping[str, str]) -> CommitRange:
     """Return the range with its warnings, for ``list_commits``.
 
-    ``suspected`` maps each suspect, as the user named it, to its commit.
+    ``full`` and ``paths`` have the same meaning as there. ``suspected`` maps each suspect, as the user named it, to its
+    commit.
     """
     order_option = "--topo-order" if full else "--first-parent"
     commits = _read_commits(ends.repo, order_option, "--reverse", ends.revision_range)

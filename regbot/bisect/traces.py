@@ -57,7 +57,10 @@ class TraceMeasurer:
         return f"slot {slot}"
 
     def measure(self, request: MeasurementRequest, slot: int) -> Observation:
-        """Return the digest of the workload's ledger at the requested point, from the cache or from a new trace."""
+        """Return an observation with the digest of the workload's ledger at the requested point.
+
+        The ledger comes from the cache or from a new trace.
+        """
         task, point = self._tasks[request.entry], request.point
         # The version of an editable package does not identify its files. A trace that may use such a package is not
         # cached.
@@ -74,10 +77,10 @@ class TraceMeasurer:
         scratch = self._out / "runs" / f"{folder_name(task.entry)}.{folder_name(point.key)}.{slot}"
         checkout = Checkout(arm_of(point), prepared.path, prepared.environment)
         try:
-            paper = self._find_paper_library(traced_task, prepared.path, scratch)
+            paper_library = self._find_paper_library(traced_task, prepared.path, scratch)
         except NoPaperGpuError as error:
             return unusable_observation(request, f"its program runs on a paper GPU only: {error}")
-        run = trace(traced_task, checkout, self._engine, Scratch(scratch, self._limits), paper=paper)
+        run = trace(traced_task, checkout, self._engine, Scratch(scratch, self._limits), paper=paper_library)
         shutil.rmtree(scratch / "record", ignore_errors=True)
         if run.outcome == "ok" and is_cacheable:
             write_record(cache_file, run)
@@ -90,7 +93,9 @@ class TraceMeasurer:
         """
         if task.has_cpu_program:
             return None
-        spare = scratch.parent / "paper"  # beside the scratch folder, which is emptied before the run
+        # The folder to build in if the cache is not writable. It is beside the scratch folder, because that is emptied
+        # before the run.
+        spare = scratch.parent / "paper"
         return library_for(interpreter(task, root), self._checkouts.trees.cache, spare, root).path
 
     def _to_observation(
