@@ -53,7 +53,7 @@ def drive(
     measurements and writes them. It also does so before it raises an error of ``measurer`` or ``write_observation``.
     After an interrupt it does not wait. ``announce`` is called with each request before its measurement.
     """
-    first_new = len(observations)  # the observations before this index come from the log
+    first_new = len(observations)  # the observations before this index are not of this call
     free = list(range(slots))  # the slots in which nothing runs
     running: dict[Future[Observation], tuple[MeasurementRequest, int]] = {}  # each with its request and slot
     pool: Executor = ThreadPoolExecutor(slots) if slots > 1 else _InlineExecutor()

@@ -167,7 +167,7 @@ def next_in_history(
         if not useful.size:
             parts.pop(0)
             continue
-        # The worth of a point is largest if its measurement halves the suspicion.
+        # A point is worth most if its measurement halves the suspicion and probably succeeds.
         worth = chances[useful] * split_worth(contained_suspicion[useful], total)
         point = int(useful[int(np.argmax(worth))])
         chosen.append(point)

@@ -52,7 +52,7 @@ def prepare(options: BisectionOptions) -> BisectionSetup:
         exact=exact,
         axis=parse_axis(options.axis).package if options.axis else "",
         points=points,
-        # The point with good's code and the first version, which shows what the code costs without the new version.
+        # In a search over versions, the point with good's code and the first version. Otherwise None.
         corner=_corner_point(options, good, bad, points),
         full=options.full,
         paths=list(options.paths),

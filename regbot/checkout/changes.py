@@ -212,7 +212,7 @@ def read_blobs(repo: Path, blobs: Sequence[str]) -> dict[str, bytes]:
             sizes[blob] = int(size[0])
     result = try_git(repo, "cat-file", "--batch", env=OFFLINE, stdin="".join(f"{blob}\n" for blob in sizes))
     output = result.out.encode("utf-8", "surrogateescape")
-    contents, position = {}, 0
+    contents, position = {}, 0  # ``position`` is where the next header begins in ``output``
     for blob, byte_count in sizes.items():
         position += len(f"{blob} blob {byte_count}\n")
         contents[blob] = output[position : position + byte_count]

@@ -115,7 +115,10 @@ def _fail(message: str, say: Callable[[str], None], code: int) -> NoReturn:
 
 @contextmanager
 def progress(quiet: bool = False) -> Iterator["Watcher"]:
-    """Show progress on standard error: one live line on a terminal, else plain lines. If ``quiet``, show nothing."""
+    """Yield a function that shows progress on standard error: one live line on a terminal, else plain lines.
+
+    If ``quiet``, the function shows nothing.
+    """
 
     if quiet:
         yield lambda _: None
