@@ -162,7 +162,8 @@ def _has_valid_result(result: LaunchResult | str, checkout: Path) -> bool:
 def parse_cost(output: str, exact: bool) -> tuple[float | None, str]:
     """Parse the cost from the last line of a command's output.
 
-    Return the cost and ''. If the line is no valid cost, return None and the reason.
+    Return the cost and ''. If the line is no valid cost, return None and the reason. With ``exact``, costs are compared
+    for equality, so they may be zero or negative.
     """
     line = last_line(output)
     if not line:
@@ -202,6 +203,7 @@ def _read_tail(path: Path) -> str:
 
 
 def _is_number(word: str) -> bool:
+    """Return whether Python reads the word as a number. This includes "nan" and "inf"."""
     try:
         float(word)
     except ValueError:

@@ -79,8 +79,8 @@ def exact_answer(setup: BisectionSetup, observations: Sequence[Observation]) -> 
         reasons.append(f"{same}: there is nothing to find{hint}")
     if not remaining_requests:
         reasons += _explain_unresolved_merges(setup, observations, value_changes)
-    first = changes[0] if changes else None
-    candidates = first.candidates if first is not None else []
+    first_change = changes[0] if changes else None
+    candidates = first_change.candidates if first_change is not None else []
     culprit = candidates[0].point if len(candidates) == 1 else None
     return build_outline(header, observations, outcome, reasons).model_copy(
         update={

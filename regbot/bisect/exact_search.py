@@ -110,9 +110,9 @@ def next_requests(
         return []
     for entry in entries:
         other_entries = [other for other in entries if other != entry]
-        suspects = _changed_points(span, other_entries, observations, expand_merge)
+        changed_elsewhere = _changed_points(span, other_entries, observations, expand_merge)
         for searched_span in _searched_spans(span, entry, observations, expand_merge):
-            if requests := _next_in_span(searched_span, entry, observations, pending, suspects):
+            if requests := _next_in_span(searched_span, entry, observations, pending, changed_elsewhere):
                 return requests
     return []
 
@@ -190,11 +190,11 @@ def _next_in_span(
     entry: str,
     observations: Sequence[Observation],
     pending: Sequence[tuple[MeasurementRequest, str]],
-    suspects: set[str],
+    changed_elsewhere: set[str],
 ) -> list[MeasurementRequest]:
     """Return the next measurement in one range, as a list of at most one request; [] if nothing can be learned now.
 
-    ``suspects`` has the keys of the points where another workload changed. They get a large weight.
+    ``changed_elsewhere`` has the keys of the points where another workload changed. They get a large weight.
     """
     states, broken = place_values(span, entry, observations)
     running = {
@@ -203,7 +203,7 @@ def _next_in_span(
         if request.entry == entry and request.point.key in span.place_by_key
     }
     extra_weight = SHARED_CULPRIT_FACTOR * sum(point.weight for point in span.points)
-    weights = [point.weight + extra_weight * (point.key in suspects) for point in span.points]
+    weights = [point.weight + extra_weight * (point.key in changed_elsewhere) for point in span.points]
     if span.affected is None:  # the range is a line, without branches
         chosen = exact.next_on_line(span.place_of_point, weights, states, broken, running, slots=1)
     else:

@@ -183,6 +183,9 @@ def _make_chooser(setup: BisectionSetup) -> ChooseRequests:
         def next_exact(
             observations: Sequence[Observation], pending: Sequence[tuple[noisy.MeasurementRequest, str]], _: str
         ) -> Sequence[noisy.MeasurementRequest]:
+            """Return the next measurement of a search on exact values. The stratum is not needed, because exact values
+            do not depend on the node.
+            """
             entries = exact_search.compared_entries(header)
             compares_ledgers_of_commits = header.on == "ledger" and not header.axis
             # Traces list the files that a workload loads. Commits that touch none of them are less suspicious.
@@ -198,6 +201,7 @@ def _make_chooser(setup: BisectionSetup) -> ChooseRequests:
     def next_noisy(
         observations: Sequence[Observation], pending: Sequence[tuple[noisy.MeasurementRequest, str]], stratum: str
     ) -> Sequence[noisy.MeasurementRequest]:
+        """Return the next measurement of a search on noisy values, which is to run in ``stratum``."""
         mean_costs = answer.estimate_run_costs(observations)
         root = noisy.compute_search(
             setup.noisy_span,
@@ -283,7 +287,7 @@ def _run_log(out: Path) -> RunLog[BisectionLog]:
         read=read_bisection,
         may_differ=dict.fromkeys(MAY_DIFFER_ON_RESUME, True),  # in pydantic, True excludes a whole field
         results=(RESULT, PAGE),
-        unwritable=(
+        unwritable=(  # message and advice
             "{log.parent}: cannot be written to: {error}",
             "earlier measurements are in {log.name}: free space or mend the permissions, then continue with --resume",
         ),

@@ -569,13 +569,13 @@ def _follow_up_spans(state: SearchState, expand_merge: ExpandNoisyMerge) -> list
     if not span.is_line:
         return follow_ups
     smallest = max(span.smallest, REMAINDER_EFFECT_SHARE * state.analysis.posterior.effect)
-    before, last = _nearest_measurable_before(state), len(span.points) - 1
-    good = 0
-    if before > good:
+    place_before, bad_place = _nearest_measurable_before(state), len(span.points) - 1
+    good_place = 0
+    if place_before > good_place:
         name = f"before {point.key}"
-        follow_ups.append(("before", span.part(name, good, before, REMAINDER_NONE_PRIOR, smallest)))
-    if place < last:
-        follow_ups.append(("after", span.part(f"after {point.key}", place, last, REMAINDER_NONE_PRIOR, smallest)))
+        follow_ups.append(("before", span.part(name, good_place, place_before, REMAINDER_NONE_PRIOR, smallest)))
+    if place < bad_place:
+        follow_ups.append(("after", span.part(f"after {point.key}", place, bad_place, REMAINDER_NONE_PRIOR, smallest)))
     return follow_ups
 
 

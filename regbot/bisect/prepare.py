@@ -148,7 +148,7 @@ def _list_points(options: BisectionOptions, bad: str, tasks: Mapping[str, Task])
 
 
 def _corner_point(options: BisectionOptions, good: str, bad: str, points: Sequence[Point]) -> Point | None:
-    """Return the point with good's code and the first version.
+    """Return the corner point: good's code with the first version. ``blame`` compares it with bad's code.
 
     Returns None if the points are not versions, or if good and bad are the same commit.
     """
@@ -187,6 +187,7 @@ def _load_workloads(
     ``on="command"`` gives none. Raises ConfigError if no selected workload can be measured.
     """
     try:
+        # Here ``exact`` means that the configuration of no other branch is used.
         loaded = find_config(options.repo, good, bad, exact=True, file=options.config)
     except ConfigError:
         if on != "command":

@@ -71,6 +71,7 @@ class StepTimeMeasurer:
         run = time_run(task, spec, checkout, seat, Scratch(scratch, self._limits))
         shutil.rmtree(scratch / "record", ignore_errors=True)
         write_record(self._out / "runs" / f"{name}.json", run)
+        # Why the nodes spoilt the run, so that it is void; '' if they did not.
         node_cause = run.reason if run.outcome == "lost" else describe_outside_cause(run)
         if run.outcome == "lost":  # the nodes are gone, so the slot needs new ones
             self._seats.replace(slot)

@@ -48,6 +48,7 @@ class TraceMeasurer:
         limits: Limits,
         index_options: Sequence[str] = (),
     ) -> None:
+        """``tasks`` has the task of each entry. ``index_options`` are the options of pip for a search over versions."""
         self._index_options = list(index_options)
         self._tasks, self._checkouts, self._engine = tasks, checkouts, engine
         self._out, self._limits = out, limits
@@ -228,7 +229,7 @@ def _describe_packages(task: Task) -> str:
     For regbot's own interpreter these are names and versions. For another one these are its folders of packages with
     their times of change, which differ after an installation.
     """
-    python = interpreter(task, Path("/"))
+    python = interpreter(task, Path("/"))  # an interpreter in the checkout does not exist below /
     if python == sys.executable:
         return json.dumps(
             sorted(f"{distribution.metadata['Name']} {distribution.version}" for distribution in distributions())

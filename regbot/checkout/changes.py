@@ -311,6 +311,7 @@ def _first_line(statement: ast.stmt) -> int:
 
 
 def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Return the statements of ``body`` without the docstring, which can only be the first statement."""
     match body:
         case [ast.Expr(value=ast.Constant(value=str())), *rest]:
             return rest

@@ -157,7 +157,7 @@ class _LocalSeat:
         monitor = Monitor(
             visible_devices(launch.env),
             first=launch.ranks or None,  # with ranks, only the first GPUs are monitored, one for each rank
-            expected=bool(self.node.gpus),
+            expected=bool(self.node.gpus),  # whether there are GPUs to monitor
             steps=marks,
         )
         with monitor:

@@ -101,6 +101,7 @@ class Log:
             raise self.fault
 
     def _write_to_file(self, data: bytes) -> None:
+        """Write ``data`` to the file. An error is stored in ``fault``, and ``close`` raises it."""
         try:
             self.file.write(data)
         except OSError as error:
@@ -477,6 +478,7 @@ def children() -> list[int]:
 
 
 def _process_ids() -> list[int]:
+    """Return the ids of all processes of the machine; [] if /proc is missing."""
     try:
         return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     except OSError:
