@@ -64,7 +64,8 @@ def posterior_test(
 
     ``blocks`` is the number of complete blocks of culprit and parent. At least one is needed. ``posterior`` is the
     probability that the user requested. The culprit needs this probability or ``CONFIRMED_POSTERIOR``, whichever is
-    larger. The interval of the result is the posterior interval of the effect.
+    larger. The interval of the result is the posterior interval of the effect. ``thresholds`` are those of the paired
+    gate, and ``summary`` is the name of the compared summary, such as "median".
     """
     needed_probability = max(posterior, CONFIRMED_POSTERIOR)
     if not blocks or analysis.probability < needed_probability:

@@ -87,7 +87,8 @@ class CommandMeasurer:
     def _run_command(self, prepared: PreparedPoint, scratch: Path, slot: int) -> LaunchResult | str:
         """Run the command once. Return how the command ended, or why it could not be run, as text.
 
-        Raises NoSeatError and SeatLostError, because they concern the nodes and not the command.
+        ``scratch`` is the folder of the run, for its output. Raises NoSeatError and SeatLostError, because they concern
+        the nodes and not the command.
         """
         # The outer bash sends standard error to a separate file ($0), and then runs the command ($1). Otherwise a
         # warning could become the last line after the number.

@@ -120,9 +120,10 @@ def provide_environment(
 ) -> VersionEnvironment:
     """Return the environment of ``axis_package`` at ``version``, newly built or from the cache.
 
-    ``version`` is spelled as ``versions_between`` returns it. ``python`` is the workload's interpreter. Raises
-    VersionUnavailable if this version cannot be installed. Raises AxisError if no version can be installed, because the
-    interpreter, pip or venv is missing.
+    ``version`` is spelled as ``versions_between`` returns it. ``python`` is the workload's interpreter.
+    ``index_options`` are options of pip, and ``timeout_s`` limits the installation. Raises VersionUnavailable if this
+    version cannot be installed. Raises AxisError if no version can be installed, because the interpreter, pip or venv
+    is missing.
     """
     package = canonicalize_name(axis_package)
     options = index_arguments(index_options)

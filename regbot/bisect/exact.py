@@ -179,7 +179,8 @@ def next_in_history(
 def remaining_hypotheses(affected: Bools, states: Mapping[int, str]) -> Bools:
     """Return which hypotheses agree with all values, as an array [hypotheses].
 
-    A hypothesis is a commit that may be the culprit. It agrees if two things hold: every measured point that contains
+    A hypothesis is a commit that may be the culprit. ``affected`` [hypotheses, points] says which points contain this
+    commit. A hypothesis agrees if two things hold: every measured point that contains
     the commit differs from good, and every other measured point equals good. Point 0 is good.
     """
     remaining = np.ones(len(affected), dtype=bool)

@@ -221,8 +221,10 @@ def _choose_in_history(
 ) -> list[int]:
     """Return the place that separates the candidates best, as a list of at most one.
 
-    The values of other places can already prove which commit is the culprit. Then the culprit's parent is returned if
-    it is not measured, and after that the culprit itself. Every place but the first (good) is a candidate.
+    ``affected`` is ``span.affected``. ``weights`` has the suspicion of each point, and ``running`` the places that are
+    being measured now. The values of other places can already prove which commit is the culprit. Then the culprit's
+    parent is returned if it is not measured, and after that the culprit itself. Every place but the first (good) is a
+    candidate.
     """
     # Here a place is the number of its first point. ``next_in_history`` numbers the places 0, 1, 2 instead.
     index_of = {place: index for index, place in enumerate(span.places)}

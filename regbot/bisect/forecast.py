@@ -100,7 +100,8 @@ def forecast(header: BisectionHeader, span: NoisySpan, reused_runs: ReusedRuns) 
     """Return the plan of the bisection with its expected cost.
 
     For an exact search, the cost is the maximum number of measurements. For a noisy search, it is the mean over
-    simulated searches. If the noise is not known, the plan has no cost.
+    simulated searches. If the noise is not known, the plan has no cost. ``reused_runs`` are the runs of an earlier
+    check of good and bad, with the slowdown that it saw.
     """
     candidate_count = len(span.points) - 1  # the commits that run the same code as the one before them are left out
     plan = BisectionPlan(
@@ -163,7 +164,7 @@ def find_obstacle(header: BisectionHeader, span: NoisySpan, reused_runs: ReusedR
     """Return why this bisection cannot succeed; '' if it may succeed.
 
     Only a noisy search with known noise can have an obstacle: good and bad show no slowdown, or the slowdown is too
-    small for the noise.
+    small for the noise. ``reused_runs`` has the slowdown that an earlier check of good and bad saw.
     """
     if header.exact:
         return ""

@@ -362,7 +362,8 @@ def _same_as_before(ends: _Ends, fields: Sequence[Mapping[str, Any]], full: bool
     left out.
 
     On a line, differences in files that the code does not read, such as documentation, do not count. In a history with
-    branches, the trees must be equal.
+    branches, the trees must be equal. ``fields`` has the fields of each commit as ``_read_commits`` returns them, good
+    first. ``full`` says whether the list is the full history.
     """
     steps = list(pairwise(fields))
     has_branches = any(after["parents"] != [before["commit"]] for before, after in steps)

@@ -298,6 +298,8 @@ def _request_run(
 ) -> SearchState:
     """Add a request for the next search run to ``state``, and return ``state``.
 
+    ``model`` has the prior of each place. ``mean_costs`` has the cost of a run and of a build.
+
     The state gets no request while a run of a confirmation is pending. It becomes "undecided" if the maximum number of
     runs is reached, or if no place can be measured any more.
     """
@@ -481,8 +483,10 @@ def evaluate_contrast(
 ) -> Contrast:
     """Evaluate the ABBA blocks of two points with the paired gate, at its planned looks. A is the parent.
 
-    ``stratum`` is the stratum of the next run; '' if only the result is needed. If another stratum has begun the block,
-    the block is repeated in ``stratum``, because the two runs of a pair must come from one session.
+    ``sides`` are the two points. ``seed`` decides the order of the runs in each block. ``thresholds`` say which
+    slowdown confirms the culprit, and which clears it. ``stratum`` is the stratum of the next run; '' if only the
+    result is needed. If another stratum has begun the block, the block is repeated in ``stratum``, because the two runs
+    of a pair must come from one session.
     """
     contrast_runs = [run for run in observations if run.purpose == "confirm" and run.contrast == sides.name]
     log_ratios: dict[str, list[float]] = {}  # by summary (median, mean or cost): culprit against parent, pair by pair

@@ -106,7 +106,7 @@ def _load_known_noise(
     """Load the runs of the check that saw the slowdown, with the noise that they show.
 
     If these runs do not show the noise, use the noisiest calibration that the good commit has in its store. Returns
-    empty ``ReusedRuns`` if the node is not known yet.
+    empty ``ReusedRuns`` if the node is not known yet. ``good`` is the good commit, and ``task`` the workload to time.
     """
     with open_engine(options.engine, config, options.cache) as engine:
         node = engine.describe(needs_of(task)) if task is not None else None

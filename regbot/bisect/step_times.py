@@ -38,6 +38,7 @@ class StepTimeMeasurer:
     def __init__(
         self, task: Task, plan: TimedPlan, checkouts: PointCheckouts, seats: Seats, out: Path, limits: Limits
     ) -> None:
+        """``task`` is the workload to time, and ``plan`` has its numbers of steps. ``limits`` bound a run's output."""
         self._task, self._plan, self._checkouts = task, plan, checkouts
         self._seats, self._out, self._limits = seats, out, limits
         self._session = time.time_ns()

@@ -60,7 +60,7 @@ class TraceMeasurer:
     def measure(self, request: MeasurementRequest, slot: int) -> Observation:
         """Return an observation with the digest of the workload's ledger at the requested point.
 
-        The ledger comes from the cache or from a new trace.
+        The ledger comes from the cache or from a new trace. ``slot`` only names the folder of the trace.
         """
         task, point = self._tasks[request.entry], request.point
         # The version of an editable package does not identify its files. A trace that may use such a package is not
@@ -90,7 +90,8 @@ class TraceMeasurer:
     def _find_paper_library(self, task: Task, root: Path, scratch: Path) -> Path | None:
         """Return the library of the paper GPU if the task can only be traced on a paper GPU; None otherwise.
 
-        Other tasks are traced as CPU programs. Raises NoPaperGpuError if the library cannot be built.
+        Other tasks are traced as CPU programs. ``root`` is the checkout, and ``scratch`` the folder of the run. Raises
+        NoPaperGpuError if the library cannot be built.
         """
         if task.has_cpu_program:
             return None

@@ -210,7 +210,8 @@ def _ledger_notes(base: Ledger, head: Ledger) -> list[str]:
 def verdict_page(verdict: Verdict, out: Path | None, header: SessionHeader | None = None) -> str:
     """Return the page of a verdict: one line for each entry, findings, warnings, and the paths of the report's files.
 
-    If the session's ``header`` is given, the page also says what the options of the check excluded.
+    ``out`` is the folder of the report; None if no report was written. If the session's ``header`` is given, the page
+    also says what the options of the check excluded.
     """
     lines = [f"{verdict.verdict}  {short_commit(verdict.base.commit)} -> {short_commit(verdict.head.commit)}", ""]
     table: Table = [("workload", "sharding", "throughput", "validity", "findings or reason")]
@@ -356,7 +357,10 @@ def _shorten_name(name: str) -> str:
 
 
 def _count_per_layer(row: Row, volume: Volume) -> str:
-    """Return the number of calls in each layer. Return '' for a module outside of the layers, or if layers differ."""
+    """Return the number of calls in each layer. Return '' for a module outside of the layers, or if layers differ.
+
+    ``volume`` has the calls and bytes of ``row`` in one arm.
+    """
     is_in_layers = "*" in row.template  # the template of a module is for example layers.*.moe
     if not is_in_layers or volume.count % row.layers:
         return ""

@@ -247,7 +247,10 @@ def device_options(folder: Path, visible: str | None, network: bool) -> list[str
 
 
 def _parse_gpu_numbers(visible: str | None, gpu_count: int) -> list[int] | None:
-    """Return the GPU numbers in CUDA_VISIBLE_DEVICES; None if it is unset or names anything but existing numbers."""
+    """Return the GPU numbers in CUDA_VISIBLE_DEVICES; None if it is unset or names anything but existing numbers.
+
+    ``visible`` is the value of the variable. The existing numbers are those below ``gpu_count``.
+    """
     if visible is None:
         return None
     words = [word.strip() for word in visible.split(",") if word.strip()]

@@ -338,7 +338,11 @@ def _is_within(path: Path, folder: Path) -> bool:
 
 
 def _resolve_program(name: str, cwd: Path, env: Mapping[str, str]) -> Path:
-    """Return the path of the program ``name``, which the guest starts. Raises EngineError if it does not exist."""
+    """Return the path of the program ``name``, which the guest starts.
+
+    A name with a slash is a path, which may be relative to ``cwd``. Another name is looked up on the PATH of ``env``.
+    Raises EngineError if the program does not exist.
+    """
     if "/" in name:
         path = Path(name) if Path(name).is_absolute() else cwd / name
         if path.exists():

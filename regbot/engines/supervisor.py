@@ -243,6 +243,8 @@ class Supervisor:
     def _supervise(self, started: float) -> dict[str, Any]:
         """Start the guest, wait until it ends or passes a limit, kill what is left, and return the report.
 
+        ``started`` is the time of the start by ``time.monotonic``.
+
         ``self.status`` is None while the guest's main process runs. ``self.log.fault`` is set if the output cannot be
         written. ``dir_overflow`` in the report also covers the growth of other folders on disk. ``left_behind`` counts
         processes that outlived the main process, and ``unkilled`` those that SIGKILL has not ended.
