@@ -52,6 +52,7 @@ def next_code_comparison(
     """Return the request for the next timed run that compares the code of the two commits.
 
     Returns [] if no run is needed, if a run is pending, or if the search over the versions has not finished yet.
+    ``root`` is the state of this search, and ``stratum`` is the stratum of the run.
     """
     if root.status not in ("found", "none") or pending:
         return []
@@ -68,7 +69,8 @@ def compare_code(
 ) -> Contrast | None:
     """Return the paired comparison of bad's code with good's code so far; None if only one commit was given.
 
-    ``stratum`` is the stratum of the next run; '' if only the result is needed.
+    ``root`` is the state of the search over the versions. ``stratum`` is the stratum of the next run; '' if only the
+    result is needed.
     """
     if header.corner is None:
         return None

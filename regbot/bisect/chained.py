@@ -64,17 +64,18 @@ def posterior_test(
 
     ``blocks`` is the number of complete blocks of culprit and parent. At least one is needed. ``posterior`` is the
     probability that the user requested. The culprit needs this probability or ``CONFIRMED_POSTERIOR``, whichever is
-    larger. The interval of the result is the posterior interval of the effect.
+    larger. The interval of the result is the posterior interval of the effect. ``thresholds`` are those of the paired
+    gate, and ``summary`` is the name of the compared summary, such as "median".
     """
-    needed = max(posterior, CONFIRMED_POSTERIOR)
-    if not blocks or analysis.probability < needed:
+    needed_probability = max(posterior, CONFIRMED_POSTERIOR)
+    if not blocks or analysis.probability < needed_probability:
         return None
     effect, sd, pairs = analysis.posterior.effect, analysis.posterior.effect_sd, blocks * BLOCK_PAIRS
-    half_width = NormalDist().inv_cdf((1 + needed) / 2) * sd
-    alpha = 1 - needed
+    half_width = NormalDist().inv_cdf((1 + needed_probability) / 2) * sd
+    alpha = 1 - needed_probability
     bounds = Interval(effect, effect - half_width, effect + half_width, sd, pairs, alpha)
     decision = decide(bounds, thresholds)
     if decision != "regressed":
         return None
-    # Look 0 here stands for a decision outside of the planned looks of the gate.
+    # Look 0 here stands for a decision outside of the planned looks of the gate. No pair was measured after it.
     return SequentialTest(decision, pairs, look=0, alpha=alpha, tests={summary: (decision, bounds)}, unused=0)

@@ -87,7 +87,8 @@ class CommandMeasurer:
     def _run_command(self, prepared: PreparedPoint, scratch: Path, slot: int) -> LaunchResult | str:
         """Run the command once. Return how the command ended, or why it could not be run, as text.
 
-        Raises NoSeatError and SeatLostError, because they concern the nodes and not the command.
+        ``scratch`` is the folder of the run, for its output. Raises NoSeatError and SeatLostError, because they concern
+        the nodes and not the command.
         """
         # The outer bash sends standard error to a separate file ($0), and then runs the command ($1). Otherwise a
         # warning could become the last line after the number.
@@ -162,7 +163,8 @@ def _has_valid_result(result: LaunchResult | str, checkout: Path) -> bool:
 def parse_cost(output: str, exact: bool) -> tuple[float | None, str]:
     """Parse the cost from the last line of a command's output.
 
-    Return the cost and ''. If the line is no valid cost, return None and the reason.
+    Return the cost and ''. If the line is no valid cost, return None and the reason. With ``exact``, costs are compared
+    for equality, so they may be zero or negative.
     """
     line = last_line(output)
     if not line:
@@ -202,6 +204,7 @@ def _read_tail(path: Path) -> str:
 
 
 def _is_number(word: str) -> bool:
+    """Return whether Python reads the word as a number. This includes "nan" and "inf"."""
     try:
         float(word)
     except ValueError:

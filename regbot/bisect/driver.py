@@ -49,11 +49,12 @@ def drive(
 ) -> StopReason:
     """Measure until no request is left, ``is_enough`` returns true, or ``VOID_LIMIT`` runs in a row are void.
 
-    Each observation is written and appended to ``observations``. Before the function returns, it waits for the running
-    measurements and writes them. It also does so before it raises an error of ``measurer`` or ``write_observation``.
-    After an interrupt it does not wait. ``announce`` is called with each request before its measurement.
+    At most ``slots`` measurements run at the same time. Each observation is written and appended to ``observations``.
+    Before the function returns, it waits for the running measurements and writes them. It also does so before it raises
+    an error of ``measurer`` or ``write_observation``. After an interrupt it does not wait. ``announce`` is called with
+    each request before its measurement.
     """
-    first_new = len(observations)
+    first_new = len(observations)  # the observations before this index are not of this call
     free = list(range(slots))  # the slots in which nothing runs
     running: dict[Future[Observation], tuple[MeasurementRequest, int]] = {}  # each with its request and slot
     pool: Executor = ThreadPoolExecutor(slots) if slots > 1 else _InlineExecutor()

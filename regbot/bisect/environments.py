@@ -120,9 +120,10 @@ def provide_environment(
 ) -> VersionEnvironment:
     """Return the environment of ``axis_package`` at ``version``, newly built or from the cache.
 
-    ``version`` is spelled as ``versions_between`` returns it. ``python`` is the workload's interpreter. Raises
-    VersionUnavailable if this version cannot be installed. Raises AxisError if no version can be installed, because the
-    interpreter, pip or venv is missing.
+    ``version`` is spelled as ``versions_between`` returns it. ``python`` is the workload's interpreter.
+    ``index_options`` are options of pip, and ``timeout_s`` limits the installation. Raises VersionUnavailable if this
+    version cannot be installed. Raises AxisError if no version can be installed, because the interpreter, pip or venv
+    is missing.
     """
     package = canonicalize_name(axis_package)
     options = index_arguments(index_options)
@@ -188,7 +189,10 @@ def _run_probe(python: str, package: str, first_folders: Sequence[str] = ()) -> 
 
 
 def _load_reusable(home: Path, marker: Path, package: str, version: str) -> _EnvironmentRecord | None:
-    """Return the record of a complete environment that works and whose files are unchanged; otherwise None."""
+    """Return the record of a complete environment that works and whose files are unchanged; otherwise None.
+
+    ``home`` is the folder of this version in the cache. The file ``marker`` has the record.
+    """
     try:
         record = read_record(marker, _EnvironmentRecord)
         folder = home / record.folder
@@ -211,7 +215,9 @@ def _build_environment(
     *,
     timeout_s: float,
 ) -> _EnvironmentRecord:
-    """Build the environment in a new folder below ``home``, and write its record to ``marker``.
+    """Build the environment in a new folder below ``home``, and write its record to the file ``marker``.
+
+    ``parent`` is the report of the workload's interpreter. ``home`` is the folder of this version in the cache.
 
     The folder gets a new name, because the pip of an attempt that was killed may still be running. It then writes into
     the old folder, which nothing reads. Raises VersionUnavailable if the version cannot be installed.
@@ -239,7 +245,10 @@ def _build_environment(
 
 
 def _create_environment(folder: Path, parent: _InterpreterReport) -> None:
-    """Create an environment without packages of its own that sees exactly what ``parent`` sees."""
+    """Create an environment without packages of its own that sees exactly what the workload's interpreter sees.
+
+    ``parent`` is the report of the workload's interpreter.
+    """
     sees_base_packages = not parent.venv or parent.inherits
     options = ["--without-pip", *(["--system-site-packages"] if sees_base_packages else [])]
     result = run_interpreter(parent.executable, "-m", "venv", *options, str(folder), timeout_s=PROBE_TIMEOUT_S)
@@ -272,7 +281,10 @@ def _install_package(folder: Path, package: str, version: str, options: Sequence
 
 
 def _find_fault(report: _InterpreterReport, folder: Path, package: str, version: str) -> str:
-    """Return why a launch in this environment would not import ``version``; '' if it would import this version."""
+    """Return why a launch in this environment would not import ``version``; '' if it would import this version.
+
+    ``report`` is what the environment's interpreter reports, and ``folder`` is the folder of the environment.
+    """
     if not report.installed:
         return f"{package} {version} was installed, but the environment does not contain the package"
     try:
@@ -302,6 +314,7 @@ def _package_warnings(parent: _InterpreterReport, report: _InterpreterReport, pa
     """Return a warning if the versions under test may have no effect.
 
     That is so if the workload's interpreter has no such package, or if the package has shared libraries only.
+    ``parent`` is the report of the workload's interpreter, and ``report`` that of the new environment's interpreter.
     """
     if not parent.installed:
         return [f"{parent.executable} has no {package} that these versions could replace; check the name"]
@@ -336,10 +349,12 @@ def _requirement_warnings(folder: Path, package: str) -> list[str]:
 
 
 def _copy_scripts(parent: _InterpreterReport, folder: Path) -> None:
-    """Copy the parent's commands (torchrun, pytest, ...), so that the copies start the interpreter of this environment.
+    """Copy commands (torchrun, pytest, ...) from the workload's interpreter, so that the copies start the interpreter
+    of this environment.
 
-    Only scripts that start the parent's interpreter are copied. pip writes two kinds of them: those whose ``#!`` line
-    names the interpreter, and those that start the interpreter through the shell.
+    ``parent`` is the report of the workload's interpreter. Only scripts that start that interpreter are copied. pip
+    writes two kinds of them: those whose ``#!`` line names the interpreter, and those that start the interpreter
+    through the shell.
     """
     parent_folders = "|".join(re.escape(path) for path in parent.scripts)
     shebang = re.compile(rf"#!(?:{parent_folders})/python[\w.]*([^\n]*)\n".encode())

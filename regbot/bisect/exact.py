@@ -139,8 +139,8 @@ def next_in_history(
     """Return the points to measure next in a history with branches, at most ``slots``; [] if nothing can be learned.
 
     A hypothesis is a commit that may be the culprit. ``affected`` [hypotheses, points] says which points contain which
-    of these commits, and ``prior`` [hypotheses] has their suspicion. Here every point is a place of its own, and point
-    0 is good. The chosen points divide the remaining suspicion best.
+    of these commits, and ``prior`` [hypotheses] has the suspicion of each commit. Here every point is a place of its
+    own, and point 0 is good. The chosen points divide the remaining suspicion best.
     """
     last = affected.shape[1] - 1
     open_ends = [end for end in (0, last) if end not in states and end not in broken]
@@ -149,7 +149,7 @@ def next_in_history(
     if 0 in broken or last in broken or states[0] == states[last]:
         return []
     chances = success_chances(last + 1, states, broken)
-    is_free = np.ones(last + 1, dtype=bool)
+    is_free = np.ones(last + 1, dtype=bool)  # whether the point is neither measured, broken, pending nor chosen
     is_free[[*states, *broken, *pending]] = False
     # A part is a set of hypotheses that no measurement separates. Pending and chosen points count as measured.
     parts = [remaining_hypotheses(affected, states)]
@@ -167,6 +167,7 @@ def next_in_history(
         if not useful.size:
             parts.pop(0)
             continue
+        # A point is worth most if its measurement halves the suspicion and probably succeeds.
         worth = chances[useful] * split_worth(contained_suspicion[useful], total)
         point = int(useful[int(np.argmax(worth))])
         chosen.append(point)
@@ -178,7 +179,8 @@ def next_in_history(
 def remaining_hypotheses(affected: Bools, states: Mapping[int, str]) -> Bools:
     """Return which hypotheses agree with all values, as an array [hypotheses].
 
-    A hypothesis is a commit that may be the culprit. It agrees if two things hold: every measured point that contains
+    A hypothesis is a commit that may be the culprit. ``affected`` [hypotheses, points] says which points contain this
+    commit. A hypothesis agrees if two things hold: every measured point that contains
     the commit differs from good, and every other measured point equals good. Point 0 is good.
     """
     remaining = np.ones(len(affected), dtype=bool)

@@ -1,4 +1,9 @@
-"""The answer of a search on exact values: every change, its commits, and the findings of the ledgers."""
+"""The answer of a search on exact values: every change, its commits, and the findings of the ledgers.
+
+Neighbouring points that run the same code form a place, which is the number of its first point. ``states`` maps a place
+to its measured value, and ``broken`` maps a place that could not be measured to its last failure. An entry is a
+workload on its mesh; '' if a command is measured.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -74,8 +79,8 @@ def exact_answer(setup: BisectionSetup, observations: Sequence[Observation]) -> 
         reasons.append(f"{same}: there is nothing to find{hint}")
     if not remaining_requests:
         reasons += _explain_unresolved_merges(setup, observations, value_changes)
-    first = changes[0] if changes else None
-    candidates = first.candidates if first is not None else []
+    first_change = changes[0] if changes else None
+    candidates = first_change.candidates if first_change is not None else []
     culprit = candidates[0].point if len(candidates) == 1 else None
     return build_outline(header, observations, outcome, reasons).model_copy(
         update={

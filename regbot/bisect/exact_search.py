@@ -2,6 +2,8 @@
 
 If a culprit is a merge, the range of the commits that it brought in is searched too. For a second workload, the search
 first measures where the first workload changed, because one commit often changes all workloads.
+
+``states`` maps a place to its measured value. ``broken`` maps a place that could not be measured to its last failure.
 """
 
 from collections import Counter
@@ -109,9 +111,9 @@ def next_requests(
         return []
     for entry in entries:
         other_entries = [other for other in entries if other != entry]
-        suspects = _changed_points(span, other_entries, observations, expand_merge)
+        changed_elsewhere = _changed_points(span, other_entries, observations, expand_merge)
         for searched_span in _searched_spans(span, entry, observations, expand_merge):
-            if requests := _next_in_span(searched_span, entry, observations, pending, suspects):
+            if requests := _next_in_span(searched_span, entry, observations, pending, changed_elsewhere):
                 return requests
     return []
 
@@ -189,11 +191,11 @@ def _next_in_span(
     entry: str,
     observations: Sequence[Observation],
     pending: Sequence[tuple[MeasurementRequest, str]],
-    suspects: set[str],
+    changed_elsewhere: set[str],
 ) -> list[MeasurementRequest]:
     """Return the next measurement in one range, as a list of at most one request; [] if nothing can be learned now.
 
-    ``suspects`` has the keys of the points where another workload changed. They get a large weight.
+    ``changed_elsewhere`` has the keys of the points where another workload changed. They get a large weight.
     """
     states, broken = place_values(span, entry, observations)
     running = {
@@ -202,7 +204,7 @@ def _next_in_span(
         if request.entry == entry and request.point.key in span.place_by_key
     }
     extra_weight = SHARED_CULPRIT_FACTOR * sum(point.weight for point in span.points)
-    weights = [point.weight + extra_weight * (point.key in suspects) for point in span.points]
+    weights = [point.weight + extra_weight * (point.key in changed_elsewhere) for point in span.points]
     if span.affected is None:  # the range is a line, without branches
         chosen = exact.next_on_line(span.place_of_point, weights, states, broken, running, slots=1)
     else:
@@ -220,9 +222,12 @@ def _choose_in_history(
 ) -> list[int]:
     """Return the place that separates the candidates best, as a list of at most one.
 
-    The values of other places can already prove which commit is the culprit. Then the culprit's parent is returned if
-    it is not measured, and after that the culprit itself. Every place but the first (good) is a candidate.
+    ``affected`` is ``span.affected``. ``weights`` has the suspicion of each point, and ``running`` the places that are
+    being measured now. The values of other places can already prove which commit is the culprit. Then the culprit's
+    parent is returned if it is not measured, and after that the culprit itself. Every place but the first (good) is a
+    candidate.
     """
+    # Here a place is the number of its first point. ``next_in_history`` numbers the places 0, 1, 2 instead.
     index_of = {place: index for index, place in enumerate(span.places)}
     prior: Floats = np.array([weights[place] for place in span.places[1:]])
     chosen = exact.next_in_history(

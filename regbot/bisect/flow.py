@@ -71,8 +71,9 @@ def bisect(
 ) -> Bisection:
     """Find the culprit, and write the log, the result and the page to the output folder.
 
-    ``picture`` shows the answer so far, before each new measurement. Tests and simulations pass a ``measurer``, which
-    replaces real measurements. Raises ConfigError, CheckoutError, RecordError, EngineError.
+    ``watch`` shows progress messages. ``picture`` shows the answer so far, before each new measurement. Tests and
+    simulations pass a ``measurer``, which replaces real measurements. Raises ConfigError, CheckoutError, RecordError,
+    EngineError.
     """
     setup = prepare(options)
     if len(setup.noisy_span.points) < 2 and not setup.header.exact:  # all points run the same code as good
@@ -145,7 +146,7 @@ def bisect(
         with log.writing():
             write_record(options.out / RESULT, result)
             write_text(options.out / PAGE, html(result))
-        prune(trees.repository_cache, keep=MAX_WORKTREES)
+        prune(trees.repository_cache, keep=MAX_WORKTREES)  # remove older worktrees from the cache
         return result
 
 
@@ -182,6 +183,9 @@ def _make_chooser(setup: BisectionSetup) -> ChooseRequests:
         def next_exact(
             observations: Sequence[Observation], pending: Sequence[tuple[noisy.MeasurementRequest, str]], _: str
         ) -> Sequence[noisy.MeasurementRequest]:
+            """Return the next measurement of a search on exact values. The stratum is not needed, because exact values
+            do not depend on the node.
+            """
             entries = exact_search.compared_entries(header)
             compares_ledgers_of_commits = header.on == "ledger" and not header.axis
             # Traces list the files that a workload loads. Commits that touch none of them are less suspicious.
@@ -197,6 +201,7 @@ def _make_chooser(setup: BisectionSetup) -> ChooseRequests:
     def next_noisy(
         observations: Sequence[Observation], pending: Sequence[tuple[noisy.MeasurementRequest, str]], stratum: str
     ) -> Sequence[noisy.MeasurementRequest]:
+        """Return the next measurement of a search on noisy values, which is to run in ``stratum``."""
         mean_costs = answer.estimate_run_costs(observations)
         root = noisy.compute_search(
             setup.noisy_span,
@@ -232,8 +237,8 @@ def _create_measurer(
 ) -> Measurer:
     """Create the measurer for a command, for ledgers or for step times.
 
-    ``stack`` releases the seats (reserved nodes) that the measurer uses. Only a new bisection can continue the session
-    of a check. ``is_new`` is False if the log already has measurements.
+    ``trees`` makes the checkouts. ``stack`` releases the seats (reserved nodes) that the measurer uses. Only a new
+    bisection can continue the session of a check. ``is_new`` is False if the log already has measurements.
     """
     options, header = setup.options, setup.header
     python = common_interpreter(setup.tasks)
@@ -282,7 +287,7 @@ def _run_log(out: Path) -> RunLog[BisectionLog]:
         read=read_bisection,
         may_differ=dict.fromkeys(MAY_DIFFER_ON_RESUME, True),  # in pydantic, True excludes a whole field
         results=(RESULT, PAGE),
-        unwritable=(
+        unwritable=(  # message and advice
             "{log.parent}: cannot be written to: {error}",
             "earlier measurements are in {log.name}: free space or mend the permissions, then continue with --resume",
         ),

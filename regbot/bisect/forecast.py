@@ -69,23 +69,23 @@ def simulate(
 
     ``culprit`` is the number of the true hypothesis; None if there is no culprit. ``effect`` is the slowdown by the
     culprit, and ``noise`` the standard deviation of a run, both as log-ratios. The search ends when one answer has the
-    probability ``target``. ``known`` has the runs before the search.
+    probability ``target``, or after ``most_runs`` runs. ``known`` has the runs before the search.
     """
     samples = list(known)
     stratum = "search"  # all simulated runs belong to one stratum
     available = np.ones(model.affected.shape[1], dtype=bool)
     built: set[int] = set()
     for run_count in range(most_runs + 1):
-        current = posterior(model, samples)
-        best = int(np.argmax(current.culprit))
+        current_posterior = posterior(model, samples)
+        likeliest = int(np.argmax(current_posterior.culprit))
         points_left = runs_before_none(model, samples, stratum, available)  # points to run before the answer "none"
-        if current.no_culprit >= target and not points_left:
+        if current_posterior.no_culprit >= target and not points_left:
             return Trial(None, run_count, len(built))
-        if current.culprit[best] >= target:
-            return Trial(best, run_count, len(built))
+        if current_posterior.culprit[likeliest] >= target:
+            return Trial(likeliest, run_count, len(built))
         if run_count == most_runs:
             break
-        if current.no_culprit >= target:
+        if current_posterior.no_culprit >= target:
             point = points_left[0]
         else:
             point = choose_next_run(model, samples, stratum, available)
@@ -100,7 +100,8 @@ def forecast(header: BisectionHeader, span: NoisySpan, reused_runs: ReusedRuns) 
     """Return the plan of the bisection with its expected cost.
 
     For an exact search, the cost is the maximum number of measurements. For a noisy search, it is the mean over
-    simulated searches. If the noise is not known, the plan has no cost.
+    simulated searches. If the noise is not known, the plan has no cost. ``reused_runs`` are the runs of an earlier
+    check of good and bad, with the slowdown that it saw.
     """
     candidate_count = len(span.points) - 1  # the commits that run the same code as the one before them are left out
     plan = BisectionPlan(
@@ -132,7 +133,7 @@ def forecast(header: BisectionHeader, span: NoisySpan, reused_runs: ReusedRuns) 
     if refusal := find_obstacle(header, span, reused_runs):
         return plan.model_copy(update={"ratio": effect / noise, "possible": False, "reasons": [refusal]})
     trials = _run_trials(header, span, reused_runs, noise, effect)
-    runs = [trial.runs for _, trial in trials]
+    run_counts = [trial.runs for _, trial in trials]
     success = sum(truth == trial.culprit for truth, trial in trials) / len(trials)
     expected_builds = float(np.mean([trial.builds for _, trial in trials]))
     if success < MIN_SUCCESS:
@@ -146,12 +147,12 @@ def forecast(header: BisectionHeader, span: NoisySpan, reused_runs: ReusedRuns) 
     return plan.model_copy(
         update={
             "ratio": effect / noise,
-            "expected_runs": float(np.mean(runs)),
-            "runs_90": float(np.percentile(runs, 90)),
+            "expected_runs": float(np.mean(run_counts)),
+            "runs_90": float(np.percentile(run_counts, 90)),  # nine of ten searches need no more runs
             "expected_builds": expected_builds,
             "confirm_runs": 2 * LOOKS[-1] if header.confirm else 0,  # at most: two runs for each pair of the last look
             # in minutes
-            "expected_min": float(np.mean(runs)) * reused_runs.run_s / 60 if reused_runs.run_s else None,
+            "expected_min": float(np.mean(run_counts)) * reused_runs.run_s / 60 if reused_runs.run_s else None,
             "success": success,
             "possible": not refusal,
             "reasons": reasons,
@@ -163,7 +164,7 @@ def find_obstacle(header: BisectionHeader, span: NoisySpan, reused_runs: ReusedR
     """Return why this bisection cannot succeed; '' if it may succeed.
 
     Only a noisy search with known noise can have an obstacle: good and bad show no slowdown, or the slowdown is too
-    small for the noise.
+    small for the noise. ``reused_runs`` has the slowdown that an earlier check of good and bad saw.
     """
     if header.exact:
         return ""
@@ -198,7 +199,8 @@ def _run_trials(
 ) -> list[tuple[int | None, Trial]]:
     """Simulate bisections. Return the true culprit (None for none) and the result of each simulation."""
     candidate_count = len(span.points) - 1
-    trial_count = next((trials for most, trials in TRIALS.items() if candidate_count <= most), MIN_TRIALS)
+    # ``limit`` is the largest number of candidates for which this number of trials is used.
+    trial_count = next((trials for limit, trials in TRIALS.items() if candidate_count <= limit), MIN_TRIALS)
     model = build_culprit_model(span, Noise(noise, header.noise_pairs))
     rng = np.random.default_rng(0)
     results: list[tuple[int | None, Trial]] = []

@@ -225,7 +225,8 @@ def _merge_base(repo: Path, first: str, second: str) -> str:
 def _list_range(ends: _Ends, full: bool, paths: Sequence[str], suspected: Mapping[str, str]) -> CommitRange:
     """Return the range with its warnings, for ``list_commits``.
 
-    ``suspected`` maps each suspect, as the user named it, to its commit.
+    ``full`` and ``paths`` have the same meaning as there. ``suspected`` maps each suspect, as the user named it, to its
+    commit.
     """
     order_option = "--topo-order" if full else "--first-parent"
     commits = _read_commits(ends.repo, order_option, "--reverse", ends.revision_range)
@@ -361,7 +362,8 @@ def _same_as_before(ends: _Ends, fields: Sequence[Mapping[str, Any]], full: bool
     left out.
 
     On a line, differences in files that the code does not read, such as documentation, do not count. In a history with
-    branches, the trees must be equal.
+    branches, the trees must be equal. ``fields`` has the fields of each commit as ``_read_commits`` returns them, good
+    first. ``full`` says whether the list is the full history.
     """
     steps = list(pairwise(fields))
     has_branches = any(after["parents"] != [before["commit"]] for before, after in steps)

@@ -129,7 +129,10 @@ class PointCheckouts:
             return
 
     def _check_out(self, point: Point, copy: int) -> Worktree | str:
-        """Check the point out and build it for a command. If the build fails, return the reason."""
+        """Check the point out and build it for a command. If the build fails, return the reason.
+
+        ``copy`` is the number of the checkout, as ``reserve_copy`` yields it.
+        """
         # The marker is a build command without effect. The build commands are part of the name of a checkout, so each
         # copy gets a checkout of its own.
         copy_marker = (f": copy {copy}",) if copy else ()

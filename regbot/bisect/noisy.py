@@ -192,14 +192,14 @@ def compute_search(
 ) -> SearchState:
     """Compute the state of the search in ``span``, and of its follow-up searches after the culprit is confirmed.
 
-    The first state that needs a run contains a request for ``stratum``. ``pending`` has the running requests, each with
-    its stratum.
+    The first state that needs a run contains a request for it. ``stratum`` is the stratum of this run. ``pending`` has
+    the running requests, each with its stratum. ``mean_costs`` decides which run gives most information per second.
     """
     state = _compute_state(span, observations, pending, stratum, settings, mean_costs)
     is_confirmed = state.gate_finished or not settings.confirm
     if state.status != "found" or state.requests or not is_confirmed or state.analysis is None:
         return state
-    for name, follow_up in _follow_up_spans(state, expand_merge):
+    for name, follow_up in _follow_up_spans(state, expand_merge):  # the spans of the follow-up searches
         state.children[name] = compute_search(
             follow_up, observations, pending, stratum, settings, mean_costs, expand_merge=expand_merge
         )
@@ -248,7 +248,8 @@ def _compute_state(
                 state.unmeasured_shares = tuple(unmeasured_shares(model, chances))
             return state
         has_confirmation = settings.confirm and _has_confirmation_run(span, state.place, observations)
-        # A search is chained if it continues the session of a check. Follow-up searches are not chained.
+        # A search is chained if it continues the session of a check. Follow-up searches have a span with a name, and
+        # are not chained.
         is_chained = settings.confirm and not span.name and chained.has_check_of_session(observations)
         if has_confirmation:
             needed_probability = CONTINUED_CONFIRMATION_POSTERIOR
@@ -297,6 +298,8 @@ def _request_run(
 ) -> SearchState:
     """Add a request for the next search run to ``state``, and return ``state``.
 
+    ``model`` has the prior of each place. ``mean_costs`` has the cost of a run and of a build.
+
     The state gets no request while a run of a confirmation is pending. It becomes "undecided" if the maximum number of
     runs is reached, or if no place can be measured any more.
     """
@@ -315,6 +318,7 @@ def _request_run(
         for request, request_stratum in pending
         if request.point.key in span.places
     ]
+    # The places that need no build, so that a run of them costs less.
     built = [place for place, point in enumerate(span.points) if point.key in mean_costs.built]
     chances = _measurement_chances(span, analysis, observations)
     if not chances.any():
@@ -349,8 +353,8 @@ def _is_run_limit_reached(
 ) -> bool:
     """Return whether the search may make no more runs.
 
-    The limit of a remainder counts the runs of its own span only. The limit of a search counts all search runs, also
-    those of other spans.
+    The limit of a remainder counts the runs of its own span only: those with the name of the span as ``contrast``. The
+    limit of a search counts all search runs, also those of other spans. Runs from the cache do not count.
     """
     runs = [run for run in observations if run.purpose == purpose and not run.cached]
     if purpose == "remainder":
@@ -404,7 +408,8 @@ def _gate_thresholds(span: NoisySpan, analysis: SpanAnalysis, settings: SearchSe
     """Return the thresholds of a confirmation, as log-ratios.
 
     A slowdown above ``eps`` confirms the culprit. Ruling out a slowdown of ``delta`` clears it. Both are shares of the
-    effect that the search estimates, but ``eps`` is at most the gate's indifference threshold.
+    effect that the search estimates, but ``eps`` is at most the gate's indifference threshold
+    (``settings.indifference``). The effect counts as at least ``span.smallest``, the smallest slowdown to look for.
     """
     effect = max(analysis.posterior.effect, span.smallest)
     return Thresholds(delta=CLEARED_SHARE * effect, eps=min(settings.indifference, SLOWER_SHARE * effect))
@@ -478,14 +483,16 @@ def evaluate_contrast(
 ) -> Contrast:
     """Evaluate the ABBA blocks of two points with the paired gate, at its planned looks. A is the parent.
 
-    ``stratum`` is the stratum of the next run; '' if only the result is needed. If another stratum has begun the block,
-    the block is repeated in ``stratum``, because the two runs of a pair must come from one session.
+    ``sides`` are the two points. ``seed`` decides the order of the runs in each block. ``thresholds`` say which
+    slowdown confirms the culprit, and which clears it. ``stratum`` is the stratum of the next run; '' if only the
+    result is needed. If another stratum has begun the block, the block is repeated in ``stratum``, because the two runs
+    of a pair must come from one session.
     """
     contrast_runs = [run for run in observations if run.purpose == "confirm" and run.contrast == sides.name]
     log_ratios: dict[str, list[float]] = {}  # by summary (median, mean or cost): culprit against parent, pair by pair
     gate: SequentialTest | None = None
     for block in range(1, block_count(LOOKS[-1]) + 1):
-        order = draw_order(seed, sides.name, block)
+        order = draw_order(seed, sides.name, block)  # "ABBA" or "BAAB"
         block_runs = [run for run in contrast_runs if run.block == block]
         state = block_state(_list_attempts(block_runs, stratum), BLOCK_VOID_LIMIT)
         if state.status in ("failed", "lost"):  # "lost": too many runs were void, because the nodes are unfit
@@ -502,13 +509,15 @@ def evaluate_contrast(
             for summary in base.values.keys() & head.values.keys():  # the values are logarithms
                 log_ratios.setdefault(summary, []).append(head.values[summary] - base.values[summary])
         gate = sequential_test(log_ratios, primary_tests=len(log_ratios), thresholds=thresholds)
-        if gate is not None and gate.final:
+        if gate is not None and gate.final:  # it has decided, or this was the last look
             break
     return Contrast(gate, finished=True, requests=[])
 
 
 def _list_attempts(runs: Sequence[Observation], stratum: str) -> list[Attempt]:
     """Return the attempts at a block: the failed ones, and the current one last.
+
+    A failed attempt has the fault "run" if a run failed by itself, or "nodes" if its run was void because of the nodes.
 
     ``stratum`` is the stratum of the next run; '' means the stratum of the last run. Nodes that were lost in another
     session do not count. If another stratum has begun the block and not finished it, the current attempt begins anew.
@@ -564,13 +573,13 @@ def _follow_up_spans(state: SearchState, expand_merge: ExpandNoisyMerge) -> list
     if not span.is_line:
         return follow_ups
     smallest = max(span.smallest, REMAINDER_EFFECT_SHARE * state.analysis.posterior.effect)
-    before, last = _nearest_measurable_before(state), len(span.points) - 1
-    good = 0
-    if before > good:
+    place_before, bad_place = _nearest_measurable_before(state), len(span.points) - 1
+    good_place = 0
+    if place_before > good_place:
         name = f"before {point.key}"
-        follow_ups.append(("before", span.part(name, good, before, REMAINDER_NONE_PRIOR, smallest)))
-    if place < last:
-        follow_ups.append(("after", span.part(f"after {point.key}", place, last, REMAINDER_NONE_PRIOR, smallest)))
+        follow_ups.append(("before", span.part(name, good_place, place_before, REMAINDER_NONE_PRIOR, smallest)))
+    if place < bad_place:
+        follow_ups.append(("after", span.part(f"after {point.key}", place, bad_place, REMAINDER_NONE_PRIOR, smallest)))
     return follow_ups
 
 

@@ -1,4 +1,9 @@
-"""The answer of a noisy search: the culprit with its probability, its slowdown, and possible further changes."""
+"""The answer of a noisy search: the culprit with its probability, its slowdown, and possible further changes.
+
+``root`` is the state of the main search. Its ``children`` are the states of the follow-up searches: "inside" a culprit
+that is a merge, and "before" and "after" a culprit. ``header`` has the inputs of the bisection; ``header.on`` says
+whether it searches by step time or by what a command prints.
+"""
 
 import math
 from collections import Counter
@@ -51,6 +56,7 @@ def noisy_answer(setup: BisectionSetup, observations: Sequence[Observation], mea
     analysis = root.analysis
     assert analysis is not None
     outcome, reasons = decide_outcome(setup, root, observations)
+    # In a search over versions, the code of two commits is compared too (``blame``). Otherwise this is None.
     code_contrast = blame.compare_code(header, settings, root, observations)
     code_gate = code_contrast.gate if code_contrast is not None else None
     changes = [change for state in _all_states(root) if (change := _state_change(setup, state)) is not None]
@@ -105,6 +111,7 @@ def decide_outcome(
 def _explain_failed_ends(root: noisy.SearchState, observations: Sequence[Observation]) -> list[str]:
     """Return why good or bad cannot be measured."""
     reason_by_key = {observation.point: observation.reason for observation in observations if not observation.usable}
+    # ``places`` maps the key of each point to its place.
     reason_by_place = {place: reason_by_key[key] for key, place in root.span.places.items() if key in reason_by_key}
     place_by_end = {"good": 0, "bad": len(root.span.points) - 1}
     return [
@@ -156,8 +163,8 @@ def _unresolved_merge_reason(root: noisy.SearchState) -> list[str]:
     """Return a list with a reason if the culprit is a merge and the search of its commits has no result;
     otherwise [].
     """
-    inside = root.children.get("inside")
-    if inside is None or inside.status in ("found", "none"):
+    inside_search = root.children.get("inside")
+    if inside_search is None or inside_search.status in ("found", "none"):
         return []
     return [f"the culprit among the commits that {root.span.points[root.place].name} merged is not known"]
 
@@ -233,12 +240,12 @@ def _state_change(setup: BisectionSetup, state: noisy.SearchState) -> Change | N
     """
     if state.status != "found" or state.analysis is None:
         return None
-    inside = state.children.get("inside")
-    if inside is not None and inside.status == "found":
+    inside_search = state.children.get("inside")
+    if inside_search is not None and inside_search.status == "found":
         return None
     header, span = setup.header, state.span
     candidates = _list_likeliest(state)
-    earliest = min(state.analysis.likeliest)
+    earliest = min(state.analysis.likeliest)  # a place, like ``likeliest``
     estimate, confirmed = _read_confirmation(header, state)
     name = candidates[0].point.name if len(candidates) == 1 else f"one of {len(candidates)} commits"
     if estimate is not None:
@@ -251,10 +258,13 @@ def _state_change(setup: BisectionSetup, state: noisy.SearchState) -> Change | N
         "not asked": "by an estimate from the search runs only",
     }
     merge_note = (
-        ", the merge itself and no commit that it merges," if inside is not None and inside.status == "none" else ""
+        ", the merge itself and no commit that it merges,"
+        if inside_search is not None and inside_search.status == "none"
+        else ""
     )
     failure = f" ({state.failure})" if state.failure else ""
     point_before = span.points[span.before(earliest)]
+    # ``left_out`` is the number of commits between parent and culprit that are no points of the search.
     parent, left_out = find_parent(setup.options.repo, span.points[earliest], point_before, span.places)
     return Change(
         candidates=candidates,
@@ -305,7 +315,10 @@ def _list_likeliest(state: noisy.SearchState) -> list[Candidate]:
 
 
 def _list_most_probable(state: noisy.SearchState) -> list[Candidate]:
-    """Return the most probable candidates of a search that is undecided, most probable first."""
+    """Return the most probable candidates of a search that is undecided, most probable first.
+
+    The first place is good, so it is no candidate.
+    """
     probabilities = noisy.culprit_probabilities(state)
     ordered = sorted(range(1, len(probabilities)), key=lambda place: -probabilities[place])[:MAX_CANDIDATES]
     return [
@@ -352,7 +365,8 @@ def _build_remainders(root: noisy.SearchState) -> Iterator[Remainder]:
 
 
 def _build_places(root: noisy.SearchState) -> list[PointSummary]:
-    """Return the places for the picture: probability, number of runs, and mean slowdown against good.
+    """Return what the picture of the search shows of each place: probability, number of runs, and mean slowdown against
+    good.
 
     The slowdown of a run is relative to the mean of good in the same stratum. Runs of a stratum without good are left
     out of the mean.
@@ -361,11 +375,11 @@ def _build_places(root: noisy.SearchState) -> list[PointSummary]:
     assert analysis is not None
     probabilities = noisy.culprit_probabilities(root)
     run_counts = Counter(sample.point for sample in analysis.samples)
-    good_values: dict[str, list[float]] = {}
+    good_values: dict[str, list[float]] = {}  # stratum -> values of the runs of good
     for sample in analysis.samples:
         if sample.point == 0:
             good_values.setdefault(sample.stratum, []).append(sample.value)
-    log_ratios: dict[int, list[float]] = {}
+    log_ratios: dict[int, list[float]] = {}  # place -> slowdowns of its runs against good
     for sample in analysis.samples:
         if sample.stratum in good_values:
             log_ratios.setdefault(sample.point, []).append(sample.value - fmean(good_values[sample.stratum]))

@@ -14,7 +14,10 @@ from regbot.text.clip import clip_message, short_commit
 def build_outline(
     header: BisectionHeader, observations: Sequence[Observation], outcome: BisectionOutcome, reasons: Sequence[str]
 ) -> Bisection:
-    """Build an answer without a culprit: the inputs, the measurements and their cost."""
+    """Build an answer without a culprit: the inputs, the measurements and their cost.
+
+    ``reasons`` are the sentences that explain the outcome.
+    """
     # Runs of an earlier check and values from the cache cost nothing.
     launched = [
         observation for observation in observations if observation.purpose != "reused" and not observation.cached
@@ -31,6 +34,7 @@ def build_outline(
         good=header.points[0],
         bad=header.points[-1],
         commits=len(header.points) - 1,
+        # How many points run other code than the point before them.
         different=sum(not point.same_as_before for point in header.points[1:]),
         search_runs=sum(observation.purpose == "search" for observation in launched),
         confirm_runs=sum(observation.purpose == "confirm" for observation in launched),

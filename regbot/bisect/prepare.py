@@ -52,6 +52,7 @@ def prepare(options: BisectionOptions) -> BisectionSetup:
         exact=exact,
         axis=parse_axis(options.axis).package if options.axis else "",
         points=points,
+        # In a search over versions, the point with good's code and the first version. Otherwise None.
         corner=_corner_point(options, good, bad, points),
         full=options.full,
         paths=list(options.paths),
@@ -105,7 +106,7 @@ def _load_known_noise(
     """Load the runs of the check that saw the slowdown, with the noise that they show.
 
     If these runs do not show the noise, use the noisiest calibration that the good commit has in its store. Returns
-    empty ``ReusedRuns`` if the node is not known yet.
+    empty ``ReusedRuns`` if the node is not known yet. ``good`` is the good commit, and ``task`` the workload to time.
     """
     with open_engine(options.engine, config, options.cache) as engine:
         node = engine.describe(needs_of(task)) if task is not None else None
@@ -147,7 +148,7 @@ def _list_points(options: BisectionOptions, bad: str, tasks: Mapping[str, Task])
 
 
 def _corner_point(options: BisectionOptions, good: str, bad: str, points: Sequence[Point]) -> Point | None:
-    """Return the point with good's code and the first version.
+    """Return the corner point: good's code with the first version. ``blame`` compares it with bad's code.
 
     Returns None if the points are not versions, or if good and bad are the same commit.
     """
@@ -186,6 +187,7 @@ def _load_workloads(
     ``on="command"`` gives none. Raises ConfigError if no selected workload can be measured.
     """
     try:
+        # Here ``exact`` means that the configuration of no other branch is used.
         loaded = find_config(options.repo, good, bad, exact=True, file=options.config)
     except ConfigError:
         if on != "command":

@@ -61,8 +61,8 @@ class ReuseOptions(Protocol):
 def load_reused_runs(options: ReuseOptions, header: BisectionHeader, node_class: str) -> ReusedRuns:
     """Load the runs of the check that --check names, or of the check in ``regbot-out``.
 
-    If --check is not given and the check in ``regbot-out`` does not fit, nothing is reused. Raises RecordError if
-    --check names a check that cannot be used.
+    ``node_class`` is the class of the node on which the bisection will run. If --check is not given and the check in
+    ``regbot-out`` does not fit, nothing is reused. Raises RecordError if --check names a check that cannot be used.
     """
     if not options.reuse:  # the user wants no runs of a check
         return ReusedRuns()
@@ -84,7 +84,10 @@ def load_reused_runs(options: ReuseOptions, header: BisectionHeader, node_class:
 
 
 def _find_mismatch(session: Session, header: BisectionHeader, node_class: str) -> str:
-    """Return why the runs of the check cannot be reused; '' if they can."""
+    """Return why the runs of the check ``session`` cannot be reused; '' if they can.
+
+    ``node_class`` is the class of the node on which the bisection will run.
+    """
     if header.axis:
         return "is a check of commits, but this bisection searches versions"
     good, bad = header.points[0], header.points[-1]

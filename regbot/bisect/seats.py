@@ -75,6 +75,7 @@ class Seats:
         return f"{self._session} {slot}" + (f"{MOVED_MARKER}{moves}" if moves else "")
 
     def _release(self, slot: int) -> None:
+        """Give the nodes of the slot back to the engine, if the slot has a seat."""
         with self._lock:
             seat_with_stack = self._seats.pop(slot, None)
         if seat_with_stack is not None:

@@ -121,7 +121,8 @@ def build_span(
 ) -> NoisySpan:
     """Build the span of a range, with one place for each series of points that run the same code.
 
-    ``affected`` is [points - 1, points], as ``containment_matrix`` returns it. The span numbers its places 0, 1, 2.
+    ``affected`` is [points - 1, points], as ``containment_matrix`` returns it. The parameters after it are fields of
+    ``NoisySpan``. The span numbers its places 0, 1, 2.
     ``exact`` instead numbers a place by its first point.
     """
     first_points = find_places([point.same_as_before for point in points])

@@ -38,6 +38,7 @@ class StepTimeMeasurer:
     def __init__(
         self, task: Task, plan: TimedPlan, checkouts: PointCheckouts, seats: Seats, out: Path, limits: Limits
     ) -> None:
+        """``task`` is the workload to time, and ``plan`` has its numbers of steps. ``limits`` bound a run's output."""
         self._task, self._plan, self._checkouts = task, plan, checkouts
         self._seats, self._out, self._limits = seats, out, limits
         self._session = time.time_ns()
@@ -71,6 +72,7 @@ class StepTimeMeasurer:
         run = time_run(task, spec, checkout, seat, Scratch(scratch, self._limits))
         shutil.rmtree(scratch / "record", ignore_errors=True)
         write_record(self._out / "runs" / f"{name}.json", run)
+        # Why the nodes spoilt the run, so that it is void; '' if they did not.
         node_cause = run.reason if run.outcome == "lost" else describe_outside_cause(run)
         if run.outcome == "lost":  # the nodes are gone, so the slot needs new ones
             self._seats.replace(slot)

@@ -48,6 +48,7 @@ class TraceMeasurer:
         limits: Limits,
         index_options: Sequence[str] = (),
     ) -> None:
+        """``tasks`` has the task of each entry. ``index_options`` are the options of pip for a search over versions."""
         self._index_options = list(index_options)
         self._tasks, self._checkouts, self._engine = tasks, checkouts, engine
         self._out, self._limits = out, limits
@@ -57,7 +58,10 @@ class TraceMeasurer:
         return f"slot {slot}"
 
     def measure(self, request: MeasurementRequest, slot: int) -> Observation:
-        """Return the digest of the workload's ledger at the requested point, from the cache or from a new trace."""
+        """Return an observation with the digest of the workload's ledger at the requested point.
+
+        The ledger comes from the cache or from a new trace. ``slot`` only names the folder of the trace.
+        """
         task, point = self._tasks[request.entry], request.point
         # The version of an editable package does not identify its files. A trace that may use such a package is not
         # cached.
@@ -74,10 +78,10 @@ class TraceMeasurer:
         scratch = self._out / "runs" / f"{folder_name(task.entry)}.{folder_name(point.key)}.{slot}"
         checkout = Checkout(arm_of(point), prepared.path, prepared.environment)
         try:
-            paper = self._find_paper_library(traced_task, prepared.path, scratch)
+            paper_library = self._find_paper_library(traced_task, prepared.path, scratch)
         except NoPaperGpuError as error:
             return unusable_observation(request, f"its program runs on a paper GPU only: {error}")
-        run = trace(traced_task, checkout, self._engine, Scratch(scratch, self._limits), paper=paper)
+        run = trace(traced_task, checkout, self._engine, Scratch(scratch, self._limits), paper=paper_library)
         shutil.rmtree(scratch / "record", ignore_errors=True)
         if run.outcome == "ok" and is_cacheable:
             write_record(cache_file, run)
@@ -86,11 +90,14 @@ class TraceMeasurer:
     def _find_paper_library(self, task: Task, root: Path, scratch: Path) -> Path | None:
         """Return the library of the paper GPU if the task can only be traced on a paper GPU; None otherwise.
 
-        Other tasks are traced as CPU programs. Raises NoPaperGpuError if the library cannot be built.
+        Other tasks are traced as CPU programs. ``root`` is the checkout, and ``scratch`` the folder of the run. Raises
+        NoPaperGpuError if the library cannot be built.
         """
         if task.has_cpu_program:
             return None
-        spare = scratch.parent / "paper"  # beside the scratch folder, which is emptied before the run
+        # The folder to build in if the cache is not writable. It is beside the scratch folder, because that is emptied
+        # before the run.
+        spare = scratch.parent / "paper"
         return library_for(interpreter(task, root), self._checkouts.trees.cache, spare, root).path
 
     def _to_observation(
@@ -223,7 +230,7 @@ def _describe_packages(task: Task) -> str:
     For regbot's own interpreter these are names and versions. For another one these are its folders of packages with
     their times of change, which differ after an installation.
     """
-    python = interpreter(task, Path("/"))
+    python = interpreter(task, Path("/"))  # an interpreter in the checkout does not exist below /
     if python == sys.executable:
         return json.dumps(
             sorted(f"{distribution.metadata['Name']} {distribution.version}" for distribution in distributions())

@@ -81,8 +81,8 @@ def parse_axis(text: str) -> VersionAxis:
 def versions_between(axis: VersionAxis, python: str, index_options: Sequence[str] = ()) -> list[str]:
     """Return the versions from ``axis.first`` to ``axis.last``, both included, that the index offers for ``python``.
 
-    ``index_options`` are options of pip, such as ``--index-url``. Yanked versions and pre-releases are left out, except
-    as first or last version. Raises AxisError.
+    ``python`` is the workload's interpreter. ``index_options`` are options of pip, such as ``--index-url``. Yanked
+    versions and pre-releases are left out, except as first or last version. Raises AxisError.
 
     A version can have several builds, which differ in a label such as +cpu. If the first and the last version have the
     same label, or both have none, only builds with this label are returned.

@@ -25,7 +25,8 @@ def resolve_arms(
 
     The base arm is the merge base of ``base`` and ``head``, as in a pull request. If ``head`` is an ancestor of
     ``base``, the merge base is ``head`` itself, so ``base`` itself is used, with a warning. If ``base`` is None, the
-    target branch is guessed. Raises CheckoutError.
+    target branch is guessed. The overrides are configuration keys that the command line sets for one arm only. Raises
+    CheckoutError.
     """
     common_dir(repo)  # raises CheckoutError if ``repo`` is no repository
     base = base if base is not None else _guess_target(repo)
@@ -40,17 +41,17 @@ def resolve_arms(
             "because the merge base is head; are base and head swapped?"
         )
     elif base_commit != base_tip:
-        behind = int(git(repo, "rev-list", "--count", f"{base_commit}..{base_tip}"))
+        behind_count = int(git(repo, "rev-list", "--count", f"{base_commit}..{base_tip}"))
         warnings.append(
-            f"compared with the merge base {base_commit[:10]}, {count(behind, 'commit')} behind {printable(base)}"
+            f"compared with the merge base {base_commit[:10]}, {count(behind_count, 'commit')} behind {printable(base)}"
         )
     work_tree_warnings = uncommitted_warnings(repo)
     if base_commit == head_commit and dict(base_overrides) == dict(head_overrides):
-        fault = f"{repo}: nothing to compare: {base!r} and {head!r} are both commit {base_commit[:10]}"
+        nothing_to_compare = f"{repo}: nothing to compare: {base!r} and {head!r} are both commit {base_commit[:10]}"
         if work_tree_warnings:  # the user probably expects that the uncommitted changes are measured
-            raise CheckoutError(fault, "; ".join(work_tree_warnings))
+            raise CheckoutError(nothing_to_compare, "; ".join(work_tree_warnings))
         raise CheckoutError(
-            f"{fault}, with the same overrides",
+            f"{nothing_to_compare}, with the same overrides",
             "name another revision (--base HEAD~1) or let the arms differ by --base-set or --head-set",
         )
     warnings += work_tree_warnings
@@ -139,7 +140,10 @@ def uncommitted_warnings(repo: Path) -> list[str]:
 
 
 def _make_arm(repo: Path, name: str, revision: str, commit: str, overrides: Mapping[str, Scalar]) -> Arm:
-    """Return the arm ``name`` (base or head), with the tree and the subject of ``commit``."""
+    """Return the arm ``name`` (base or head), with the tree and the subject of ``commit``.
+
+    ``revision`` is the user's name of the commit.
+    """
     tree, _, subject = git(repo, "log", "-1", "--no-show-signature", "--format=%T %s", commit).partition(" ")
     return Arm.model_validate(
         {

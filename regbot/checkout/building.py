@@ -62,8 +62,8 @@ def run_build(
 ) -> None:
     """Run the build commands one after the other in the worktree of ``entry``.
 
-    ``timeout_s`` limits all commands together. ``commit`` only names the worktree in errors. If a command fails, remove
-    the worktree and raise BuildError.
+    ``builder`` runs each command. ``timeout_s`` limits all commands together. ``commit`` only names the worktree in
+    errors. If a command fails, remove the worktree and raise BuildError.
     """
     entry.private.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + timeout_s

@@ -212,7 +212,7 @@ def read_blobs(repo: Path, blobs: Sequence[str]) -> dict[str, bytes]:
             sizes[blob] = int(size[0])
     result = try_git(repo, "cat-file", "--batch", env=OFFLINE, stdin="".join(f"{blob}\n" for blob in sizes))
     output = result.out.encode("utf-8", "surrogateescape")
-    contents, position = {}, 0
+    contents, position = {}, 0  # ``position`` is where the next header begins in ``output``
     for blob, byte_count in sizes.items():
         position += len(f"{blob} blob {byte_count}\n")
         contents[blob] = output[position : position + byte_count]
@@ -311,6 +311,7 @@ def _first_line(statement: ast.stmt) -> int:
 
 
 def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Return the statements of ``body`` without the docstring, which can only be the first statement."""
     match body:
         case [ast.Expr(value=ast.Constant(value=str())), *rest]:
             return rest

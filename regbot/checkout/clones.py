@@ -193,18 +193,18 @@ def reset_configuration(clone: Path, commit: str) -> None:
         path.unlink(missing_ok=True)
 
 
-def _fetch(clone: Path, origin: Path | str, refspec: str, *options: str) -> GitResult:
+def _fetch(clone: Path, location: Path | str, refspec: str, *options: str) -> GitResult:
     """Fetch from a local repository (a Path) or from a URL (a str).
 
     A pull request may have written the URL. So a URL may only use transports that run no command and do not read files
     of this machine.
     """
-    is_local = isinstance(origin, Path)
+    is_local = isinstance(location, Path)
     options += (f"--upload-pack={SERVE_LOCALLY}",) if is_local else ()
     fetch_options = ("--quiet", "--no-tags", "--force", "--no-write-fetch-head", "--no-recurse-submodules")
     return try_git(
         clone,
-        *(f"--git-dir={clone}", "fetch", *fetch_options, *options, "--", str(origin), refspec),
+        *(f"--git-dir={clone}", "fetch", *fetch_options, *options, "--", str(location), refspec),
         settings={"protocol.file.allow": "always"} if is_local else {},
         env={} if is_local else _TRANSPORTS,
         timeout_s=TRANSFER_TIMEOUT_S,

@@ -48,17 +48,19 @@ def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart], cone: Cone
             reset_configuration(clone, part.commit)
             env = {**NO_MACHINE_CONFIG, "GIT_INDEX_FILE": f"{index_folder}/{number}"}
             location = (f"--git-dir={clone}", f"--work-tree={folder}")
-            diff = (*location, "diff", *_DIFF)
+            diff_command = (*location, "diff", *_DIFF)
             git(folder, *location, "read-tree", part.commit, env=env)
             names = [name for name in git(folder, *location, "ls-files", "-z", env=env).split("\0") if name]
             if not part.path:  # the main repository; submodules are always checked out whole
                 mark_absent(folder, location, [name for name in names if not cone.has(name)], env)
                 names = [name for name in names if cone.has(name)]
             tracked.update(f"{part.path}/{name}" if part.path else name for name in names)
-            difference = git(folder, *diff, "--binary", part.commit, env=env, timeout_s=TRANSFER_TIMEOUT_S)
+            difference = git(folder, *diff_command, "--binary", part.commit, env=env, timeout_s=TRANSFER_TIMEOUT_S)
             digest.update(f"{part.path}\0{difference}\0".encode("utf-8", "surrogateescape"))
             if difference:
-                output = git(folder, *diff, "--name-only", "-z", part.commit, env=env, timeout_s=TRANSFER_TIMEOUT_S)
+                output = git(
+                    folder, *diff_command, "--name-only", "-z", part.commit, env=env, timeout_s=TRANSFER_TIMEOUT_S
+                )
                 changed += [printable(str(Path(part.path, name))) for name in output.split("\0") if name]
     for line in _list_untracked(entry.path, tracked):
         digest.update(f"{line}\0".encode("utf-8", "surrogateescape"))

@@ -45,13 +45,13 @@ def list_files(repo: Path, commit: str, paths: Sequence[str]) -> list[CommitFile
             problem = "outside of its folder"
         elif size.isdigit() and int(size) > MAX_RECORD_BYTES:
             problem = f"of {int(size):,} bytes, more than the {MAX_RECORD_BYTES:,} of any record"
-        subject = f"{repo}: {clip(printable(path), 200)} of {short_commit(commit)} is"
+        message_start = f"{repo}: {clip(printable(path), 200)} of {short_commit(commit)} is"
         if problem is not None:
             raise CheckoutError(
-                f"{subject} {problem}", "only regular files are allowed: remove it, or commit a file instead"
+                f"{message_start} {problem}", "only regular files are allowed: remove it, or commit a file instead"
             )
         if not size.isdigit():
-            raise CheckoutError(f"{subject} not in this repository's objects", "see git fsck, or clone it again")
+            raise CheckoutError(f"{message_start} not in this repository's objects", "see git fsck, or clone it again")
         files.append(CommitFile(path, blob, int(size)))
     return files
 
@@ -68,8 +68,8 @@ def export(repo: Path, commit: str, paths: Sequence[str], folder: Path) -> None:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
             except OSError as error:
-                subject = f"{repo}: {clip(printable(file.path), 200)} of {short_commit(commit)}"
-                raise CheckoutError(f"{subject} cannot be written: {error.strerror}", f"see {folder}") from error
+                message_start = f"{repo}: {clip(printable(file.path), 200)} of {short_commit(commit)}"
+                raise CheckoutError(f"{message_start} cannot be written: {error.strerror}", f"see {folder}") from error
 
 
 def _batches(files: Sequence[CommitFile]) -> Iterator[list[CommitFile]]:

@@ -61,10 +61,10 @@ def copy_files(clone: Path, git_dir: Path, commits: Iterable[str], blobs: Collec
 
     Blobs that the partial clone ``git_dir`` lacks too are fetched from its remote. Nothing is written to ``git_dir``.
     """
-    needed = _list_lacking(clone, blobs)
+    needed = _list_missing_in_private_clone(clone, blobs)
     if not needed:
         return
-    only_at_remote = _list_missing(git_dir, commits) & needed
+    only_at_remote = _list_missing_in_partial_clone(git_dir, commits) & needed
     if local := needed - only_at_remote:
         copied = _fetch_locally(clone, git_dir, "--stdin", _REMOTE, settings=_NO_NEGOTIATION, stdin=_lines(local))
         if copied.code != 0:
@@ -123,7 +123,10 @@ def _fetch_from_remote(clone: Path, git_dir: Path, blobs: Collection[str]) -> No
 
 
 def _find_contact_fault(git_dir: Path, git_dir_option: str, remote: str) -> str:
-    """Return why the remote does not answer; '' if it answers."""
+    """Return why the remote of the partial clone ``git_dir`` does not answer; '' if it answers.
+
+    ``git_dir_option`` is git's option that names ``git_dir``, and ``remote`` is the name of the remote.
+    """
     try:
         command = (git_dir_option, "ls-remote", "--quiet", remote, "HEAD")
         result = try_git(git_dir, *command, settings=_STALLED, env=NO_PROMPT, timeout_s=CONTACT_TIMEOUT_S)
@@ -132,14 +135,14 @@ def _find_contact_fault(git_dir: Path, git_dir_option: str, remote: str) -> str:
     return result.error_line if result.code != 0 else ""
 
 
-def _list_lacking(clone: Path, blobs: Collection[str]) -> set[str]:
+def _list_missing_in_private_clone(clone: Path, blobs: Collection[str]) -> set[str]:
     """Return those of ``blobs`` that the private clone lacks. A private clone has no remote, so git fetches nothing."""
     check = ("cat-file", "--batch-check=%(objectname)", "--buffer")
     listing = try_git(clone, f"--git-dir={clone}", *check, env=OFFLINE, stdin=_lines(blobs))
     return {line.split(" ")[0] for line in listing.out.splitlines() if line.endswith(" missing")}
 
 
-def _list_missing(git_dir: Path, commits: Iterable[str]) -> set[str]:
+def _list_missing_in_partial_clone(git_dir: Path, commits: Iterable[str]) -> set[str]:
     """Return the objects of ``commits`` that the partial clone lacks. Raises CheckoutError."""
     command = (f"--git-dir={git_dir}", "rev-list", "--objects", "--no-walk", "--missing=print", *commits)
     listing = try_git(git_dir, *command, env=OFFLINE, timeout_s=TRANSFER_TIMEOUT_S)

@@ -207,7 +207,10 @@ def _may_have_submodules(repo: Path, tree: str) -> bool:
 def _create_worktree(
     entry: CacheEntry, source: CommitSource, commit: str, tree: str, hosts: Set[str] | None, cone: Cone
 ) -> _WorktreeRecord:
-    """Fetch the commit and its submodules, and try up to ATTEMPTS times to check them out. Raises CheckoutError."""
+    """Fetch the commit and its submodules, and try up to ATTEMPTS times to check them out. Raises CheckoutError.
+
+    Submodules may be fetched only from ``hosts``; None allows any host. ``cone`` has the folders of a sparse worktree.
+    """
     parts = list(_fetch_parts(entry, source, commit, part_path="", hosts=hosts, cone=cone))
     for _ in range(ATTEMPTS - 1):
         with contextlib.suppress(CheckoutError):
@@ -235,7 +238,8 @@ def _fetch_parts(
     """Fetch ``commit`` and its submodules into private clones. Yield a part for ``commit`` and for each submodule.
 
     ``part_path`` is the path in the worktree where ``commit`` is checked out; '' for the main repository. Submodules of
-    the main repository outside of ``cone`` are left out. Nested submodules are fetched too.
+    the main repository outside of ``cone`` are left out. Nested submodules are fetched too. Submodules may be fetched
+    only from ``hosts``; None allows any host.
     """
     clone = entry.clone(clone_name(source))
     with lock(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
@@ -249,7 +253,7 @@ def _fetch_parts(
 
 
 def _add_part(entry: CacheEntry, part: WorktreePart, cone: Cone) -> None:
-    """Check out ``part`` into the worktree.
+    """Check out ``part`` into the worktree: its files in ``cone``, or all files if ``cone`` has no folders.
 
     Raises CheckoutError if the submodule's path contains a symbolic link. A hostile tree may have a link there.
     """

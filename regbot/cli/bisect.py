@@ -184,6 +184,7 @@ def _draw_posterior(json: bool) -> Iterator[Callable[["Bisection"], None]]:
     with Live(console=Console(stderr=True), transient=True) as live:
 
         def draw(bisection: "Bisection") -> None:
+            """Draw one row for each place, below a line with the number of runs and the state of the search."""
             names = [point_name(place.key) for place in bisection.places]
             rows = posterior_rows(bisection.places, names, bisection.none_probability)
             summary_line = (

@@ -84,4 +84,4 @@ def init(
         )
         text = result.to_json() if json else page(result)
     show(text, json)
-    raise typer.Exit(WAITING if result.waiting else 0)
+    raise typer.Exit(WAITING if result.waiting else 0)  # waiting: a newer version of a file was not written

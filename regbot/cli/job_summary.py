@@ -11,11 +11,11 @@ def write_job_summary(markdown: str) -> None:
 
     The summary is not the result of the command. A file that cannot be written is therefore only a warning.
     """
-    page = os.environ.get("GITHUB_STEP_SUMMARY")
-    if not page:
+    summary_file = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not summary_file:
         return
     try:
-        with Path(page).open("a", encoding="utf-8") as file:
+        with Path(summary_file).open("a", encoding="utf-8") as file:
             file.write(f"{markdown}\n")
     except OSError as error:
         typer.echo(f"regbot: warning: the job's summary was not written: {error.strerror}", err=True)

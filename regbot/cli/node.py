@@ -155,6 +155,7 @@ def run_probe(engine: "Engine", ranks: int | None, folder: Path, take_out: bool,
         folder,
         node_probes,
         datetime.now(UTC),
+        # Of these hosts, the slow ones are put into quarantine.
         quarantine_slow=[node_probe.host for node_probe in node_probes] if take_out else (),
     )
 

@@ -51,6 +51,7 @@ Who = Annotated[str | None, typer.Option("--who", metavar="NAME", help="Default:
 
 
 def check_engine(name: str) -> None:
+    """Raise UserError if there is no engine ``name``."""
     from regbot.config import ENGINES
 
     if name not in ENGINES:
@@ -115,7 +116,10 @@ def _fail(message: str, say: Callable[[str], None], code: int) -> NoReturn:
 
 @contextmanager
 def progress(quiet: bool = False) -> Iterator["Watcher"]:
-    """Show progress on standard error: one live line on a terminal, else plain lines. If ``quiet``, show nothing."""
+    """Yield a function that shows progress on standard error: one live line on a terminal, else plain lines.
+
+    If ``quiet``, the function shows nothing.
+    """
 
     if quiet:
         yield lambda _: None
@@ -143,6 +147,7 @@ def _live_progress() -> Iterator[Callable[[Any], None]]:
         task = bar.add_task("", total=None)
 
         def watch(progress: Any) -> None:
+            """Update the live line, or print a lasting message above it."""
             if progress.lasting:
                 bar.console.print(str(progress), markup=False, highlight=False)
                 return

@@ -106,9 +106,10 @@ def ledger_page(ledger: Ledger, title: str, notes: Sequence[str] = ()) -> str:
 
     A ledger of a compiled program also has static counts: how many lines of the program's text have the collective. A
     profile also gives each collective two times. During the exposed time, no kernel computes. During the hidden time,
-    a kernel computes. ``notes`` are lines below the table."""
+    a kernel computes. ``title`` begins the first line. ``notes`` are lines below the table."""
     steps_text = "one steady step" if ledger.scope == "step" else f"{count(ledger.steps, 'step')} together"
     world = f" of {ledger.world_size}" if ledger.world_size else ""
+    # ``ledger.gpu`` is the GPU that the trace imitated; None without a paper GPU.
     gpu = f", {ledger.gpu}" if ledger.gpu not in (None, DEFAULT_PAPER_GPU) else ""
     title_line = f"{title}: collectives of {steps_text} on rank {ledger.rank}{world} ({ledger.source}{gpu})\n"
     has_static_counts = any(entry.static_count is not None for entry in ledger.entries)
@@ -140,7 +141,7 @@ def ledger_page(ledger: Ledger, title: str, notes: Sequence[str] = ()) -> str:
 def run_page(run: Run) -> str:
     """Return a page about one timed run: outcome, steady step time, and the times and memory of each rank."""
     verdict = run_verdict(run, number=1, role="unused")  # the page shows neither the number nor the role
-    # A run that failed has no step times.
+    # A run that failed has no step times. ``cut`` is the number of warm-up steps at the start of the run.
     if run.timing is None or verdict.cut is None or verdict.median_s is None or verdict.mean_s is None:
         return "\n".join([f"{run.workload} {run.variant}: {run.outcome}", wrapped(run.reason), run.log_tail])
     timing = run.timing
@@ -163,7 +164,10 @@ def run_page(run: Run) -> str:
 
 
 def diff_page(sharding: Sharding, base: Ledger, head: Ledger) -> str:
-    """Return a page about the differences of two ledgers: findings and changed collectives."""
+    """Return a page about the differences of two ledgers: findings and changed collectives.
+
+    ``sharding`` is the verdict about these two ledgers.
+    """
     lines = [f"{sharding.status}"]
     lines += [f"  {reason}" for reason in sharding.reasons]
     for finding in sharding.findings:
@@ -206,7 +210,8 @@ def _ledger_notes(base: Ledger, head: Ledger) -> list[str]:
 def verdict_page(verdict: Verdict, out: Path | None, header: SessionHeader | None = None) -> str:
     """Return the page of a verdict: one line for each entry, findings, warnings, and the paths of the report's files.
 
-    If the session's ``header`` is given, the page also says what the options of the check excluded.
+    ``out`` is the folder of the report; None if no report was written. If the session's ``header`` is given, the page
+    also says what the options of the check excluded.
     """
     lines = [f"{verdict.verdict}  {short_commit(verdict.base.commit)} -> {short_commit(verdict.head.commit)}", ""]
     table: Table = [("workload", "sharding", "throughput", "validity", "findings or reason")]
@@ -297,7 +302,7 @@ def _throughput_lines(name: str, section: Throughput) -> list[str]:
 
     ``section.wall`` says which part of the step explains the change; '' if this is unknown."""
     lines = [f"{section.status}  throughput of {printable(name)}"]
-    if select_mean_only_test(section):
+    if select_mean_only_test(section):  # only the mean step changed
         median = _join_change(format_change(section))
         lines.append(wrapped(f"The mean step decided, because a few steps stall. The median step: {median}"))
     lines += [wrapped(_capitalise(reason)) for reason in (*section.reasons[:MAX_REASONS], section.wall) if reason]
@@ -352,7 +357,10 @@ def _shorten_name(name: str) -> str:
 
 
 def _count_per_layer(row: Row, volume: Volume) -> str:
-    """Return the number of calls in each layer. Return '' for a module outside of the layers, or if layers differ."""
+    """Return the number of calls in each layer. Return '' for a module outside of the layers, or if layers differ.
+
+    ``volume`` has the calls and bytes of ``row`` in one arm.
+    """
     is_in_layers = "*" in row.template  # the template of a module is for example layers.*.moe
     if not is_in_layers or volume.count % row.layers:
         return ""

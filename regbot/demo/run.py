@@ -111,13 +111,13 @@ def announcement(
     parallel = min(config.local.parallel, this_node().cores)
     paper_gpu_state = readiness(sys.executable, options.cache)
     seconds = trace_seconds(len(tasks), parallel, paper_gpu_state)
-    task_line = f'The demo judges the pull request "{repository.title}" to a small MoE repository.'
+    purpose_line = f'The demo judges the pull request "{repository.title}" to a small MoE repository.'
     cost_line = (
         f"It traces {2 * len(tasks)} programs, {parallel} at a time, without a GPU: about {seconds:.0f} s on "
         f"{parallel} free {'core' if parallel == 1 else 'cores'}{PAPER_GPU_REMARKS[paper_gpu_state]}"
     )
     timing_text = f"; then it times base and head in turn, for up to {BUDGET_MIN:g} minutes" if options.timed else ""
-    return task_line, f"{cost_line}{timing_text}"
+    return purpose_line, f"{cost_line}{timing_text}"
 
 
 PAPER_GPU_REMARKS = {
@@ -167,7 +167,7 @@ def _write_conclusion(
     options: DemoOptions, repository: DemoRepository, result: CheckResult, as_planted: bool, seconds: float
 ) -> str:
     """Return the last lines of the demo: what was planted, whether regbot saw it, and where to read more."""
-    comment, report = (typed_path(options.out / name) for name in ("comment.md", "report.html"))
+    comment_path, report_path = (typed_path(options.out / name) for name in ("comment.md", "report.html"))
     outcome = "regbot saw it" if as_planted else f"regbot {_describe_miss(result.verdict.workloads)}"
     verdict = result.verdict.verdict
     check_exit_text = f"`regbot check` exits with {EXIT_CODES[verdict]} for {verdict}"
@@ -176,7 +176,7 @@ def _write_conclusion(
         f"Planted: {PLANTED[options.pull_request]}.",
         f"After {seconds:.0f} s {outcome}{exit_text}.",
         f"The pull request: git -C {typed_path(repository.path)} diff {repository.base_branch}...{repository.branch}",
-        f"The comment on it: {comment}. All details, for a browser: {report}.",
+        f"The comment on it: {comment_path}. All details, for a browser: {report_path}.",
     ]
     return "\n".join(lines)
 

@@ -87,7 +87,10 @@ def examine(python: str = sys.executable, engine: Engine | None = None) -> Diagn
 
 
 def guest_checks(guest: dict[str, Any], python: str) -> list[Capability]:
-    """Return the capabilities of the interpreter ``python``, from what it reported, on any machine."""
+    """Return the capabilities of the interpreter ``python``. This machine need not have the interpreter.
+
+    ``guest`` is the document that the guest code printed in this interpreter.
+    """
     return [*_torch_checks(guest, python), _gpus(guest), *check_dispatchers(guest)]
 
 
@@ -135,6 +138,7 @@ def query_interpreter(
 
 
 def _git() -> Capability:
+    """Check whether git is installed, and report its version."""
     git = shutil.which("git")
     if git is None:
         return Capability(name="git", ok=False, detail="not found", fix="install git; check and demo need it")
@@ -183,6 +187,7 @@ def _torch_checks(guest: dict[str, Any], python: str) -> list[Capability]:
 
 
 def _gpus(guest: dict[str, Any]) -> Capability:
+    """Return which GPUs torch sees. ``guest`` is the document that the guest code printed."""
     gpus = guest.get("gpus") or []
     detail = ", ".join(gpus) if gpus else "none visible to torch"
     fix = "" if gpus else "not needed for the sharding verdict; timing full shapes needs a GPU node"
@@ -266,12 +271,14 @@ def _describe_library(library: dict[str, Any]) -> str:
 
 
 def _library_fix(library: dict[str, Any]) -> str:
+    """Return advice about a dispatcher library that can be used, or what to use instead of one that cannot."""
     if library["usable"]:
         return str(library.get("advice", ""))
     return "use alltoall; a check with this dispatcher is INVALID here (docs/dispatchers.md)"
 
 
 def _engines() -> list[Capability]:
+    """Return which engines work on this machine, and whether a sandbox confines code here."""
     detail = "supervised processes; all their children are ended with them"
     if platform.system() != "Linux":
         detail = "supervised processes; except on Linux, children that leave their process group are not ended"

@@ -77,6 +77,7 @@ def examine_workload(name: str, folder: Path, engine: Engine | None = None) -> D
 
 
 def _collect_needs(workload: Workload, *, compiler: bool) -> _Needs:
+    """Return the needs of a workload. ``compiler`` says whether its trace needs a C++ compiler."""
     framework = needs_of(workload)
     for_torch = [framework.torch, NUMPY] if framework.torch else []
     return _Needs(framework, [*for_torch, *framework.packages], list(framework.commands), compiler)
@@ -139,7 +140,10 @@ def _parse_version(text: str) -> Version:
 
 
 def _has_module(module: str, workload: Workload, folder: Path) -> bool:
-    """Return whether a source root of the workload has the framework's module. '' is no module."""
+    """Return whether a source root of the workload has the framework's module.
+
+    ``folder`` is the folder of regbot.toml. If ``module`` is '', the framework has no module.
+    """
     module_path = Path(*module.split("."))
     return bool(module) and any((folder / root / module_path).is_dir() for root in workload.source_roots)
 
@@ -147,7 +151,10 @@ def _has_module(module: str, workload: Workload, folder: Path) -> bool:
 def _check_framework(
     framework: FrameworkNeeds, workload: Workload, folder: Path, versions: Mapping[str, Any]
 ) -> list[Capability]:
-    """Check where the framework's own code comes from. Return [] for regbot's own model."""
+    """Check where the framework's own code comes from. Return [] for regbot's own model.
+
+    ``versions`` has the installed version of each package.
+    """
     if not framework.module:
         return []
     if _has_module(framework.module, workload, folder):
@@ -169,12 +176,14 @@ def _check_framework(
 
 
 def _check_compiler() -> Capability:
+    """Check whether this machine has a C++ compiler, which builds the paper GPU."""
     path = find_compiler()
     fix = "" if path else "install one, such as g++, or set CXX"
     return Capability(name="C++ compiler", ok=bool(path), detail=path or f"none of {', '.join(COMPILERS)}", fix=fix)
 
 
 def _placeholder_check(name: str) -> Capability:
+    """Return the failed check of the workload ``name``, whose ``entry`` is still the placeholder."""
     return Capability(
         name="entry",
         ok=False,
@@ -184,6 +193,7 @@ def _placeholder_check(name: str) -> Capability:
 
 
 def _check_command(command: str) -> Capability:
+    """Check whether the program ``command``, which the framework needs, is on PATH."""
     path = shutil.which(command)
     return Capability(
         name=f"command {command}",

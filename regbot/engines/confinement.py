@@ -65,7 +65,7 @@ class MemoryFileSystems:
         """
         self.folder = folder
         record_bytes, _ = settings["file_systems"]["record"]
-        self.limit: int = record_bytes
+        self.limit: int = record_bytes  # of the copied record
         # Opened before the mount, which hides it.
         self.real_folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.record = str(Path(folder, "record"))
@@ -165,7 +165,10 @@ def _copy(source: int, target: int, remaining_bytes: int, depth: int) -> int:
 
 
 def _copy_folder(source: int, name: str, target: int, remaining_bytes: int, depth: int) -> int:
-    """Copy the open folder ``source`` to the folder ``name`` in ``target``. Return as ``_copy`` does."""
+    """Copy the open folder ``source`` to the folder ``name`` in the open folder ``target``.
+
+    The result is that of ``_copy``.
+    """
     with contextlib.suppress(FileExistsError):  # another node of this run has created the folder
         os.mkdir(name, 0o755, dir_fd=target)
     copy = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=target)
@@ -176,7 +179,10 @@ def _copy_folder(source: int, name: str, target: int, remaining_bytes: int, dept
 
 
 def _copy_file(folder: int, name: str, target: int, remaining_bytes: int, status: os.stat_result) -> int:
-    """Copy the file ``name`` of ``folder`` to ``target``. Return as ``_copy`` does."""
+    """Copy the file ``name`` of the open folder ``folder`` to the open folder ``target``.
+
+    ``status`` is the status of the file before the copy. The result is that of ``_copy``.
+    """
     if status.st_size > remaining_bytes:
         return _TOO_LARGE
     os.chmod(name, 0o600, dir_fd=folder)
@@ -241,7 +247,10 @@ def device_options(folder: Path, visible: str | None, network: bool) -> list[str
 
 
 def _parse_gpu_numbers(visible: str | None, gpu_count: int) -> list[int] | None:
-    """Return the GPU numbers in CUDA_VISIBLE_DEVICES; None if it is unset or names anything but existing numbers."""
+    """Return the GPU numbers in CUDA_VISIBLE_DEVICES; None if it is unset or names anything but existing numbers.
+
+    ``visible`` is the value of the variable. The existing numbers are those below ``gpu_count``.
+    """
     if visible is None:
         return None
     words = [word.strip() for word in visible.split(",") if word.strip()]
@@ -388,7 +397,7 @@ def find_delegated_group(folders: Sequence[Path], path: str, version: int, contr
             continue
         if version == 1:
             return 1, folder
-        switch = folder / "cgroup.subtree_control"
+        switch = folder / "cgroup.subtree_control"  # lists the controllers that the groups below may use
         try:
             if controller not in switch.read_text().split():
                 switch.write_text(f"+{controller}")
@@ -428,6 +437,10 @@ class DiskGrowth:
     """
 
     def __init__(self, folders: Sequence[str], limit: int, measure: Callable[[str], int]) -> None:
+        """Measure the folders and their file systems before the guest starts.
+
+        ``limit`` is the largest allowed growth in bytes. ``measure`` returns the bytes of all files below a folder.
+        """
         self.folders, self.limit, self.measure = folders, limit, measure
         self.size_before = self._measure_size()
         self.free_before = self._query_free_space()
@@ -437,7 +450,7 @@ class DiskGrowth:
 
         A guest can also fill the disk with deleted files that it keeps open. Such files are in no folder.
         """
-        now = self._query_free_space()
+        now = self._query_free_space()  # for each folder, like ``free_before``: free bytes and total bytes
         losses = [before - current for (before, _), (current, _) in zip(self.free_before, now, strict=True)]
         if all(loss < self.limit for loss in losses):
             return False

@@ -157,7 +157,7 @@ class _LocalSeat:
         monitor = Monitor(
             visible_devices(launch.env),
             first=launch.ranks or None,  # with ranks, only the first GPUs are monitored, one for each rank
-            expected=bool(self.node.gpus),
+            expected=bool(self.node.gpus),  # whether there are GPUs to monitor
             steps=marks,
         )
         with monitor:
@@ -180,7 +180,10 @@ def supervisor_request(launch: Launch, nonce: str) -> dict[str, Any]:
 
 
 def _parse_report(output: SupervisorOutput, name: str) -> dict[str, Any]:
-    """Return the supervisor's report on the program ``name``. Raises EngineError if there is no complete report."""
+    """Return the supervisor's report on the program ``name``: the fields of ``LaunchResult``, or the key ``error``.
+
+    Raises EngineError if there is no complete report.
+    """
     try:
         report: dict[str, Any] = json.loads(output.text)
     except ValueError as error:

@@ -20,7 +20,9 @@ from regbot.engines.sandbox import Sandbox
 
 TIMEOUT_S = 60.0
 RECORD_MB = 4
+"""Size limit of the program's record folder in MiB. The program tries to write more."""
 PIDS = 64
+"""Limit on the program's processes. The program tries to start more."""
 MAX_OUTPUT_BYTES = 2**16
 _PROGRAM = Path(__file__).with_name("escape.py")
 
@@ -80,6 +82,7 @@ def prove(sandbox: Sandbox | None) -> SandboxProof:
 
 
 def _launch(folder: Path, targets: str) -> Launch:
+    """Return the launch of the escape program. ``targets`` is its argument: the targets of the attempts, as JSON."""
     return Launch(
         command=(sys.executable, "-I", "-S", "-c", _PROGRAM.read_text(encoding="utf-8"), targets),
         cwd=folder / "work",

@@ -204,8 +204,8 @@ def _replacement_files(sandbox: Sandbox) -> dict[str, str]:
 def _environment(env: Mapping[str, str], sandbox: Sandbox, writable: Sequence[Path]) -> dict[str, str]:
     """Return the guest's environment variables.
 
-    They are ``env`` with another user, home folder and temporary folder. A cache variable that names a folder outside
-    of ``writable`` gets a folder below HOME.
+    They are ``env``, the variables of the launch, with another user, home folder and temporary folder. A cache variable
+    that names a folder outside of ``writable`` gets a folder below HOME.
     """
     replaced = {"HOME": HOME, "TMPDIR": "/tmp", "USER": "guest", "LOGNAME": "guest"}
     for name, replacement in CACHES.items():
@@ -248,12 +248,13 @@ def _visible_binds(
 ) -> list[_Bind]:
     """Return the mount points of everything that the guest sees.
 
-    The order of the additions matters: a later mount point replaces an earlier one with the same path. For example, a
-    folder of the checkout that is writable replaces the same folder as readable.
+    ``program`` is the path of the guest's program, ``env`` its environment variables, and ``writable`` the paths that
+    it may write to. The order of the additions matters: a later mount point replaces an earlier one with the same path.
+    For example, a folder of the checkout that is writable replaces the same folder as readable.
     """
     record = launch.record_dir.absolute()
     launch_paths = _existing_paths((launch.cwd, *launch.readable))
-    checkout = [*launch_paths, *_existing_paths(launch.writable)]
+    checkout = [*launch_paths, *_existing_paths(launch.writable)]  # a pull request may have written files there
     readable = [
         *_interpreter_folders(program, launch.command, env, checkout, sandbox),
         *launch_paths,
@@ -337,7 +338,11 @@ def _is_within(path: Path, folder: Path) -> bool:
 
 
 def _resolve_program(name: str, cwd: Path, env: Mapping[str, str]) -> Path:
-    """Return the path of the program ``name``, which the guest starts. Raises EngineError if it does not exist."""
+    """Return the path of the program ``name``, which the guest starts.
+
+    A name with a slash is a path, which may be relative to ``cwd``. Another name is looked up on the PATH of ``env``.
+    Raises EngineError if the program does not exist.
+    """
     if "/" in name:
         path = Path(name) if Path(name).is_absolute() else cwd / name
         if path.exists():
@@ -354,6 +359,8 @@ def _interpreter_folders(
     program: Path, command: Sequence[str], env: Mapping[str, str], checkout: Sequence[Path], sandbox: Sandbox
 ) -> list[Path]:
     """Return the folders of all interpreters that the command may start: its program, its arguments, and those on PATH.
+
+    ``checkout`` are the paths of the launch, which may contain files of a pull request.
 
     A virtual environment in the checkout may point to an interpreter in any folder of the machine, so a pull request
     could expose that folder. Such a folder is shown only if it belongs to regbot's own interpreter. Raises EngineError

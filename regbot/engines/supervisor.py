@@ -77,8 +77,8 @@ class Log:
         self.tail_limit = min(TAIL_BYTES, limit // 2)
         self.beginning_bytes_left = limit - self.tail_limit
         self.tail = bytearray()
-        self.dropped = 0
-        self.fault: OSError | None = None
+        self.dropped = 0  # bytes
+        self.fault: OSError | None = None  # the last error of writing the file
 
     def write(self, data: bytes) -> None:
         """Write output. An error, such as a full disk, is stored until ``close``, so that the guest is killed first."""
@@ -101,6 +101,7 @@ class Log:
             raise self.fault
 
     def _write_to_file(self, data: bytes) -> None:
+        """Write ``data`` to the file. An error is stored in ``fault``, and ``close`` raises it."""
         try:
             self.file.write(data)
         except OSError as error:
@@ -113,6 +114,7 @@ class Confinement:
     def __init__(self, launch: dict[str, Any]) -> None:
         """Set the sandbox up. Raises NotStartedError if this node cannot do it."""
         self.settings: dict[str, Any] | None = launch.get("confine")
+        # The record folder, the command to start, and the maximum bytes of the record.
         self.record, self.command, self.limit = launch["record_dir"], launch["command"], launch["max_dir_bytes"]
         self.sets_file_times = launch.get("stamp", True)  # whether to set the times of the record's files
         self.exit_code: int | None = None
@@ -243,8 +245,11 @@ class Supervisor:
     def _supervise(self, started: float) -> dict[str, Any]:
         """Start the guest, wait until it ends or passes a limit, kill what is left, and return the report.
 
+        ``started`` is the time of the start by ``time.monotonic``.
+
         ``self.status`` is None while the guest's main process runs. ``self.log.fault`` is set if the output cannot be
-        written. ``dir_overflow`` in the report also covers the growth of other folders on disk.
+        written. ``dir_overflow`` in the report also covers the growth of other folders on disk. ``left_behind`` counts
+        processes that outlived the main process, and ``unkilled`` those that SIGKILL has not ended.
         """
         guest = self._start()
         assert guest.stdout is not None
@@ -335,7 +340,7 @@ class Supervisor:
                 self._read()
 
     def _read(self) -> bool:
-        """Read one piece of output. Return False if there is none now."""
+        """Read one piece of the guest's output into the log. Return False if there is none now."""
         try:
             data = os.read(self.output, 65536)
         except BlockingIOError:
@@ -477,6 +482,7 @@ def children() -> list[int]:
 
 
 def _process_ids() -> list[int]:
+    """Return the ids of all processes of the machine; [] if /proc is missing."""
     try:
         return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     except OSError:
