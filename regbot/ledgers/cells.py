@@ -17,10 +17,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
-from regbot.ledgers.rows import find_unit, sum_entries, template
-from regbot.records.ledger import Entry, Kind, Ledger, Phase, Role
+from regbot.ledgers.rows import Signature, find_unit, sum_entries, template
+from regbot.records.ledger import Entry, Kind, Ledger, Phase
 from regbot.records.verdict import Volume
 
 ACTIVATION_BYTES = 16 * 1024
@@ -33,22 +32,6 @@ _SEQUENCE_AXES = {"cp", "sp", "tp", "ulysses"}
 """Axes on which an all-to-all exchanges attention heads or parts of sequences. An all-to-all on these axes never
 carries tokens to experts.
 """
-
-
-class Signature(NamedTuple):
-    """Properties of a collective except the module that issues it. Collectives with equal signatures are compared."""
-
-    kind: Kind
-    axis: str
-    group_size: int
-    dtype: str
-    phase: Phase
-    role: Role
-
-    @property
-    def group(self) -> tuple[str, int]:
-        """Axis and size of the process group."""
-        return self.axis, self.group_size
 
 
 CellKey = tuple[str, Signature]

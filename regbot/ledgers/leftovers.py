@@ -26,8 +26,9 @@ from regbot.ledgers.catalogue import (
     OTHER_LAYER,
     WIDENED,
 )
-from regbot.ledgers.cells import Cell, Claim, Signature, View, has_equal_totals, is_payload, sum_volumes
+from regbot.ledgers.cells import Cell, Claim, View, has_equal_totals, is_payload, sum_volumes
 from regbot.ledgers.dtypes import width
+from regbot.ledgers.rows import Signature
 
 MOVE_TOLERANCE = 0.001
 """Largest accepted difference between the bytes of a moved collective before and after, as a share of the larger bytes.

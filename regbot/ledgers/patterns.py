@@ -27,11 +27,11 @@ from regbot.ledgers.catalogue import (
     RECOMPUTES_NOT,
     RESTORED,
 )
-from regbot.ledgers.cells import Cell, Claim, Signature, View, build_view, is_payload, sum_volumes
+from regbot.ledgers.cells import Cell, Claim, View, build_view, is_payload, sum_volumes
 from regbot.ledgers.expert import DispatcherChange
 from regbot.ledgers.exposure import find_overlap_changes
 from regbot.ledgers.host_reads import find_host_read_changes
-from regbot.ledgers.rows import sum_by_kind, template
+from regbot.ledgers.rows import Signature, sum_by_kind, template
 from regbot.ledgers.rules import REDUCTIONS_LOST, Circumstances, decide_status
 from regbot.ledgers.wire import WireModel, wire_s
 from regbot.records.ledger import Kind, Ledger

@@ -17,6 +17,22 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 """A component of a module path that is a number, such as ``3`` in ``layers.3.moe``."""
 
 
+class Signature(NamedTuple):
+    """Properties of a collective except the module that issues it. Collectives with equal signatures are compared."""
+
+    kind: Kind
+    axis: str
+    group_size: int
+    dtype: str
+    phase: Phase
+    role: Role
+
+    @property
+    def group(self) -> tuple[str, int]:
+        """Axis and size of the process group."""
+        return self.axis, self.group_size
+
+
 @dataclass(frozen=True)
 class Row:
     """Collectives with equal properties and the same module template, in both arms.
@@ -49,18 +65,6 @@ class Row:
         return self.base != self.head
 
 
-class _RowKey(NamedTuple):
-    """Properties that are equal for all ledger entries of a row."""
-
-    kind: Kind
-    axis: str
-    group_size: int
-    dtype: str
-    phase: Phase
-    role: Role
-    template: str
-
-
 def template(module: str) -> str:
     """Return the module path with '*' in place of layer numbers: ``layers.3.moe`` becomes ``layers.*.moe``."""
     return _NUMBER.sub("*", module)
@@ -88,25 +92,25 @@ def build_rows(base: Ledger, head: Ledger) -> list[Row]:
     """Return all rows of both ledgers. Payload comes before control. Within each role, rows with the most bytes come
     first.
     """
-    entries_by_key: dict[_RowKey, tuple[list[Entry], list[Entry]]] = defaultdict(lambda: ([], []))
+    entries_by_key: dict[tuple[Signature, str], tuple[list[Entry], list[Entry]]] = defaultdict(lambda: ([], []))
     for side, ledger in enumerate((base, head)):  # index 0 has the entries of base, index 1 those of head
         for entry in ledger.entries:
-            key = _RowKey(
+            signature = Signature(
                 kind=entry.kind,
                 axis=entry.axis,
                 group_size=entry.group_size,
                 dtype=entry.dtype,
                 phase=entry.phase,
                 role=entry.role,
-                template=template(entry.where),
             )
-            entries_by_key[key][side].append(entry)
+            entries_by_key[signature, template(entry.where)][side].append(entry)
     rows = []
-    for key, (base_entries, head_entries) in entries_by_key.items():
+    for (signature, module_template), (base_entries, head_entries) in entries_by_key.items():
         modules = sorted({entry.where for entry in (*base_entries, *head_entries)})
         row = Row(
-            *key,  # the first fields of ``Row`` are those of ``_RowKey``
-            module=modules[0] if len(modules) == 1 else key.template,
+            *signature,  # the first fields of ``Row`` are those of ``Signature``
+            template=module_template,
+            module=modules[0] if len(modules) == 1 else module_template,
             layers=len(modules),
             base=sum_entries(base_entries),
             head=sum_entries(head_entries),
