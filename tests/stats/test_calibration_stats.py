@@ -191,7 +191,10 @@ def test_the_figures_of_the_documentation_that_are_exact_are_right() -> None:
         in words
     )
     assert f"in 200 sessions {clean[2]}" in words
-    assert f"4 false flags in 20 sessions are such a proof (at least {rate_bounds(4, 20)[0]:.1%}), 3 are not" in words
+    assert (
+        f"4 false flags in 20 sessions are such a proof (the rate is at least {rate_bounds(4, 20)[0]:.1%}), 3 are not"
+        in words
+    )
     assert contradiction(RateEstimate.from_counts(4, 20), SOUND)
     assert not contradiction(RateEstimate.from_counts(3, 20), SOUND)
     away = 0.8 * math.sqrt(19 / 20)
