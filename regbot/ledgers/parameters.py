@@ -97,7 +97,7 @@ def detect_gradient_lost(view: View) -> Iterator[Claim]:
             merge_key=(),  # the claims of all units become one finding
             axes=frozenset(cell.signature.axis for cell in lossy_cells),
             cells=cells,
-            changed_modules=modules_before or all_issuers,
+            changed_modules=modules_before or all_issuers,  # all, if no module issued these cells before
             population=reducing_modules,
         )
 
@@ -384,7 +384,7 @@ class _Stage(NamedTuple):
 
 def _can_continue(chain: Reduction, elements: float, group: tuple[str, int]) -> bool:
     """Whether a collective in ``group`` on ``elements`` elements reduces the elements that ``chain`` leaves on each
-    rank.
+    rank. It does not continue a chain that already has a collective in ``group``.
     """
     return group not in chain.groups and abs(chain.remaining - elements) <= PADDING_TOLERANCE * elements
 

@@ -63,7 +63,7 @@ def format_axis(claim: Claim) -> str:
     axis.
     """
     if claim.pattern == names.MOVED:
-        base_axis, _, head_axis, _ = claim.merge_key
+        base_axis, _, head_axis, _ = claim.merge_key  # the group size follows each axis
         if base_axis != head_axis:
             return f"{base_axis} -> {head_axis}"
     return ", ".join(sorted(claim.axes))
@@ -212,7 +212,7 @@ def _describe_counts(claim: Claim) -> str:
 
 
 def _describe_generic(claim: Claim) -> str:
-    form = f" ({claim.detail})" if claim.detail else ""
+    form = f" ({claim.detail})" if claim.detail else ""  # dtype and phase
     return f"{claim.pattern} on {format_axis(claim)}{form} in {_name_modules(claim)}, and no named pattern explains it"
 
 

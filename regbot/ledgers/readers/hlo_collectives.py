@@ -128,7 +128,8 @@ def parse_communication(
 
     Return UnknownInstruction if the instruction seems to communicate but is not in the table. ``groups`` parses the
     groups of the instruction, and ``find_shape`` gives the shape of an operand by its name. ``is_scatter`` says whether
-    the instruction is in a computation that TPU compilers name ``all-reduce-scatter``. Raises BadShape or BadGroup.
+    the instruction is in a computation that TPU compilers name ``all-reduce-scatter``. An all-reduce there counts as a
+    reduce-scatter. Raises BadShape or BadGroup.
     """
     opcode, is_start = instruction.opcode.removesuffix("-start"), instruction.opcode.endswith("-start")
     if opcode == "custom-call":
@@ -252,7 +253,8 @@ def _parse_custom_call(
 
 def _find_ragged_groups(attributes: Mapping[str, str], config: str) -> str:
     """Return the text of the groups of a ragged all-to-all that is a custom call, or '' if the call has no groups. The
-    groups are in the attributes of the call or in its ``backend_config``.
+    groups are in the attributes of the call or in its ``backend_config``. If only ``backend_config`` has a channel id,
+    one is put in front of the text.
     """
     if "replica_groups" in attributes:
         group_text = _join_group_attributes(attributes)
