@@ -140,6 +140,7 @@ def detect_axis_lost(view: View) -> Iterator[Claim]:
     """
     exchanging_modules = _list_exchanging_modules(view)
     for lost_exchange in find_lost_exchanges(view):
+        # Collectives of the modules that exchanged the tokens, and of the modules inside them.
         parameter_cells = [
             cell
             for cell in view.open_cells(lost_exchange.unit)

@@ -43,8 +43,9 @@ def write_text(
 
     ``before`` and ``after`` are the finding's traffic by kind of collective. ``wire`` is the modelled wire time of its
     payload. ``scope_text`` says what this traffic covers: 'Per step and rank' or 'In all'. ``passed`` says whether the
-    finding has the status PASS. ``decide_status`` gives PASS only if the step became cheaper. ``evidence`` replaces the
-    first sentence of the pattern.
+    finding has the status PASS. ``decide_status`` gives PASS only if the step became cheaper. ``evidence`` is a
+    sentence on what the runs executed. It replaces the first sentence of the pattern. Without such a sentence, it is
+    None.
     """
     first_sentence = evidence or _FIRST_SENTENCE[claim.pattern](claim)
     sentences = [f"{first_sentence[:1].upper()}{first_sentence[1:]}."]

@@ -122,7 +122,8 @@ for _ in range(2):  # args are usually flat; two more levels of nesting are allo
     _OBJECT = rb'\{(?:[^{}"]++|' + _STRING + rb"|" + _OBJECT + rb")*+\}"
 _WHOLE_EVENT = re.compile(_OBJECT, re.DOTALL)
 _LIST_END = re.compile(rb"(?:\A|\})\s*\]")
-_SPACE = re.compile(r"[\s,]*")
+_SEPARATORS = re.compile(r"[\s,]*")
+"""White space and commas between two events."""
 
 
 class TraceReader:
@@ -184,8 +185,8 @@ class TraceReader:
         rest = b""
         for chunk in chunks:
             buffer = rest + chunk
-            last_key = max(buffer.rfind(b'"ph"'), 0)  # the first key of the last event; 0 if there is none
-            cut = max(buffer.rfind(b"{", 0, last_key), 0)
+            last_event_key = max(buffer.rfind(b'"ph"'), 0)  # the first key of the last event; 0 if there is none
+            cut = max(buffer.rfind(b"{", 0, last_event_key), 0)
             rest = buffer[cut:]
             if len(rest) > MAX_EVENT_BYTES:
                 raise self.source.error(
@@ -265,7 +266,7 @@ class TraceReader:
         decode_chunk = codecs.getincrementaldecoder("utf-8")("replace").decode
         text, offset = "", 0
         while True:
-            offset = _SPACE.match(text, offset).end()  # type: ignore[union-attr]
+            offset = _SEPARATORS.match(text, offset).end()  # type: ignore[union-attr]
             if text[offset : offset + 1] == "]":
                 break
             try:

@@ -238,7 +238,7 @@ class _DumpReader:
         members: dict[str, tuple[int, int]] = {}
         if empty_match := _EMPTY.match(self._data, offset):
             return members, empty_match.end()
-        while True:
+        while True:  # the offset is at the opening brace, and then at the comma after each member
             key_match = _KEY.match(self._data, offset)
             if key_match is None:
                 raise self._make_error(f"a key is missing at byte {offset:,}")

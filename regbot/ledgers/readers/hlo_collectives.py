@@ -191,7 +191,7 @@ def _select_ragged_input(instruction: Instruction, find_shape: ShapeLookup, is_s
 def _join_group_attributes(attributes: Mapping[str, str]) -> str:
     """Join the attributes that define the group into one text. The text is the key of the cache of groups."""
     parts = [f"{name}={attributes[name]}" for name in _GROUP_ATTRIBUTES if name in attributes]
-    if "channel_id" in attributes:
+    if "channel_id" in attributes:  # all channel ids look alike here, because only their presence matters
         parts.insert(0, _ANY_CHANNEL)
     return ", ".join(parts)
 

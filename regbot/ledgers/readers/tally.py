@@ -98,6 +98,7 @@ class CallTally:
         ReadError.
         """
         sums: dict[EntryKey, tuple[int, int]] = {}
+        # Keys that differed only in an unknown size can now be equal, so their calls are summed again.
         for key, (count, size_bytes) in self._sums.items():
             sized_key = key._replace(group_size=max(key.group_size or default_size, 2))
             count_before, bytes_before = sums.get(sized_key, (0, 0))
