@@ -179,6 +179,7 @@ def find_permute_group(pairs: str, devices: Devices, *, has_channel: bool) -> Re
     parents: dict[int, int] = {}  # a union-find forest: connected devices have the same root, the lowest of them
 
     def find_root(device: int) -> int:
+        """Return the root of ``device``. A new device is its own root."""
         while parents.setdefault(device, device) != device:
             parents[device] = parents[parents[device]]  # shortens the path for the next call
             device = parents[device]
