@@ -91,7 +91,9 @@ class Claim:
 
     pattern: str
     merge_key: tuple[str, ...]
-    """Properties by which the pattern has several findings, such as the axis. It is () if there is only one finding."""
+    """What distinguishes the findings of one pattern, such as the axis: ``("ep",)``. It is () if the pattern has at
+    most one finding.
+    """
     axes: frozenset[str]
     """Mesh axes that the finding names."""
     cells: tuple[Cell, ...]
@@ -180,7 +182,8 @@ class View:
 
 def build_view(base: Ledger, head: Ledger) -> View:
     """Return the table of both ledgers in the direction from base to head. ``entry.where`` is the path of the module
-    that issued the collective."""
+    that issued the collective. Modules and axes that differ only in name between the ledgers get a common name here.
+    """
     find_place, find_axis = _align_places(base, head), _align_axes(base, head)
     entries_by_key: dict[CellKey, tuple[list[Entry], list[Entry]]] = defaultdict(lambda: ([], []))
     for side, ledger in enumerate((base, head)):  # index 0 has the entries of base, index 1 those of head

@@ -8,7 +8,8 @@ module names.
 
 A cell is one signature (kind, axis, group size, dtype, phase, role) at one place, with its volume before and after. A
 cell is open if the total of its signature changed and no detector has claimed it yet. ``regbot.ledgers.cells`` has the
-details.
+details. Claims with the same pattern and ``merge_key`` become one finding. The ``population`` of a claim is all
+modules, here ops, in which the pattern could occur.
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,8 @@ from regbot.ledgers.expert import SUMS, find_lost_exchanges
 
 
 def detect_exchange_replaced(view: View) -> Iterator[Claim]:
-    """Detect lost all-to-alls if gathers and sums replaced them.
+    """Detect lost all-to-alls if gathers and sums replaced them. Yield one claim for the whole program, or nothing.
+    Ledgers of eager code always give nothing.
 
     The gathered bytes and the summed bytes must each rise by more than the bytes that the lost all-to-alls sent. The
     rises are totals of the whole program, because the ops that now gather and sum are not the ops that exchanged tokens

@@ -87,9 +87,9 @@ class LostExchange(NamedTuple):
 def find_lost_exchanges(view: View) -> list[LostExchange]:
     """Return the units whose payload all-to-alls on the expert axes are all gone.
 
-    An all-to-all that only moved to another expert axis is not lost. In a compiled program, a combiner may merge the
-    all-to-alls of several ops. So in such a program, all-to-alls count as lost only if more than half of the exchanged
-    bytes of the whole program are gone.
+    An all-to-all that only moved to another expert axis is not lost. Only open cells count: a unit with a claimed
+    all-to-all is left out. In a compiled program, a combiner may merge the all-to-alls of several ops. So in such a
+    program, all-to-alls count as lost only if more than half of the exchanged bytes of the whole program are gone.
     """
     if view.is_compiled and not _is_mostly_gone(view):
         return []
@@ -140,6 +140,7 @@ def detect_axis_lost(view: View) -> Iterator[Claim]:
     """
     exchanging_modules = _list_exchanging_modules(view)
     for lost_exchange in find_lost_exchanges(view):
+        # Collectives of the modules that exchanged the tokens, and of the modules inside them.
         parameter_cells = [
             cell
             for cell in view.open_cells(lost_exchange.unit)
@@ -172,6 +173,7 @@ def detect_dispatcher_off(view: View) -> Iterator[Claim]:
     for direction in (view, view.reverse):
         for claim in (*detect_exchange_replaced(direction), *detect_axis_lost(direction)):
             claimed_keys = {cell.key for cell in claim.cells}
+            # The cells of ``view`` replace those of the reverse view, in which before and after are swapped.
             cells += [cell for cell in view.cells if cell.key in claimed_keys]
     exchange_cells = _drop_duplicates(cells)
     changed_axes = frozenset(cell.signature.axis for cell in exchange_cells) & view.expert_axes
@@ -217,8 +219,9 @@ def _find_repeats_in_backward(view: View, exchange_cells: list[Cell]) -> list[Ce
     """Return the open cells in which backward repeats the exchange of forward, or [] if it does not repeat it.
 
     ``exchange_cells`` are the cells of one unit and axis. Forward and backward are compared separately for each form,
-    which is kind, group size and dtype. The payload of forward must not change. If no cell has the phase forward, the
-    cells of unknown phase are taken as forward.
+    which is kind, group size and dtype. The payload of forward must not change. The result also has the exchanges of
+    token counts in backward, if these grow by exactly those of forward. If no cell has the phase forward, the cells of
+    unknown phase are taken as forward.
     """
     has_forward = any(cell.signature.phase == "forward" for cell in exchange_cells)
     forward_label: Phase = "forward" if has_forward else "unknown"
@@ -315,7 +318,7 @@ def _find_replacement(view: View, lost_exchange: LostExchange) -> list[Cell]:
 
     The gather and the sum must be in forward. FSDP gathers parameters in forward but sums gradients only in backward,
     so FSDP of experts is not taken for a replacement. If the ledger has no phases, any sum counts. The result also has
-    the growing gathers and sums of other phases, if they run at the same places and on the same axes.
+    the growing gathers and sums of other phases and roles, if they run at the same places and on the same axes.
     """
     has_phases = any(cell.signature.phase == "forward" for cell in lost_exchange.cells)
     rising = [

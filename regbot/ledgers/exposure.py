@@ -69,8 +69,8 @@ class _TimedGroup:
 def _compare_groups(
     base: dict[KindAxis, list[Entry]], head: dict[KindAxis, list[Entry]], scope_text: str
 ) -> Iterator[Finding]:
-    """Yield the findings on the groups of both ledgers. A group is all entries of one kind and axis. ``scope_text`` is
-    what the times cover, as in ``_make_finding``.
+    """Yield the findings on the groups of both ledgers. A group is all entries of one kind and axis. ``scope_text``
+    says what the times cover: 'a step' or 'all that was recorded'.
     """
     for (kind, axis), base_entries in sorted(base.items()):
         head_entries = head.get((kind, axis), [])

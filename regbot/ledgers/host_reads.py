@@ -34,7 +34,7 @@ def find_host_read_changes(base: Ledger, head: Ledger, exchange_patterns: Sequen
     before, after = _count_by_template(base.host_reads), _count_by_template(head.host_reads)
     if before.total() == after.total():  # modules were renamed or reads moved, but the host waits equally often
         return []
-    added, removed = after - before, before - after
+    added, removed = after - before, before - after  # a difference of Counters keeps the positive counts only
     reads_rise = after.total() > before.total()
     pattern, changed_reads = (HOST_READS_ADDED, added) if reads_rise else (HOST_READS_REMOVED, removed)
     status: Status = "REVIEW" if reads_rise and not exchange_patterns else "PASS"

@@ -138,8 +138,8 @@ def detect_other_layer(view: View) -> Iterator[Claim]:
 def claim_unexplained(view: View) -> Iterator[Claim]:
     """Claim every open cell. Payload gets one claim per kind, axis and group size; control exchanges get one per axis.
 
-    If the total bytes and calls of such a claim would be the same before and after, each of its signatures gets a claim
-    of its own.
+    Signatures that only moved to other layers get the claims of ``detect_other_layer`` instead. If the total bytes and
+    calls of a payload claim would be the same before and after, each of its signatures gets a claim of its own.
     """
     # This detector runs a second time, because other detectors have claimed cells since it ran first.
     yield from detect_other_layer(view)
@@ -175,8 +175,8 @@ def _group_open_cells(view: View) -> dict[Signature, list[Cell]]:
 
 
 def _choose_pattern(cells: Iterable[Cell]) -> str | None:
-    """Return the generic pattern for a change of the totals, or None if the totals did not change. Bytes come before
-    calls.
+    """Return the generic pattern for a change of the totals, or None if the totals did not change. A change of bytes
+    decides before a change of calls.
     """
     before, after = sum_volumes(cells)
     if before.bytes != after.bytes:
@@ -188,7 +188,7 @@ def _choose_pattern(cells: Iterable[Cell]) -> str | None:
 
 def _make_generic_claim(pattern: str, merge_key: tuple[str, ...], cells: list[Cell], detail: str = "") -> Claim:
     """Return a claim of ``cells``. It names the modules that issue the changed cells. ``detail`` is dtype and phase, or
-    '' if the claim may contain cells of several.
+    '' if the claim may contain cells of several dtypes or phases.
     """
     return Claim(
         pattern=pattern,
@@ -203,7 +203,8 @@ def _make_generic_claim(pattern: str, merge_key: tuple[str, ...], cells: list[Ce
 def _split_by_direction(
     groups: Mapping[GroupName, list[Cell]], element_widths: Mapping[GroupName, int] | None = None
 ) -> tuple[dict[GroupName, VolumeChange], dict[GroupName, VolumeChange]]:
-    """Return the groups whose calls and volume both fall, and the groups whose calls and volume both rise.
+    """Return the groups whose calls fall, and the groups whose calls rise. A group whose volume changes in the opposite
+    direction is in neither.
 
     The volume is counted in bytes. If ``element_widths`` is given, the volume is counted in elements.
     ``element_widths`` has the bytes per element of each group.

@@ -43,14 +43,16 @@ def union(starts: ArrayLike, ends: ArrayLike) -> Intervals:
         return Intervals(begin, end)
     order = np.argsort(begin, kind="stable")
     begin, latest_end = begin[order], np.maximum.accumulate(end[order])
-    # A merged interval starts wherever an input interval begins after the end of all earlier ones.
-    starts_merged = np.concatenate(([True], begin[1:] > latest_end[:-1]))
-    ends_merged = np.concatenate((starts_merged[1:], [True]))
-    return Intervals(begin[starts_merged], latest_end[ends_merged])
+    # A merged interval starts wherever an input interval begins after the end of all earlier ones. It ends with the
+    # last input interval before the next start. Both arrays are bool, with one element per input interval.
+    is_merged_start = np.concatenate(([True], begin[1:] > latest_end[:-1]))
+    is_merged_end = np.concatenate((is_merged_start[1:], [True]))
+    return Intervals(begin[is_merged_start], latest_end[is_merged_end])
 
 
 def overlap(communication: Intervals, compute: Intervals) -> Overlap:
     """Return how much of ``communication`` is exposed and how much is hidden by ``compute``."""
+    # Length of compute during each interval of communication.
     compute_during = _length_before(compute, communication.ends) - _length_before(compute, communication.starts)
     hidden = float(compute_during.sum())
     return Overlap(exposed=max(communication.length - hidden, 0.0), hidden=hidden)
@@ -63,6 +65,7 @@ def _length_before(intervals: Intervals, moments: Times) -> Times:
     cumulative_length = np.concatenate(([0.0], np.cumsum(intervals.ends - intervals.starts)))
     started_count = np.searchsorted(intervals.starts, moments, side="right")
     # The last interval that started may end after the moment. The part after the moment does not count.
+    # Where no interval has started, the index is -1 and the value has no meaning; ``np.where`` replaces it by 0.
     last_ends = intervals.ends[started_count - 1]
     after_moment = np.where(started_count > 0, np.clip(last_ends - moments, 0.0, None), 0.0)
     length: Times = cumulative_length[started_count] - after_moment

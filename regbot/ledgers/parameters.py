@@ -87,17 +87,17 @@ def detect_gradient_lost(view: View) -> Iterator[Claim]:
         if not reductions:
             continue
         gathers = _find_gathers_of_reductions(view, unit, reductions)
-        # The reductions that shrink show the loss. If none shrinks, all changed reductions are named.
-        lossy_cells = [cell for cell in reductions if cell.shrinks] or reductions
-        modules_before: frozenset[str] = frozenset().union(*(cell.issuers_before for cell in lossy_cells))
+        # The finding names the reductions that shrink. If none shrinks, it names all changed reductions.
+        named_cells = [cell for cell in reductions if cell.shrinks] or reductions
+        modules_before: frozenset[str] = frozenset().union(*(cell.issuers_before for cell in named_cells))
         all_issuers: frozenset[str] = frozenset().union(*(cell.issuers for cell in reductions))
         cells = (*reductions, *gathers)
         yield Claim(
             pattern=OPTIMIZER_SUM_REMOVED if _sums_statistics(view, cells) else GRADIENT_LOST,
             merge_key=(),  # the claims of all units become one finding
-            axes=frozenset(cell.signature.axis for cell in lossy_cells),
+            axes=frozenset(cell.signature.axis for cell in named_cells),
             cells=cells,
-            changed_modules=modules_before or all_issuers,
+            changed_modules=modules_before or all_issuers,  # all, if no module issued these cells before
             population=reducing_modules,
         )
 
@@ -285,7 +285,8 @@ def _gathers_follow_reductions(
         unit: _sum_growth([cell for cell in forward_gathers or gathers if find_unit(cell.place) == unit])
         for unit in units
     }
-    if forward_gathers:  # the ratio in the whole step: 1, or the number of micro-batches
+    # How often a step gathers an element that it reduces: once, or once per micro-batch.
+    if forward_gathers:
         gathers_per_element = _count_elements(forward_gathers) / max(sum(before.by_unit.values()), 1)
     else:  # without phases, the gathers include those of backward, and some layers have none in backward
         total_gathered = sum(abs(growth) for growth in gathered_growth.values())
@@ -384,7 +385,7 @@ class _Stage(NamedTuple):
 
 def _can_continue(chain: Reduction, elements: float, group: tuple[str, int]) -> bool:
     """Whether a collective in ``group`` on ``elements`` elements reduces the elements that ``chain`` leaves on each
-    rank.
+    rank. It does not continue a chain that already has a collective in ``group``.
     """
     return group not in chain.groups and abs(chain.remaining - elements) <= PADDING_TOLERANCE * elements
 

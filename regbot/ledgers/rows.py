@@ -54,7 +54,7 @@ class Row:
     """Calls and bytes in base."""
     head: Volume
     static_count: int = 0
-    """Number of lines in head's compiled program, or 0 if the source is not a compiled program."""
+    """Number of such collectives in the text of head's compiled program. It is 0 for all other sources."""
     exposed_s: float = 0.0
     """Seconds of these collectives in head during which no compute ran. It is 0 if the source has no times."""
     hidden_s: float = 0.0

@@ -23,8 +23,8 @@ def factor(kind: Kind, n: int) -> float:
     """Return the number of bytes that a rank sends per byte in the ledger. ``n`` is the number of ranks in the group.
 
     The bytes in the ledger are the input of all_to_all, reduce_scatter and all_reduce, and the output of all_gather.
-    For gather and scatter they are the piece of one rank, and the root receives or sends the pieces of the ``n - 1``
-    other ranks.
+    For gather and scatter, the bytes in the ledger are the piece of one rank. The root receives or sends the pieces of
+    the ``n - 1`` other ranks.
     """
     match kind:
         case "all_to_all" | "all_gather" | "reduce_scatter":
@@ -60,7 +60,7 @@ class WireModel:
         return len({rank // self.wire.gpus_per_node for rank in ranks}) > 1
 
     def _ranks(self, axis: str, group_size: int) -> list[int] | None:
-        """Return the ranks of ``axis``, or None if they are unknown.
+        """Return the ranks of ``axis``, or None if the ledger does not list exactly ``group_size`` ranks for it.
 
         The label 'ep|dp' stands for one of two axes that have the same ranks, so the ranks of either name are right.
         """

@@ -43,8 +43,9 @@ def write_text(
 
     ``before`` and ``after`` are the finding's traffic by kind of collective. ``wire`` is the modelled wire time of its
     payload. ``scope_text`` says what this traffic covers: 'Per step and rank' or 'In all'. ``passed`` says whether the
-    finding has the status PASS. ``decide_status`` gives PASS only if the step became cheaper. ``evidence`` replaces the
-    first sentence of the pattern.
+    finding has the status PASS. ``decide_status`` gives PASS only if the step became cheaper. ``evidence`` is a
+    sentence on what the runs executed. It replaces the first sentence of the pattern. Without such a sentence, it is
+    None.
     """
     first_sentence = evidence or _FIRST_SENTENCE[claim.pattern](claim)
     sentences = [f"{first_sentence[:1].upper()}{first_sentence[1:]}."]
@@ -63,7 +64,7 @@ def format_axis(claim: Claim) -> str:
     axis.
     """
     if claim.pattern == names.MOVED:
-        base_axis, _, head_axis, _ = claim.merge_key
+        base_axis, _, head_axis, _ = claim.merge_key  # the group size follows each axis
         if base_axis != head_axis:
             return f"{base_axis} -> {head_axis}"
     return ", ".join(sorted(claim.axes))
@@ -212,7 +213,7 @@ def _describe_counts(claim: Claim) -> str:
 
 
 def _describe_generic(claim: Claim) -> str:
-    form = f" ({claim.detail})" if claim.detail else ""
+    form = f" ({claim.detail})" if claim.detail else ""  # dtype and phase
     return f"{claim.pattern} on {format_axis(claim)}{form} in {_name_modules(claim)}, and no named pattern explains it"
 
 

@@ -74,9 +74,11 @@ class EventTimes:
     compute: dict[bytes, Spans] = field(default_factory=lambda: defaultdict(Spans))
     """Intervals of compute kernels, by device."""
     backward: dict[Thread, Spans] = field(default_factory=lambda: defaultdict(Spans))
-    """Backward ranges, by thread."""
+    """Backward ranges, by thread. In such a range, autograd evaluates the backward function of one operator."""
     launches: "array[int]" = field(default_factory=lambda: array("q"))
-    """Correlation ids of kernel launches. ``launched_us`` and ``launch_threads`` have the same order."""
+    """Correlation ids of kernel launches. A launch and its kernel have the same id. ``launched_us`` and
+    ``launch_threads`` have the same order.
+    """
     launched_us: "array[float]" = field(default_factory=lambda: array("d"))
     """Host times of the kernel launches."""
     launch_threads: "array[int]" = field(default_factory=lambda: array("i"))
@@ -120,7 +122,8 @@ for _ in range(2):  # args are usually flat; two more levels of nesting are allo
     _OBJECT = rb'\{(?:[^{}"]++|' + _STRING + rb"|" + _OBJECT + rb")*+\}"
 _WHOLE_EVENT = re.compile(_OBJECT, re.DOTALL)
 _LIST_END = re.compile(rb"(?:\A|\})\s*\]")
-_SPACE = re.compile(r"[\s,]*")
+_SEPARATORS = re.compile(r"[\s,]*")
+"""White space and commas between two events."""
 
 
 class TraceReader:
@@ -182,8 +185,8 @@ class TraceReader:
         rest = b""
         for chunk in chunks:
             buffer = rest + chunk
-            last_key = max(buffer.rfind(b'"ph"'), 0)  # the first key of the last event; 0 if there is none
-            cut = max(buffer.rfind(b"{", 0, last_key), 0)
+            last_event_key = max(buffer.rfind(b'"ph"'), 0)  # the first key of the last event; 0 if there is none
+            cut = max(buffer.rfind(b"{", 0, last_event_key), 0)
             rest = buffer[cut:]
             if len(rest) > MAX_EVENT_BYTES:
                 raise self.source.error(
@@ -198,8 +201,8 @@ class TraceReader:
         """Yield the events of interest in ``region``, which contains only complete events.
 
         Compute kernels, kernel launches and backward ranges are added to ``times`` instead, without decoding their
-        events. All other events are decoded. The loop runs for most events of a trace, so attributes that it needs are
-        looked up before it.
+        events. All other events of interest are decoded. The loop runs for most events of a trace, so attributes that
+        it needs are looked up before it.
         """
         if self._layout is None:
             self._layout = learn_layout(region)
@@ -209,7 +212,7 @@ class TraceReader:
         add_launch, compute_spans, backward_spans = self.times.add_launch, self.times.compute, self.times.backward
         for category_offset, end_offset in find_candidates(region, self._layout):
             match = match_header(region, category_offset)
-            if match is None:
+            if match is None:  # the event does not begin with the usual fields, so it is decoded as a whole
                 yield from self._select_event(self._decode_event(region, category_offset))
                 continue
             category, name, pid, tid, ts, dur = match.groups()
@@ -245,7 +248,9 @@ class TraceReader:
         return self._threads.setdefault((pid, tid), (_decode_name(pid), _decode_name(tid)))
 
     def _decode_event(self, region: bytes, offset: int) -> dict[str, Any]:
-        """Decode the event whose category field begins at ``offset`` in ``region``."""
+        """Decode the event whose category begins at ``offset`` in ``region``. ``_layout.start`` is the text of an event
+        before its category.
+        """
         assert self._layout is not None
         match = _WHOLE_EVENT.match(region, offset - len(self._layout.start))
         if match is None:
@@ -261,7 +266,7 @@ class TraceReader:
         decode_chunk = codecs.getincrementaldecoder("utf-8")("replace").decode
         text, offset = "", 0
         while True:
-            offset = _SPACE.match(text, offset).end()  # type: ignore[union-attr]
+            offset = _SEPARATORS.match(text, offset).end()  # type: ignore[union-attr]
             if text[offset : offset + 1] == "]":
                 break
             try:
@@ -330,6 +335,7 @@ class TraceReader:
         the last event. The bracket that closes the event list is the first after which the rest of the file is valid.
         """
         envelope = None
+        # The search starts at the last event: at its first key, ``ph``.
         for match in _LIST_END.finditer(tail, max(tail.rfind(b'"ph"'), 0)):
             rest = tail[match.end() :]
             if not rest.strip() and not self.envelope:  # the file is a bare list of events

@@ -238,7 +238,7 @@ class _DumpReader:
         members: dict[str, tuple[int, int]] = {}
         if empty_match := _EMPTY.match(self._data, offset):
             return members, empty_match.end()
-        while True:
+        while True:  # the offset is at the opening brace, and then at the comma after each member
             key_match = _KEY.match(self._data, offset)
             if key_match is None:
                 raise self._make_error(f"a key is missing at byte {offset:,}")
@@ -349,7 +349,10 @@ class _DumpGroups:
                 self._descriptions[name] = str(group_config.get("desc", ""))
 
     def find_group(self, entry: Entry) -> tuple[str, str]:
-        """Return the name and the description of the process group of ``entry``."""
+        """Return the name and the description of the process group of ``entry``.
+
+        An entry has both as a list, or only a name or an id. The description then comes from ``pg_config``.
+        """
         value = entry.get("process_group", entry.get("pg_name"))
         if isinstance(value, list) and len(value) == 2:
             return str(value[0]), str(value[1])
@@ -476,7 +479,7 @@ class _DumpContents:
 
     def guesses(self, largest_group: int) -> Iterator[str]:
         """Yield one sentence for each thing that is missing from the dump or was assumed."""
-        if lost := self._record_ids.first:  # the ids begin at 0
+        if lost := self._record_ids.first:  # the ids begin at 0, so the first id is the number of lost calls
             yield (
                 f"the ring lost {lost:,} calls before the {self._entry_count:,} that it kept; only those are counted. "
                 "Set TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE) above the number of calls of the job"
@@ -495,6 +498,7 @@ class _DumpContents:
             yield f"the dump does not contain the size of {axes}; it is shown as {size}"
 
     def warnings(self) -> Iterator[str]:
+        """Yield the warnings of the ledger. Unfinished calls get one only if the dump marks others as completed."""
         if self._unfinished and self._completed:
             yield f"{self._unfinished:,} collectives had not completed when the dump was written; they are counted"
         yield from self.unknown.warnings()

@@ -124,7 +124,10 @@ class _CountedCollectives(NamedTuple):
 
     @classmethod
     def collect(cls, source: Source, program: Program, counts: ExecutionCounts) -> "_CountedCollectives":
-        """Return the collectives of ``program``. Raises ReadError if it has too many kinds of unknown communication."""
+        """Return the collectives of ``program``. Those in a called computation that runs 0 times are left out.
+
+        Raises ReadError if the program has too many kinds of unknown communication.
+        """
         collectives: list[tuple[HloCollective, int]] = []
         unknown_counts: dict[str, int] = defaultdict(int)
         single_device = unreachable = 0

@@ -128,7 +128,8 @@ def parse_communication(
 
     Return UnknownInstruction if the instruction seems to communicate but is not in the table. ``groups`` parses the
     groups of the instruction, and ``find_shape`` gives the shape of an operand by its name. ``is_scatter`` says whether
-    the instruction is in a computation that TPU compilers name ``all-reduce-scatter``. Raises BadShape or BadGroup.
+    the instruction is in a computation that TPU compilers name ``all-reduce-scatter``. An all-reduce there counts as a
+    reduce-scatter. Raises BadShape or BadGroup.
     """
     opcode, is_start = instruction.opcode.removesuffix("-start"), instruction.opcode.endswith("-start")
     if opcode == "custom-call":
@@ -190,7 +191,7 @@ def _select_ragged_input(instruction: Instruction, find_shape: ShapeLookup, is_s
 def _join_group_attributes(attributes: Mapping[str, str]) -> str:
     """Join the attributes that define the group into one text. The text is the key of the cache of groups."""
     parts = [f"{name}={attributes[name]}" for name in _GROUP_ATTRIBUTES if name in attributes]
-    if "channel_id" in attributes:
+    if "channel_id" in attributes:  # all channel ids look alike here, because only their presence matters
         parts.insert(0, _ANY_CHANNEL)
     return ", ".join(parts)
 
@@ -252,7 +253,8 @@ def _parse_custom_call(
 
 def _find_ragged_groups(attributes: Mapping[str, str], config: str) -> str:
     """Return the text of the groups of a ragged all-to-all that is a custom call, or '' if the call has no groups. The
-    groups are in the attributes of the call or in its ``backend_config``.
+    groups are in the attributes of the call or in its ``backend_config``. If only ``backend_config`` has a channel id,
+    one is put in front of the text.
     """
     if "replica_groups" in attributes:
         group_text = _join_group_attributes(attributes)

@@ -42,8 +42,8 @@ class ProgramFingerprint:
         """Add one computation to the hash. ``text`` is its HLO, and ``is_entry`` says whether the program starts with
         it.
 
-        In the text, the name of a called computation is replaced by its digest. Other names are replaced by their
-        position.
+        In the text, the name of a called computation is replaced by its digest. A name that the text defines is
+        replaced by its position among these names.
         """
         if "/*" in text:
             text = COMMENT.sub("", text)

@@ -153,7 +153,7 @@ def find_group(attributes: str, devices: Devices, *, reduces_or_gathers: bool) -
         group = ReplicaGroup(())  # no groups mean one group of everything
     if uses_device_ids:
         return group if group.ranks else _make_full_group(devices.total)
-    if not has_channel:
+    if not has_channel:  # partition 0 of each replica
         replicas = group.ranks or _make_full_group(devices.replicas).ranks
         first_devices = (replica * devices.partitions for replica in replicas)
         return group._replace(ranks=_sort_ranks(first_devices))
@@ -164,6 +164,7 @@ def find_group(attributes: str, devices: Devices, *, reduces_or_gathers: bool) -
             replica * devices.partitions + partition for replica in replicas for partition in range(devices.partitions)
         )
         return group._replace(ranks=_sort_ranks(all_devices))
+    # In replica 0, the numbers of the partitions are those of the devices.
     return group if group.ranks else _make_full_group(devices.partitions)
 
 
@@ -178,6 +179,7 @@ def find_permute_group(pairs: str, devices: Devices, *, has_channel: bool) -> Re
     parents: dict[int, int] = {}  # a union-find forest: connected devices have the same root, the lowest of them
 
     def find_root(device: int) -> int:
+        """Return the root of ``device``. A new device is its own root."""
         while parents.setdefault(device, device) != device:
             parents[device] = parents[parents[device]]  # shortens the path for the next call
             device = parents[device]
@@ -190,6 +192,7 @@ def find_permute_group(pairs: str, devices: Devices, *, has_channel: bool) -> Re
     for device in list(parents):
         components[find_root(device)].append(device)
     group = _choose_group(components.values(), min_size=2)
+    # Without a channel id, a number is a replica, and the replica stands for its first device.
     devices_per_number = 1 if has_channel else devices.partitions
     return group._replace(ranks=tuple(number * devices_per_number for number in group.ranks))
 
@@ -318,7 +321,8 @@ def _parse_mesh(attributes: str) -> ReplicaGroup | None:
     """Parse groups such as ``replica_groups=mesh['data'=2,'expert'=4] {'expert'}``. Return None if the attributes have
     another syntax.
 
-    The group contains the mesh positions that differ from the position of device 0 only along the listed axes.
+    The group contains the mesh positions that differ from the position of device 0 only along the listed axes. Of an
+    axis, a part can be listed: ``'b':(1)2``.
     """
     match = _MESH.search(attributes)
     if match is None:

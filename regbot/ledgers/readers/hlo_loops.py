@@ -196,6 +196,7 @@ def _find_comparison(condition: Scalars, computations: Mapping[str, Scalars]) ->
     direction = root.attributes.get("direction", "")
     if direction not in _FLIPPED:
         return None
+    # A third operand is read too, so that a broken line with more than two operands does not match.
     match [evaluator.value(scope, name) for name in root.operands[:3]]:
         case [Value() as left, Value() as right]:
             return _Comparison(direction, left, right)

@@ -142,7 +142,8 @@ class Program:
     def _select_instructions(self, body: ComputationText) -> Iterator[Instruction]:
         """Yield the few instructions that may communicate or call a computation that communicates.
 
-        In a text whose names begin with a percent sign, all other lines are skipped without parsing.
+        In a text whose names begin with a percent sign, all other lines are skipped without parsing. In any other text,
+        every instruction is yielded.
         """
         if not body.has_percent_names:
             yield from body.instructions()

@@ -77,7 +77,9 @@ class _CallLog:
     """Calls collected so far. ``calls``, ``host_times`` and ``spans`` have one item per call, in the same order."""
 
     origin: str = "kernels"
-    """Where the calls come from: the part of the ledger's source after 'kineto:', such as 'metadata'."""
+    """Where the calls come from: the part of the ledger's source after 'kineto:', such as 'metadata'. It stays
+    'kernels' if no calls of the host are used.
+    """
     calls: list[KinetoCall] = field(default_factory=list)
     host_times: list[HostTime | None] = field(default_factory=list)
     """When the host issued the call; None if the trace does not tell."""
@@ -99,7 +101,9 @@ class _CallLog:
         self.unclassified[name] = (count + calls, total_s + seconds)
 
     def add_rows(self, rows: Sequence[tuple[CallRow, KinetoCall | UnknownCall | None]]) -> None:
-        """Add the calls that host rows record. Unknown calls are added to ``unclassified``."""
+        """Add the calls that host rows record. Unknown calls are added to ``unclassified``. A row with None is no call,
+        and is skipped.
+        """
         for row, call in rows:
             if isinstance(call, UnknownCall):
                 self.add_unclassified(call.name)

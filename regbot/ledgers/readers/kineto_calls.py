@@ -220,7 +220,7 @@ def from_dispatcher(
         return UnknownCall(row.name)
     kind, argument = _DISPATCHER_OPS[name]
     group = groups.find_group_of_size(_infer_group_size(name, row.args))
-    if argument is None:
+    if argument is None:  # a barrier, which moves no data
         return _make_call(row, kind, group, "none", 0, via)
     dtype, size_bytes, elements = _measure_tensors(row.args, (argument.position,))
     if size_bytes is None and elements is not None:

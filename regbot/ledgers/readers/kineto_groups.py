@@ -63,6 +63,7 @@ class ProcessGroups:
             if isinstance(group_config, dict):
                 ranks = _parse_ranks(group_config.get("ranks"))
                 self._ranks[clip(str(group_config.get("pg_name")), 100)] = ranks
+                # Encoding and decoding replaces unpaired surrogates, which JSON can contain and UTF-8 cannot.
                 description = str(group_config.get("pg_desc", "")).encode("utf-8", "replace").decode()
                 self._add_axis(parse_axis(description), ranks)
 

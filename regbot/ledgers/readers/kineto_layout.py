@@ -64,7 +64,7 @@ class _WantedNames(NamedTuple):
 
     @classmethod
     def create(cls, category: str, *words: str, skipped_letters: int = 0) -> "_WantedNames":
-        """``skipped_letters`` is the number of letters of the name before the checked part."""
+        """Return the names in ``category`` that have one of ``words`` after their first ``skipped_letters`` letters."""
         start = (category + '",')[:8]  # the category 'cpu_op' has only six letters; a quote and a comma follow it
         return cls(
             (_encode_four(start[:4]), _encode_four(start[4:])),
@@ -89,6 +89,7 @@ def learn_layout(region: bytes) -> Layout | None:
             raise LayoutMismatch
         return None
     start, _category, name_prefix, _name, *rest = match.groups()
+    # ``_WantedNames`` expects a quote and a comma after the category, and reads must not pass the padding.
     if not name_prefix.startswith(b'",') or len(start) + len(name_prefix) > _PADDING // 2:
         raise LayoutMismatch
     pid_prefix, tid_prefix, ts_prefix, dur_prefix, args_prefix = map(re.escape, rest[::2])  # without the values between

@@ -154,10 +154,10 @@ def choose_window(
 ) -> StepWindow:
     """Return the steps to count.
 
-    ``host_times`` and ``keys`` have one item per collective: the host time of its kernel launch, and its properties
-    (kind, axis, phase and others). Two steps are equal if each key occurs equally often in both. If all steps are
-    equal, all are counted. If all steps except the first and the last are equal, the first and the last are left out.
-    Otherwise the whole trace is counted.
+    ``host_times`` and ``keys`` have one item per collective: when the host issued it (None if the trace does not tell),
+    and its properties (kind, axis, phase and others). Two steps are equal if each key occurs equally often in both. If
+    all steps are equal, all are counted. If all steps except the first and the last are equal, the first and the last
+    are left out. Otherwise the whole trace is counted.
     """
     ordered_steps = sorted(steps)
 

@@ -131,7 +131,7 @@ def _make_unsized_call(kind: Kind, role: Role, via: CollectiveBackend) -> CallSu
 def _build_ledger(source: Source, export: Export) -> Ledger:
     """Return the ledger of the process on the first device. Raises ReadError if it recorded no communication."""
     ranges = export.ranges()
-    first_devices: dict[int, int] = {}
+    first_devices: dict[int, int] = {}  # lowest device number of each process that ran kernels
     kernels_by_process: dict[int, _ProcessKernels] = defaultdict(_ProcessKernels)
     for kernel in export.kernels():
         kernels_by_process[kernel.process].add(kernel)

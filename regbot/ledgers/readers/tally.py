@@ -98,6 +98,7 @@ class CallTally:
         ReadError.
         """
         sums: dict[EntryKey, tuple[int, int]] = {}
+        # Keys that differed only in an unknown size can now be equal, so their calls are summed again.
         for key, (count, size_bytes) in self._sums.items():
             sized_key = key._replace(group_size=max(key.group_size or default_size, 2))
             count_before, bytes_before = sums.get(sized_key, (0, 0))
@@ -138,6 +139,7 @@ class UnknownCalls:
         self._counts: dict[str, int] = {}
 
     def add(self, name: str) -> None:
+        """Count one call. If the file has too many names, further names are counted together."""
         label = clip_label(printable(name))
         is_full = len(self._counts) >= MAX_UNCLASSIFIED - 1  # one place is kept for the calls of all further names
         if label not in self._counts and is_full:
@@ -197,6 +199,7 @@ class SequenceNumbers:
         return True
 
     def _merge_lowest_runs(self) -> None:
+        """Make the two lowest runs one run, and count the numbers between them as missing for good."""
         starts, ends = self._starts, self._ends
         self._merged_missing += starts[1] - ends[0] - 1
         ends[0] = ends[1]
