@@ -54,7 +54,10 @@ class ProtectedFiles:
 
 
 def find_obstacle(pull: Pull, sha: str) -> Words | None:
-    """Return why the commit ``sha`` may not run in the present state of ``pull``; None if it may run."""
+    """Return why the commit ``sha`` may not run in the present state of ``pull``; None if it may run.
+
+    The result is a sentence in parts, in which a ``Name`` is untrusted text.
+    """
     if not pull.open:
         return ("The pull request is closed.",)
     if pull.head_sha != sha:

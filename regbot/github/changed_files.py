@@ -17,7 +17,8 @@ from regbot.github.types import CommitComparison
 
 def list_changed_files(forge: Forge, change: CommitComparison, sha: str) -> list[str]:
     """Return the paths of all files that ``sha`` changes since the merge base of ``change``. A renamed file appears
-    with both paths. Raises ForgeError, CheckoutError."""
+    with both paths. ``change.files`` is GitHub's list; None if it may not be complete. Raises ForgeError,
+    CheckoutError."""
     if change.files is not None:
         return list(change.files)
     with fetched_trees(forge, change.merge_base, sha) as repo:

@@ -133,6 +133,7 @@ def start_measurement(
         login=request.login,
         since=request.since,
         bot=settings.bot,
+        # Number of pairs to add to an earlier measurement; 0 for a new measurement.
         more=command.pairs if isinstance(command, MoreCommand) else 0,
     )
     result = request_measurement(forge, measurement, lambda: find_obstacle(forge.pull(pull.number), command.sha))
@@ -152,6 +153,7 @@ def _start_bisection(
 
     The state of the pull request is read again immediately before the start, because the head may have moved.
     """
+    # The command names no head, so the only possible obstacle is that the pull request is closed.
     if obstacle := find_obstacle(pull, pull.head_sha):
         return CommandRefusal(obstacle)
     has_code_of_pull = False  # whether an end of the range is not in the base branch yet

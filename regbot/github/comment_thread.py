@@ -49,7 +49,7 @@ class CommentThread:
         return self.known
 
     def read_all(self) -> list[Comment]:
-        """Return all comments, oldest first, however many pages they have."""
+        """Return all comments, oldest first, however many pages they have. ``read`` must have been called before."""
         if not self.is_complete:
             self._comments = {comment.id: comment for comment in self.forge.comments(self.number)}
             self.is_complete = True

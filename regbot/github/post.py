@@ -360,7 +360,7 @@ def _judge_by_base(
     concern = _find_unconcerned(forge, subject, artifact_session, loaded.config, base, repo)
     session = build_trusted_session(artifact_session, loaded.config, subject, base, concern.unconcerned)
     traced_variants = [(run.workload, run.variant) for run in session.runs if run.tier == "static"]
-    timed_variants = [(plan.entry, plan.variant) for plan in session.header.timed]
+    timed_variants = [(timed_plan.entry, timed_plan.variant) for timed_plan in session.header.timed]
     baselines_folder = loaded.config.baselines.folder
     variants = [*traced_variants, *timed_variants]
     with store_at(repo, base, baselines_folder, override=None, workloads=variants) as store:
@@ -395,6 +395,7 @@ def _find_unconcerned(
     unmeasured_tasks = [task for task in tasks if task.entry not in measured_entries]
     if not has_paths(unmeasured_tasks):
         return ConcernResult([], [])
+    # By entry: the kinds of stored sessions that must show which files the workload loads.
     evidence = list_evidence(config, tasks, is_timed)
     variants = [(entry, needed.variant) for entry, needed_variants in evidence.items() for needed in needed_variants]
     folder = config.baselines.folder

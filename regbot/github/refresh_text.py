@@ -94,6 +94,7 @@ def _explain_missing_session(night: WorkloadRefresh) -> list[str]:
     """Return the reasons why no session of a night is stored; [] if the report names none."""
     if night.series is None:  # there is no valid measurement
         return [describe_outcome(night), *night.reasons]
+    # ``not_stored`` says why a valid session was not stored; '' if there is no such reason.
     return [night.not_stored] if night.not_stored else []
 
 

@@ -184,8 +184,8 @@ def select_strongest(results: Sequence[StampedText], current_head: str) -> Stamp
         if stamp.head != head:
             continue
         run_key = (stamp.tier, stamp.run, stamp.attempt)
-        known = latest_by_run.setdefault(run_key, text)
-        if known.stamp.post < stamp.post:
+        known_text = latest_by_run.setdefault(run_key, text)
+        if known_text.stamp.post < stamp.post:
             latest_by_run[run_key] = text
     newest_of_kind: dict[tuple[Tier, bool], StampedText] = {}
     """The newest result by tier, and by whether it is an INVALID measurement (``is_void``)."""

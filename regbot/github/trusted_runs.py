@@ -69,11 +69,11 @@ def build_trusted_session(
         "warnings": header.warnings[:MAX_WARNINGS],
     }
     kept_runs = [run for run in runs if run.workload in entries]
-    trusted = Session(header=header.model_copy(update=update), runs=kept_runs)
+    trusted_session = Session(header=header.model_copy(update=update), runs=kept_runs)
     # The runs cannot have taken longer than their job, which took at most ``job_s`` seconds by GitHub's clock.
-    if reasons := find_impossible_times(trusted, subject.job_s):
+    if reasons := find_impossible_times(trusted_session, subject.job_s):
         raise UnusableArtifact("its times cannot be true: ", UntrustedText(reasons[0]))
-    return trusted
+    return trusted_session
 
 
 def _check_commits(header: SessionHeader, base: str, head: str) -> None:

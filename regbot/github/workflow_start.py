@@ -192,17 +192,17 @@ def _mark_in_progress(forge: Forge, measurement: Measurement, head_checks: HeadC
 def _restore_check(forge: Forge, id: int, measurement: Measurement, head_checks: HeadChecks, reason: Words) -> None:
     """Restore the earlier result in the check run ``id``. Without an earlier result, complete the check run as
     cancelled, because no measurement will complete it. ``reason`` says why the measurement did not start."""
-    earlier = head_checks.runs[0] if head_checks.runs else None  # as it was before this measurement was requested
-    conclusion = _conclusion_of(earlier) if earlier is not None else None
-    if earlier is not None and conclusion is not None:
+    earlier_run = head_checks.runs[0] if head_checks.runs else None  # as it was before this measurement was requested
+    conclusion = _conclusion_of(earlier_run) if earlier_run is not None else None
+    if earlier_run is not None and conclusion is not None:
         check = NewCheck(
-            name=earlier.name,
-            sha=earlier.sha,
-            external_id=earlier.external_id,
+            name=earlier_run.name,
+            sha=earlier_run.sha,
+            external_id=earlier_run.external_id,
             status="completed",
             conclusion=conclusion,
-            title=earlier.title,
-            summary=earlier.summary,
+            title=earlier_run.title,
+            summary=earlier_run.summary,
         )
     else:
         check = NewCheck(

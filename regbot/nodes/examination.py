@@ -65,12 +65,12 @@ def examine(
     stored_probes = []
     for probe, verdict in zip(probes, judgement.nodes, strict=True):
         is_slow = verdict.status == "slow"
-        stored = probe.model_copy(update={"slow": is_slow})
-        append_probe(folder, stored)
-        stored_probes.append(stored)
+        stored_probe = probe.model_copy(update={"slow": is_slow})
+        append_probe(folder, stored_probe)
+        stored_probes.append(stored_probe)
         if is_slow and (probe.host in quarantine_slow or probe.host in on_trial):
             sessions = stragglers.get(probe.host, ()) if stragglers is not None else ()
-            warnings += quarantine(folder, probe.host, build_evidence(verdict, [stored], now, sessions))
+            warnings += quarantine(folder, probe.host, build_evidence(verdict, [stored_probe], now, sessions))
             new_events.append(read_last_events(folder)[probe.host])
         elif passed_event := finish_trial(folder, verdict, now):
             new_events.append(passed_event)
