@@ -77,8 +77,9 @@ def find_protected(paths: Sequence[str], patterns: Sequence[str]) -> ProtectedFi
 def matches_glob(pattern: str, path: str) -> bool:
     """Return whether a glob matches a path from the repository's root.
 
-    ``*`` matches within one folder, ``**`` across folders. ``folder/**`` also matches the path ``folder``, because a
-    pull request could replace the folder by a link. Case is ignored, because some file systems ignore it.
+    ``*`` matches within one folder, ``**`` across folders, and ``?`` one character of a name. ``folder/**`` also
+    matches the path ``folder``, because a pull request could replace the folder by a link. Case is ignored, because
+    some file systems ignore it.
     """
     return _compile_glob(pattern).fullmatch(path.casefold()) is not None
 

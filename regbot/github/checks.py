@@ -134,7 +134,8 @@ class HeadChecks:
 
     @property
     def pending_nonce(self) -> str:
-        """Nonce of the measurement that a check run waits for; '' if no check run waits."""
+        """Nonce of the measurement that a check run waits for; '' if no check run waits. The check run of a static
+        result has no such nonce."""
         nonces = [_read_nonce(run) for run in self.runs if run.status != "completed"]
         return next((nonce for nonce in nonces if nonce and nonce != STATIC_NONCE), "")
 
@@ -303,7 +304,7 @@ def _conclude_stamp(stamp: Stamp, github: GitHub) -> Conclusion:
 
 
 def get_strictness(stamp: Stamp, github: GitHub) -> int:
-    """Return the rank of the conclusion of a result. A stricter conclusion has a higher rank."""
+    """Return a number for the conclusion of a result: the stricter the conclusion, the higher the number."""
     return _BY_STRICTNESS.index(_conclude_stamp(stamp, github))
 
 

@@ -78,7 +78,7 @@ def post(
     """
     github = load_github_settings(repo)
     run = forge.run(run_id)
-    # BISECT and MEASURE are the paths of workflow files: a bisection, or a measurement that regbot-gate started.
+    # ``run.path`` is the workflow file: BISECT searches for a commit, and MEASURE measures one on a node.
     if run.path == BISECT:
         return post_bisection(forge, run, github.bot)
     if run.path == MEASURE:
@@ -356,19 +356,20 @@ def _judge_by_base(
         )
     # The branch that the change merges into must not supply the thresholds of a measurement on a node.
     target_branch = subject.target_branch if subject.tier == "static" else None
-    loaded = load_base_config(repo, base, target_branch)
-    concern = _find_unconcerned(forge, subject, artifact_session, loaded.config, base, repo)
-    session = build_trusted_session(artifact_session, loaded.config, subject, base, concern.unconcerned)
+    loaded_config = load_base_config(repo, base, target_branch)
+    concern_result = _find_unconcerned(forge, subject, artifact_session, loaded_config.config, base, repo)
+    session = build_trusted_session(artifact_session, loaded_config.config, subject, base, concern_result.unconcerned)
     traced_variants = [(run.workload, run.variant) for run in session.runs if run.tier == "static"]
     timed_variants = [(timed_plan.entry, timed_plan.variant) for timed_plan in session.header.timed]
-    baselines_folder = loaded.config.baselines.folder
+    baselines_folder = loaded_config.config.baselines.folder
     variants = [*traced_variants, *timed_variants]
     with store_at(repo, base, baselines_folder, override=None, workloads=variants) as store:
         session = replace_references(session, store)
-    warnings = [*loaded.messages(), *concern.warnings, *declarations.warnings, *session.header.warnings]
+    # ``loaded_config`` has warnings about where the configuration comes from.
+    warnings = [*loaded_config.messages(), *concern_result.warnings, *declarations.warnings, *session.header.warnings]
     distinct_warnings = list(dict.fromkeys(warnings))
     session = session.model_copy(update={"header": session.header.model_copy(update={"warnings": distinct_warnings})})
-    verdict = judge(session, loaded.config, declarations.rules)
+    verdict = judge(session, loaded_config.config, declarations.rules)
     acceptance = declarations.acceptance if verdict.verdict == "REVIEW" else None
     status: Status = "PASS" if acceptance else verdict.verdict
     return _JudgedText(

@@ -213,7 +213,8 @@ class _NightCheck:
             yield "has an accepted slowdown, but the proposal has no new anchor for its workload"
 
     def _absorbed_faults(self, session: Baseline, against: AnchorComparison) -> Iterator[str]:
-        """Yield a fault if the rolling reference would absorb a slowdown with this session.
+        """Yield a fault if the rolling reference would absorb a slowdown with this session: main is then proven to be
+        slower than the anchor, and later nights would be compared with the slower times.
 
         The slowdown is computed from the log-ratios of this session and of stored earlier nights against the same
         anchor.

@@ -89,7 +89,7 @@ def publish(
     thread = thread or CommentThread(forge, stamp.pr)
     same_head = SameHead(forge, stamp.pr, stamp.head, github)
     judged = _JudgedResults(rejudge, [result])
-    is_new = True
+    has_new_judgement = True
     """Whether this is the first round, or ``judged`` has grown in the previous round."""
     comment_text: StampedText | None = None
     for _ in range(ROUNDS):
@@ -110,7 +110,7 @@ def publish(
             judged.judge_again(previous.stamp)
         head_results = [candidate for candidate in judged.results if candidate.stamped_text.stamp.head == stamp.head]
         check_texts = _select_check_texts(head_checks, result)
-        check_text = _select_strongest(is_new, head_results, check_texts, stamp.head)
+        check_text = _select_strongest(has_new_judgement, head_results, check_texts, stamp.head)
         # A check run that waits for another measurement is not completed here. That measurement completes it.
         own_nonces = [candidate.nonce for candidate in head_results]
         is_concluded = head_checks.pending_nonce in ("", *own_nonces)
@@ -134,11 +134,11 @@ def publish(
                     known_texts.append(claimed_text)
                 else:
                     judged.judge_again(claim)
-            has_new_result = is_new or len(judged.results) > result_count
+            has_new_result = has_new_judgement or len(judged.results) > result_count
             comment_text = _select_strongest(has_new_result, judged.results, known_texts, current_head)
             has_changed = sticky.write(thread, github.bot, current_head, comment_text, comment) or has_changed
-        is_new = len(judged.results) > result_count
-        if not has_changed and not is_new:
+        has_new_judgement = len(judged.results) > result_count
+        if not has_changed and not has_new_judgement:
             break
     return Publication(comment_text, current_head, is_concluded)
 
@@ -222,16 +222,16 @@ def _select_check_texts(head_checks: HeadChecks, result: Result) -> list[Stamped
 
 
 def _select_strongest(
-    is_new: bool, own_results: Sequence[Result], published: Sequence[StampedText | None], current_head: str
+    prefer_own: bool, own_results: Sequence[Result], published: Sequence[StampedText | None], current_head: str
 ) -> StampedText:
     """Return the strongest text of ``own_results`` and ``published``.
 
-    If two texts are equally strong and new, the first in the list is chosen. With ``is_new`` (in the first round, and
-    after a run was judged again) this is an own result, otherwise a published text.
+    Own results are those that this job has judged. If an own result and a published text are equally strong and recent,
+    ``prefer_own`` decides between them. It is true in the first round, and after a run was judged again.
     """
     own_texts = [result.stamped_text for result in own_results]
     published_texts = [text for text in published if text is not None]
-    texts = [*own_texts, *published_texts] if is_new else [*published_texts, *own_texts]
+    texts = [*own_texts, *published_texts] if prefer_own else [*published_texts, *own_texts]
     return select_strongest(texts, current_head)
 
 

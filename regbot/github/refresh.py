@@ -108,7 +108,8 @@ class _RefreshNight:
                 "status": select_gravest_status(report.status for report in reports),
                 "workloads": [workload for report in reports for workload in report.workloads],
                 "warnings": list(dict.fromkeys(warning for report in reports for warning in report.warnings)),
-                # The files are known only after the commit. Branch and commit are those of a refresh without GitHub.
+                # The files are known only after the commit. ``branch`` and ``proposal``, its commit, describe a refresh
+                # without GitHub.
                 "files": [],
                 "branch": None,
                 "proposal": None,

@@ -173,7 +173,7 @@ def _check_changes(
     changed: Sequence[PurePosixPath], before: dict[PurePosixPath, bytes], after: dict[PurePosixPath, bytes]
 ) -> None:
     """Check the changed paths. Only the content of an anchor may change. A file may be removed only if a file is added
-    to the same folder: an accepted session replaces its copy that was held back.
+    to the same folder: a session whose slowdown a person accepted replaces its earlier copy in the series ``held``.
 
     ``before`` and ``after`` have the files of the store, by path. Raises UserError.
     """

@@ -106,7 +106,8 @@ def _find_mismatches(run: Run, tasks: dict[str, Task]) -> Iterator[str]:
         properties.append(("variant", run.variant, task.variant.name))
         if run.ledger is not None:
             world_size = run.ledger.world_size
-            # The plan decides the world size of these adapters. A recipe may have another world size.
+            # The plan decides the world size of these adapters. A recipe, a configuration of a training framework, keeps
+            # its own world size.
             has_fixed_size = task.workload.adapter in ("smoke", "module")
             has_planned_size = world_size is not None and not task.workload.recipe
             if has_fixed_size or has_planned_size:

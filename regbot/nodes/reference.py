@@ -138,17 +138,19 @@ def _read_records(
     if len(rank_probes) == ranks and result.exit_code == 0:
         return [rank_probes[rank] for rank in range(ranks)]
     missing = [f"{rank} on {hosts[rank // ranks_per_host]}" for rank in range(ranks) if rank not in rank_probes]
-    how = f"did not end within {TIMEOUT_S:.0f} s" if result.timed_out else describe_exit(result.exit_code)
+    end_text = f"did not end within {TIMEOUT_S:.0f} s" if result.timed_out else describe_exit(result.exit_code)
     missing_text = f" without a record of rank {', '.join(missing[:8])}" if missing else ""
-    raise ProbeError(f"the reference probe {how}{missing_text}; its last lines:\n{result.log_tail}".rstrip())
+    raise ProbeError(f"the reference probe {end_text}{missing_text}; its last lines:\n{result.log_tail}".rstrip())
 
 
 def _find_fault(rank_probe: RawNodeProbe, rank: int, nonce: str, wall_s: float) -> str:
     """Return why a well-formed record cannot be the result of this probe; '' if it can.
 
-    ``wall_s`` is the duration of the whole probe. Half of the repetitions of a measurement take at least the median
-    time each. Together these repetitions cannot take longer than the whole probe. ``fast_s`` is the time of the fastest
-    tenth of the repetitions, which cannot be above the median.
+    ``nonce`` identifies the request, and a record names the request that it answers (``rank_probe.request``).
+
+    ``wall_s`` is the duration of the whole probe. Of the ``n`` repetitions of a measurement, half take at least the
+    median time each. Together these repetitions cannot take longer than the whole probe. ``fast_s`` is the time of the
+    fastest tenth of the repetitions, which cannot be above the median.
     """
     if rank_probe.request != nonce or rank_probe.rank != rank:
         return "its record answers another request"
