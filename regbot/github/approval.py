@@ -60,7 +60,7 @@ def find_obstacle(pull: Pull, sha: str) -> Words | None:
     """
     if not pull.open:
         return ("The pull request is closed.",)
-    if pull.head_sha != sha:
+    if pull.head_sha != sha:  # '' adds nothing to the sentence, which begins with a name
         return ("", Name(sha), " is not the head of this pull request. The head is now ", Name(pull.head_sha), ".")
     return None
 

@@ -106,8 +106,8 @@ def _find_mismatches(run: Run, tasks: dict[str, Task]) -> Iterator[str]:
         properties.append(("variant", run.variant, task.variant.name))
         if run.ledger is not None:
             world_size = run.ledger.world_size
-            # The plan decides the world size of these adapters. A recipe, a configuration of a training framework, keeps
-            # its own world size.
+            # The plan decides the world size of these adapters. A recipe, a configuration of a training framework,
+            # keeps its own world size.
             has_fixed_size = task.workload.adapter in ("smoke", "module")
             has_planned_size = world_size is not None and not task.workload.recipe
             if has_fixed_size or has_planned_size:
@@ -136,6 +136,7 @@ def _check_timed_plans(
     plans = {timed_plan.entry: timed_plan for timed_plan in header.timed}
     missing_entries = sorted(planned_on_node.keys() - plans.keys() - unconcerned)
     if missing_entries:
+        # '' adds nothing to the reason, which begins with a name.
         raise UnusableArtifact("", UntrustedText(missing_entries[0]), " should have been timed, but was not")
     for entry, timed_plan in plans.items():
         stripped_plan = _strip_plan(timed_plan)
