@@ -35,6 +35,7 @@ def fetched_trees(forge: Forge, *commits: str, checkout: Path | None = None) -> 
         repo = Path(folder)
         git(repo, "init", "--quiet", "--bare", "--template=")
         if checkout is not None:
+            # Git also reads the objects in the folders that this file lists.
             alternates = repo / "objects" / "info" / "alternates"
             alternates.parent.mkdir(exist_ok=True)
             alternates.write_text(f"{common_dir(checkout) / 'objects'}\n", encoding="utf-8")

@@ -208,6 +208,7 @@ def write(
 ) -> bool:
     """Complete the check run of a head with ``stamped_text``. Return whether anything changed. Raises ForgeError.
 
+    A check run is created if there is none, or if GitHub shows a newer one instead (``is_hidden``).
     ``title`` is the title of the result, and ``url`` is the page of its workflow run; '' if unknown.
     ``peers`` are the stamps of the verdicts on other pull requests with this head. GitHub does not distinguish the
     check runs of pull requests with the same head, so all these check runs get the strictest conclusion. Annotations

@@ -83,6 +83,7 @@ def execute_command(
     forge: Forge, request: CommandRequest, command: Command | InvalidCommand, settings: GitHub
 ) -> GateOutcome | CommandRefusal:
     """Execute a command, or return the reason for its refusal. Raises ForgeError."""
+    # An invalid command needs the same role as most valid commands.
     required_role = "write" if isinstance(command, InvalidCommand) else get_required_role(command)
     if not has_role(request.role, required_role):
         return refuse_role(command, request.role, required_role)

@@ -102,14 +102,15 @@ def publish(
                 return Publication(comment=None, current_head=current_head, is_concluded=False, is_retargeted=True)
         head_checks = checks.find(forge, stamp.head, stamp.pr, github.bot)
         result_count = len(judged.results)
-        # The requested measurement is INVALID, so the result from before the request stays. Its text lacks declarations
+        # If the requested measurement is INVALID, the result from before the request stays. Its text lacks declarations
         # from later comments, so it is judged again.
         is_requested_but_invalid = result.nonce == head_checks.pending_nonce and stamp.status == "INVALID"
-        previous = head_checks.previous_text if is_requested_but_invalid else None
-        if previous is not None and previous.stamp.run != stamp.run:
-            judged.judge_again(previous.stamp)
+        previous_text = head_checks.previous_text if is_requested_but_invalid else None
+        if previous_text is not None and previous_text.stamp.run != stamp.run:
+            judged.judge_again(previous_text.stamp)
         head_results = [candidate for candidate in judged.results if candidate.stamped_text.stamp.head == stamp.head]
         check_texts = _select_check_texts(head_checks, result)
+        # A new judgement goes before a published text that is equally strong.
         check_text = _select_strongest(has_new_judgement, head_results, check_texts, stamp.head)
         # A check run that waits for another measurement is not completed here. That measurement completes it.
         own_nonces = [candidate.nonce for candidate in head_results]

@@ -35,7 +35,8 @@ class SameHead:
         self._is_open: dict[int, bool] = {}
 
     def find_peers(self, head_checks: HeadChecks) -> list[Stamp]:
-        """Return the stamps of the verdicts on other open pull requests, sorted by pull request number."""
+        """Return the stamps of the verdicts on other open pull requests, sorted by pull request number; [] for a
+        merge group."""
         if not self._number:
             return []
         stamps: list[Stamp] = []

@@ -224,6 +224,8 @@ class Transport:
         """Send one request. Return a failed attempt after a lost connection, an error of GitHub or a rate limit, since
         another attempt may succeed. Raises RefusedError if GitHub refuses the request.
 
+        A redirect of a GET is a response with a ``location``. A redirect of another request is refused.
+
         ``verb`` is the HTTP method, and ``path`` is the path below the address of the API.
         """
         self._pace(verb)

@@ -83,7 +83,8 @@ def build_evidence(
     now: datetime,
     stragglers: Sequence[StragglerSession] = (),
 ) -> Evidence:
-    """Return the evidence for quarantining a node automatically. Of long lists, only a part is kept."""
+    """Return the evidence for quarantining a node automatically. Of long lists, the first findings,
+    the last probes and the last late ranks are kept."""
     reasons = [finding.text for finding in verdict.findings]
     reasons += [
         f"rank {straggler.rank} was {straggler.pct:.0f}% late in session {straggler.session}"

@@ -75,6 +75,7 @@ def probe(
     on_gpu = bool(seat.node.gpus) if gpus is None else gpus
     probe_sizes = sizes or (GPU_SIZES if on_gpu else CPU_SIZES)
     nonce = secrets.token_hex(16)
+    # A rank puts its number in place of {rank} in this path.
     record = scratch / "record" / "node.{rank}.json"
     request = write_request(
         scratch,
