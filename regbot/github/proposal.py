@@ -248,7 +248,11 @@ class _NightCheck:
             yield f"is stored as {session.series}, but no stored night is of {short_commit(session.commit)}"
 
     def _anchor_faults(self, anchor: Anchor) -> Iterator[str]:
-        """Yield the faults of a first or moved anchor. A moved anchor needs an accepted slowdown."""
+        """Yield the faults of a first or moved anchor. A moved anchor needs an accepted slowdown.
+
+        A moved anchor names the commit of the old anchor (``previous``), the acceptance of a person (``accepted``) and
+        the measured slowdown (``evidence``). A first anchor has none of these.
+        """
         yield from self._commit_faults(anchor.commit, anchor.tree)
         if anchor.commit != self.main:
             yield f"is moved to {short_commit(anchor.commit)}, but {short_commit(self.main)} was measured"

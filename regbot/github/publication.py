@@ -228,7 +228,7 @@ def _select_strongest(
     """Return the strongest text of ``own_results`` and ``published``.
 
     Own results are those that this job has judged. If an own result and a published text are equally strong and recent,
-    ``prefer_own`` decides between them. It is true in the first round, and after a run was judged again.
+    the own result is chosen with ``prefer_own``, and the published text without it.
     """
     own_texts = [result.stamped_text for result in own_results]
     published_texts = [text for text in published if text is not None]

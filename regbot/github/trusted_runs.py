@@ -60,6 +60,7 @@ def build_trusted_session(
         "workloads": entries,
         "untraced": [entry for entry in command_entries if entry in entries],
         "timed": timed_plans,
+        # References and declarations are added later, from the store of the base commit and from comments.
         "stored": [],
         "expectations": [],
         "unconcerned": [workload for workload in unconcerned if workload.entry in entries],

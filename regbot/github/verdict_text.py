@@ -103,8 +103,8 @@ def _write_prefix(subject: Subject, github: GitHub) -> str:
 def _write_notes(status: Status, subject: Subject, github: GitHub, *, has_result: bool = True) -> Iterator[Markdown]:
     """Yield the notes below the headline: shadow mode, whether the result blocks the merge, and the origin of the
     result. ``has_result`` is False if the job uploaded no usable result."""
-    mildest = get_mildest_conclusion(github, subject.tier, subject.number)
-    is_blocking = conclude_without_shadow(status, github, mildest) in BLOCKING_CONCLUSIONS
+    mildest_conclusion = get_mildest_conclusion(github, subject.tier, subject.number)
+    is_blocking = conclude_without_shadow(status, github, mildest_conclusion) in BLOCKING_CONCLUSIONS
     if github.shadow:
         effect = "would have stopped" if is_blocking else "would not have stopped"
         yield Markdown(f"👁️ **Shadow mode:** nothing is blocked. regbot {effect} this change.")
