@@ -162,11 +162,11 @@ def find(forge: Forge, sha: str, number: int, bot: str) -> HeadChecks:
     foreign_runs: list[CheckRun] = []
     listed, is_complete = forge.checks(sha, NAME)
     for run in listed:
-        if run.app != _app_of(bot):
+        if run.app != _app_of(bot):  # a check run of another app is not foreign in the sense of this module
             continue
-        owner = find_owner(run, bot)
-        if owner is not None:
-            runs_by_pull.setdefault(owner, []).append(run)
+        pull_number = find_owner(run, bot)
+        if pull_number is not None:
+            runs_by_pull.setdefault(pull_number, []).append(run)
         else:
             foreign_runs.append(run)
     present_runs = {pull: _select_present(runs) for pull, runs in runs_by_pull.items()}
@@ -315,7 +315,8 @@ def _build_check(
     """Return the completed check run for ``stamped_text``, with notes about other pull requests and foreign check runs.
 
     ``url`` is the page of the workflow run. The check run has the strictest conclusion of ``stamped_text`` and
-    ``peers``, the stamps of other pull requests with this head.
+    ``peers``, the stamps of other pull requests with this head. If the commit may have a foreign check run, the
+    conclusion is at least that of INVALID.
     """
     stamp = stamped_text.stamp
     strictest = max((stamp, *peers), key=lambda candidate: get_strictness(candidate, github))

@@ -150,7 +150,8 @@ def _start_bisection(
     forge: Forge, request: CommandRequest, pull: Pull, command: BisectCommand, settings: GitHub
 ) -> GateOutcome | CommandRefusal:
     """Start a bisection, or return the reason for the refusal. Both ends of the range must be in the history of the
-    pull request's head or base branch.
+    pull request's head or base branch. If an end is not in the base branch yet, a pull request that changes protected
+    files needs a stronger role.
 
     The state of the pull request is read again immediately before the start, because the head may have moved.
     """

@@ -268,6 +268,7 @@ def _post_case(poster: _Poster, case: _Case) -> PostedResult:
         # A result of an old head gets no label.
         status = comment_text.stamp.status if comment_text.stamp.head == publication.current_head else None
         set_label(forge, subject.number, status, github.labels)
+    # A merge group has no comment, so its check run decides.
     is_published = comment_text.stamp == stamp if comment_text is not None else publication.is_concluded
     if isinstance(case.artifact, ExpiredArtifact) and stamp.status != "INVALID":
         text = f"{EXPIRED_NOTE}\n\n{text}"
@@ -386,8 +387,8 @@ def _find_unconcerned(
     """Return the entries that need no runs, because the change cannot affect them (``regbot.check.concern``).
 
     These entries are computed from git's list of changed files and the stored references of ``base``. The artifact's
-    own statement about these entries is not read. If every entry with ``paths`` has runs, the result is empty and
-    nothing is fetched.
+    own statement about these entries is not read. If every entry with the setting ``paths`` has runs, the result is
+    empty and nothing is fetched.
     """
     measured_entries = {run.workload for run in session.runs}
     is_timed = subject.tier == "measured"
@@ -398,7 +399,7 @@ def _find_unconcerned(
         return ConcernResult([], [])
     # By entry: the kinds of stored sessions that must show which files the workload loads.
     evidence = list_evidence(config, tasks, is_timed)
-    variants = [(entry, needed.variant) for entry, needed_variants in evidence.items() for needed in needed_variants]
+    variants = [(entry, kind.variant) for entry, kinds in evidence.items() for kind in kinds]
     folder = config.baselines.folder
     with (
         store_at(repo, base, folder, override=None, workloads=variants) as store,

@@ -153,6 +153,7 @@ def load_sessions(repo: Path, commit: str, folder: str, measured: str) -> list[B
     ``folder`` is the folder of references in the repository.
     """
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
+        # ``_export_store`` uses only the fields ``repo`` and ``folder``.
         branch = RefreshBranch(repo, main=commit, folder=folder, parent=commit)
         store = _export_store(branch, commit, Path(scratch))
         try:

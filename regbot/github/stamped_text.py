@@ -148,8 +148,8 @@ class StampedText:
 
     @classmethod
     def read(cls, body: str) -> "StampedText | None":
-        """Return the result in a posted body; None if the body has no stamp. The form of the body is that of
-        ``body``. Stale banners and notes are left out."""
+        """Return the result in a posted body; None if the body has no stamp. The method
+        ``body`` writes such a body. Stale banners and notes are left out."""
         first_line, _, text = body.replace("\r\n", "\n").partition("\n")
         stamp = Stamp.read(first_line)
         if stamp is None:

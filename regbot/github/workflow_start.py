@@ -132,9 +132,12 @@ def request_measurement(
 ) -> CommandRefusal | bool:
     """Set the check run of a commit to in progress, and start the measurement of the commit.
 
-    Return True if the measurement was started, and False if it was started before. ``find_obstacle`` is called between
-    these two steps and reads the state of the pull request once more. If it returns an obstacle, for example a new
-    push, the earlier check run is restored, and the refusal is returned. Raises ForgeError.
+    Return True if the measurement was started, and False if it was started before. Refuse the request if another
+    measurement of this commit is in progress.
+
+    ``find_obstacle`` reads the state of the pull request once more, after the check run was set and before the start.
+    If it returns an obstacle, for example a new push, the earlier check run is restored, and the refusal is returned.
+    Raises ForgeError.
     """
     number, sha = measurement.number, measurement.sha
     runs = forge.runs(MEASURE, measurement.since - MAX_MEASUREMENT_AGE)

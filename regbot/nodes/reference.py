@@ -119,6 +119,7 @@ def _read_records(
     """
     ranks_per_host = ranks // len(hosts)
     paths = [Path(str(record).replace("{rank}", str(rank))) for rank in range(ranks)]
+    # A shared file system may show the records of successful ranks late.
     deadline = time.monotonic() + (LAG_S if result.exit_code == 0 else 0.0)
     while not all(path.exists() for path in paths) and time.monotonic() < deadline:
         time.sleep(0.1)
