@@ -54,10 +54,13 @@ class ProtectedFiles:
 
 
 def find_obstacle(pull: Pull, sha: str) -> Words | None:
-    """Return why the commit ``sha`` may not run in the present state of ``pull``; None if it may run."""
+    """Return why the commit ``sha`` may not run in the present state of ``pull``; None if it may run.
+
+    The result is a sentence in parts, in which a ``Name`` is untrusted text.
+    """
     if not pull.open:
         return ("The pull request is closed.",)
-    if pull.head_sha != sha:
+    if pull.head_sha != sha:  # '' adds nothing to the sentence, which begins with a name
         return ("", Name(sha), " is not the head of this pull request. The head is now ", Name(pull.head_sha), ".")
     return None
 
@@ -74,8 +77,9 @@ def find_protected(paths: Sequence[str], patterns: Sequence[str]) -> ProtectedFi
 def matches_glob(pattern: str, path: str) -> bool:
     """Return whether a glob matches a path from the repository's root.
 
-    ``*`` matches within one folder, ``**`` across folders. ``folder/**`` also matches the path ``folder``, because a
-    pull request could replace the folder by a link. Case is ignored, because some file systems ignore it.
+    ``*`` matches within one folder, ``**`` across folders, and ``?`` one character of a name. ``folder/**`` also
+    matches the path ``folder``, because a pull request could replace the folder by a link. Case is ignored, because
+    some file systems ignore it.
     """
     return _compile_glob(pattern).fullmatch(path.casefold()) is not None
 

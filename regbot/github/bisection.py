@@ -119,7 +119,7 @@ def _explain_unrequested(forge: Forge, request: BisectionRequest, bot: str) -> s
     ``bot`` is the login of regbot's app.
     """
     try:
-        forge.pull(request.number)
+        forge.pull(request.number)  # raises RefusedError if the number is no pull request
         comments = forge.comments(request.number)
     except RefusedError as error:
         if error.status not in MISSING_STATUSES:

@@ -17,7 +17,8 @@ from regbot.github.types import CommitComparison
 
 def list_changed_files(forge: Forge, change: CommitComparison, sha: str) -> list[str]:
     """Return the paths of all files that ``sha`` changes since the merge base of ``change``. A renamed file appears
-    with both paths. Raises ForgeError, CheckoutError."""
+    with both paths. ``change.files`` is GitHub's list; None if it may not be complete. Raises ForgeError,
+    CheckoutError."""
     if change.files is not None:
         return list(change.files)
     with fetched_trees(forge, change.merge_base, sha) as repo:
@@ -34,6 +35,7 @@ def fetched_trees(forge: Forge, *commits: str, checkout: Path | None = None) -> 
         repo = Path(folder)
         git(repo, "init", "--quiet", "--bare", "--template=")
         if checkout is not None:
+            # Git also reads the objects in the folders that this file lists.
             alternates = repo / "objects" / "info" / "alternates"
             alternates.parent.mkdir(exist_ok=True)
             alternates.write_text(f"{common_dir(checkout) / 'objects'}\n", encoding="utf-8")

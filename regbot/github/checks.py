@@ -134,7 +134,8 @@ class HeadChecks:
 
     @property
     def pending_nonce(self) -> str:
-        """Nonce of the measurement that a check run waits for; '' if no check run waits."""
+        """Nonce of the measurement that a check run waits for; '' if no check run waits. The check run of a static
+        result has no such nonce."""
         nonces = [_read_nonce(run) for run in self.runs if run.status != "completed"]
         return next((nonce for nonce in nonces if nonce and nonce != STATIC_NONCE), "")
 
@@ -161,11 +162,11 @@ def find(forge: Forge, sha: str, number: int, bot: str) -> HeadChecks:
     foreign_runs: list[CheckRun] = []
     listed, is_complete = forge.checks(sha, NAME)
     for run in listed:
-        if run.app != _app_of(bot):
+        if run.app != _app_of(bot):  # a check run of another app is not foreign in the sense of this module
             continue
-        owner = find_owner(run, bot)
-        if owner is not None:
-            runs_by_pull.setdefault(owner, []).append(run)
+        pull_number = find_owner(run, bot)
+        if pull_number is not None:
+            runs_by_pull.setdefault(pull_number, []).append(run)
         else:
             foreign_runs.append(run)
     present_runs = {pull: _select_present(runs) for pull, runs in runs_by_pull.items()}
@@ -207,6 +208,7 @@ def write(
 ) -> bool:
     """Complete the check run of a head with ``stamped_text``. Return whether anything changed. Raises ForgeError.
 
+    A check run is created if there is none, or if GitHub shows a newer one instead (``is_hidden``).
     ``title`` is the title of the result, and ``url`` is the page of its workflow run; '' if unknown.
     ``peers`` are the stamps of the verdicts on other pull requests with this head. GitHub does not distinguish the
     check runs of pull requests with the same head, so all these check runs get the strictest conclusion. Annotations
@@ -303,7 +305,7 @@ def _conclude_stamp(stamp: Stamp, github: GitHub) -> Conclusion:
 
 
 def get_strictness(stamp: Stamp, github: GitHub) -> int:
-    """Return the rank of the conclusion of a result. A stricter conclusion has a higher rank."""
+    """Return a number for the conclusion of a result: the stricter the conclusion, the higher the number."""
     return _BY_STRICTNESS.index(_conclude_stamp(stamp, github))
 
 
@@ -313,7 +315,8 @@ def _build_check(
     """Return the completed check run for ``stamped_text``, with notes about other pull requests and foreign check runs.
 
     ``url`` is the page of the workflow run. The check run has the strictest conclusion of ``stamped_text`` and
-    ``peers``, the stamps of other pull requests with this head.
+    ``peers``, the stamps of other pull requests with this head. If the commit may have a foreign check run, the
+    conclusion is at least that of INVALID.
     """
     stamp = stamped_text.stamp
     strictest = max((stamp, *peers), key=lambda candidate: get_strictness(candidate, github))

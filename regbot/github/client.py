@@ -101,9 +101,9 @@ class Forge:
         parameters = {"state": "closed", "head": f"{owner}:{ref}", "sort": "created", "direction": "desc"}
         closed_pulls = []
         for item in self._api.pages(f"{self._root}/pulls", parameters):
-            pull, closed = _parse(Pull.from_json, item), _parse(ClosedPull.from_json, item)
+            pull, closed_pull = _parse(Pull.from_json, item), _parse(ClosedPull.from_json, item)
             if (pull.head_repository, pull.head_ref) == (self.repository, ref):
-                closed_pulls.append(closed)
+                closed_pulls.append(closed_pull)
         return closed_pulls
 
     def _pulls(self, **parameters: str) -> list[Pull]:
@@ -285,6 +285,7 @@ class Forge:
 
         def find_created() -> CheckRun | None:
             run = self.check(id)
+            # ``run.annotations`` is GitHub's number of annotations. ``check.annotations`` are the annotations to add.
             return run if run.annotations >= len(check.annotations) else None
 
         self._api.create(path, body, lambda data: _parse(CheckRun.from_json, data), find_created, verb="PATCH")
@@ -376,6 +377,7 @@ class Forge:
         return self._api.download(f"{self._root}/actions/artifacts/{artifact_id}/zip", limit)
 
     def _delete(self, path: str) -> None:
+        """Delete the object at ``path``. A missing object is no error."""
         try:
             self._api.change("DELETE", path)
         except RefusedError as error:

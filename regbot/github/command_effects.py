@@ -83,6 +83,7 @@ def execute_command(
     forge: Forge, request: CommandRequest, command: Command | InvalidCommand, settings: GitHub
 ) -> GateOutcome | CommandRefusal:
     """Execute a command, or return the reason for its refusal. Raises ForgeError."""
+    # An invalid command needs the same role as most valid commands.
     required_role = "write" if isinstance(command, InvalidCommand) else get_required_role(command)
     if not has_role(request.role, required_role):
         return refuse_role(command, request.role, required_role)
@@ -133,6 +134,7 @@ def start_measurement(
         login=request.login,
         since=request.since,
         bot=settings.bot,
+        # Number of pairs to add to an earlier measurement; 0 for a new measurement.
         more=command.pairs if isinstance(command, MoreCommand) else 0,
     )
     result = request_measurement(forge, measurement, lambda: find_obstacle(forge.pull(pull.number), command.sha))
@@ -148,10 +150,12 @@ def _start_bisection(
     forge: Forge, request: CommandRequest, pull: Pull, command: BisectCommand, settings: GitHub
 ) -> GateOutcome | CommandRefusal:
     """Start a bisection, or return the reason for the refusal. Both ends of the range must be in the history of the
-    pull request's head or base branch.
+    pull request's head or base branch. If an end is not in the base branch yet, a pull request that changes protected
+    files needs a stronger role.
 
     The state of the pull request is read again immediately before the start, because the head may have moved.
     """
+    # The command names no head, so the only possible obstacle is that the pull request is closed.
     if obstacle := find_obstacle(pull, pull.head_sha):
         return CommandRefusal(obstacle)
     has_code_of_pull = False  # whether an end of the range is not in the base branch yet

@@ -41,15 +41,15 @@ class CommentThread:
             comments, self.is_complete = self.forge.recent_comments(self.number, MAX_PAGES)
             self._comments = {comment.id: comment for comment in comments}
         elif self._comments:
-            newest = max(comment.updated for comment in self._comments.values())
-            changed = self.forge.changed_comments(self.number, newest - LISTING_DELAY)
-            self._comments |= {comment.id: comment for comment in changed}
+            newest_time = max(comment.updated for comment in self._comments.values())
+            changed_comments = self.forge.changed_comments(self.number, newest_time - LISTING_DELAY)
+            self._comments |= {comment.id: comment for comment in changed_comments}
         else:  # no comment is known, so there is no time from which on to look for changes
             self._comments = {comment.id: comment for comment in self.forge.comments(self.number)}
         return self.known
 
     def read_all(self) -> list[Comment]:
-        """Return all comments, oldest first, however many pages they have."""
+        """Return all comments, oldest first, however many pages they have. ``read`` must have been called before."""
         if not self.is_complete:
             self._comments = {comment.id: comment for comment in self.forge.comments(self.number)}
             self.is_complete = True

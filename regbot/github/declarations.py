@@ -55,7 +55,7 @@ def read_declarations(thread: CommentThread, sha: str) -> Declarations:
         if isinstance(command, ExpectCommand) or (isinstance(command, AcceptCommand) and command.sha == sha):
             candidates.append((comment, command))
     comments = [comment for comment, _ in candidates]
-    # Only the first authors in this order get a role: members first, then the authors of newer comments.
+    # Only the roles of the first authors in this order are requested: members first, then authors of newer comments.
     for comment in sorted(comments, key=lambda comment: (comment.association in MEMBERS, comment.id), reverse=True):
         thread.role(comment.author)
     rules: dict[Expectation, None] = {}  # without duplicates, in order

@@ -94,10 +94,11 @@ def _name_command(command: Command | InvalidCommand) -> str:
 
 
 def handle_pull(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome:
-    """Handle a push, a label, or a change of the base branch. Raises ForgeError.
+    """Handle a push, a label, a change of the base branch, or a reopened pull request. Raises ForgeError.
 
-    A push ends an approval. The run label approves the head if the person who set the label has the required role.
-    After a change of the base branch, the result is judged again.
+    A push ends an approval. After a push or a reopening, results of other heads are marked stale. The run label
+    approves the head if the person who set the label has the required role. After a change of the base branch, the
+    result is judged again.
     """
     if event.action == "labeled":
         if not _is_same_label(event.label, settings.run_label):

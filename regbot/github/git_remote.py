@@ -156,12 +156,14 @@ class Remote:
         return _REFUSED.search(answer.error) is not None
 
     def _describe_refusal(self, command: str, answer: GitResult) -> str:
+        """Return the error message for a git command that GitHub refused."""
         return (
             f"git {command}: GitHub refused: {self._hide_token(answer.error_line)}; the app's token needs the "
             "permission 'contents: write' for this repository"
         )
 
     def _describe_failure(self, command: str, answer: GitResult) -> str:
+        """Return the error message for a git command that failed at every attempt."""
         return (
             f"git {command}: {len(DELAYS_S) + 1} attempts failed: {self._hide_token(answer.error_line)}; "
             "run the job again when GitHub answers: it continues after the last commit that was pushed"

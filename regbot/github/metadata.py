@@ -166,7 +166,7 @@ def _identify_static(forge: Forge, run: WorkflowRun) -> list[Subject] | IgnoredR
             f"{len(pulls)} open pull requests come from the branch of run {run.id}, and its title names none of them: "
             "update regbot-static.yml on that branch"
         )
-    is_of_old_head = all(pull.head_sha != run.head_sha for pull in pulls)
+    is_of_old_head = all(pull.head_sha != run.head_sha for pull in pulls)  # also without an open pull request
     if run.conclusion == "cancelled" and is_of_old_head:
         return IgnoredRun(f"run {run.id} was cancelled for a newer head and has no result")
     if not pulls:

@@ -78,7 +78,7 @@ def post(
     """
     github = load_github_settings(repo)
     run = forge.run(run_id)
-    # BISECT and MEASURE are the paths of workflow files: a bisection, or a measurement that regbot-gate started.
+    # ``run.path`` is the workflow file: BISECT searches for a commit, and MEASURE measures one on a node.
     if run.path == BISECT:
         return post_bisection(forge, run, github.bot)
     if run.path == MEASURE:
@@ -268,6 +268,7 @@ def _post_case(poster: _Poster, case: _Case) -> PostedResult:
         # A result of an old head gets no label.
         status = comment_text.stamp.status if comment_text.stamp.head == publication.current_head else None
         set_label(forge, subject.number, status, github.labels)
+    # A merge group has no comment, so its check run decides.
     is_published = comment_text.stamp == stamp if comment_text is not None else publication.is_concluded
     if isinstance(case.artifact, ExpiredArtifact) and stamp.status != "INVALID":
         text = f"{EXPIRED_NOTE}\n\n{text}"
@@ -356,19 +357,20 @@ def _judge_by_base(
         )
     # The branch that the change merges into must not supply the thresholds of a measurement on a node.
     target_branch = subject.target_branch if subject.tier == "static" else None
-    loaded = load_base_config(repo, base, target_branch)
-    concern = _find_unconcerned(forge, subject, artifact_session, loaded.config, base, repo)
-    session = build_trusted_session(artifact_session, loaded.config, subject, base, concern.unconcerned)
+    loaded_config = load_base_config(repo, base, target_branch)
+    concern_result = _find_unconcerned(forge, subject, artifact_session, loaded_config.config, base, repo)
+    session = build_trusted_session(artifact_session, loaded_config.config, subject, base, concern_result.unconcerned)
     traced_variants = [(run.workload, run.variant) for run in session.runs if run.tier == "static"]
-    timed_variants = [(plan.entry, plan.variant) for plan in session.header.timed]
-    baselines_folder = loaded.config.baselines.folder
+    timed_variants = [(timed_plan.entry, timed_plan.variant) for timed_plan in session.header.timed]
+    baselines_folder = loaded_config.config.baselines.folder
     variants = [*traced_variants, *timed_variants]
     with store_at(repo, base, baselines_folder, override=None, workloads=variants) as store:
         session = replace_references(session, store)
-    warnings = [*loaded.messages(), *concern.warnings, *declarations.warnings, *session.header.warnings]
+    # ``loaded_config`` has warnings about where the configuration comes from.
+    warnings = [*loaded_config.messages(), *concern_result.warnings, *declarations.warnings, *session.header.warnings]
     distinct_warnings = list(dict.fromkeys(warnings))
     session = session.model_copy(update={"header": session.header.model_copy(update={"warnings": distinct_warnings})})
-    verdict = judge(session, loaded.config, declarations.rules)
+    verdict = judge(session, loaded_config.config, declarations.rules)
     acceptance = declarations.acceptance if verdict.verdict == "REVIEW" else None
     status: Status = "PASS" if acceptance else verdict.verdict
     return _JudgedText(
@@ -385,8 +387,8 @@ def _find_unconcerned(
     """Return the entries that need no runs, because the change cannot affect them (``regbot.check.concern``).
 
     These entries are computed from git's list of changed files and the stored references of ``base``. The artifact's
-    own statement about these entries is not read. If every entry with ``paths`` has runs, the result is empty and
-    nothing is fetched.
+    own statement about these entries is not read. If every entry with the setting ``paths`` has runs, the result is
+    empty and nothing is fetched.
     """
     measured_entries = {run.workload for run in session.runs}
     is_timed = subject.tier == "measured"
@@ -395,8 +397,9 @@ def _find_unconcerned(
     unmeasured_tasks = [task for task in tasks if task.entry not in measured_entries]
     if not has_paths(unmeasured_tasks):
         return ConcernResult([], [])
+    # By entry: the kinds of stored sessions that must show which files the workload loads.
     evidence = list_evidence(config, tasks, is_timed)
-    variants = [(entry, needed.variant) for entry, needed_variants in evidence.items() for needed in needed_variants]
+    variants = [(entry, kind.variant) for entry, kinds in evidence.items() for kind in kinds]
     folder = config.baselines.folder
     with (
         store_at(repo, base, folder, override=None, workloads=variants) as store,

@@ -80,7 +80,8 @@ def check_proposal(proposal: Proposal, store: Store, tree_of: TreeOf, config: Co
 
 def store_proposal(proposal: Proposal, store: Store) -> None:
     """Write the records of a proposal to ``store``, which may contain earlier nights. If the store has an anchor for a
-    workload, a proposed first anchor is not written.
+    workload, a proposed first anchor is not written. If a person accepted the slowdown of a night, copies of its
+    sessions that the store holds back (series ``held``) are removed.
 
     Raises UserError if the store already has the same session with different content.
     """
@@ -113,6 +114,9 @@ def _get_key(record: Baseline | Anchor) -> Key:
 
 class _NightCheck:
     """Checks of one proposal against the store, the configuration and the commits of the repository.
+
+    The field ``accepted`` of a night or anchor names a person who accepted a slowdown; None if nobody did. The field
+    ``anchor`` of a night is the anchor's commit.
 
     Each ``*_faults`` method yields one sentence without its subject for each fault, such as "is moved to a
     commit without a session of its class". The caller adds the subject, such as "the anchor of ...".
@@ -186,11 +190,13 @@ class _NightCheck:
         if against is None or against.commit != (night.anchor or self.main):
             yield "was not run beside the commit that the night names"
             return
+        # ``log_ratios`` must have a list for the median and one for the mean (SUMMARIES), with a value for every pair.
         pair_counts = {len(against.log_ratios.get(name, [])) for name in SUMMARIES}  # one element if the counts agree
         if pair_counts != {night.pairs} or against.log_ratios.keys() != {*SUMMARIES}:
             yield f"has {' and '.join(map(str, sorted(pair_counts)))} pairs, but the night names {night.pairs}"
             return
         estimate_pct = night_slowdown_pct(against, thresholds_from(self.config.throughput))
+        # ``night.tonight`` compares main with the anchor over tonight's pairs; None without an estimate.
         reported_pct = night.tonight.estimate_pct if night.tonight is not None else None
         if reported_pct is None and estimate_pct is not None:
             yield "comes without an estimate, but its pairs give an estimate"
@@ -207,7 +213,8 @@ class _NightCheck:
             yield "has an accepted slowdown, but the proposal has no new anchor for its workload"
 
     def _absorbed_faults(self, session: Baseline, against: AnchorComparison) -> Iterator[str]:
-        """Yield a fault if the rolling reference would absorb a slowdown with this session.
+        """Yield a fault if the rolling reference would absorb a slowdown with this session: main is then proven to be
+        slower than the anchor, and later nights would be compared with the slower times.
 
         The slowdown is computed from the log-ratios of this session and of stored earlier nights against the same
         anchor.
@@ -241,7 +248,11 @@ class _NightCheck:
             yield f"is stored as {session.series}, but no stored night is of {short_commit(session.commit)}"
 
     def _anchor_faults(self, anchor: Anchor) -> Iterator[str]:
-        """Yield the faults of a first or moved anchor. A moved anchor needs an accepted slowdown."""
+        """Yield the faults of a first or moved anchor. A moved anchor needs an accepted slowdown.
+
+        A moved anchor names the commit of the old anchor (``previous``), the acceptance of a person (``accepted``) and
+        the measured slowdown (``evidence``). A first anchor has none of these.
+        """
         yield from self._commit_faults(anchor.commit, anchor.tree)
         if anchor.commit != self.main:
             yield f"is moved to {short_commit(anchor.commit)}, but {short_commit(self.main)} was measured"

@@ -89,7 +89,7 @@ def publish(
     thread = thread or CommentThread(forge, stamp.pr)
     same_head = SameHead(forge, stamp.pr, stamp.head, github)
     judged = _JudgedResults(rejudge, [result])
-    is_new = True
+    has_new_judgement = True
     """Whether this is the first round, or ``judged`` has grown in the previous round."""
     comment_text: StampedText | None = None
     for _ in range(ROUNDS):
@@ -102,15 +102,16 @@ def publish(
                 return Publication(comment=None, current_head=current_head, is_concluded=False, is_retargeted=True)
         head_checks = checks.find(forge, stamp.head, stamp.pr, github.bot)
         result_count = len(judged.results)
-        # The requested measurement is INVALID, so the result from before the request stays. Its text lacks declarations
+        # If the requested measurement is INVALID, the result from before the request stays. Its text lacks declarations
         # from later comments, so it is judged again.
         is_requested_but_invalid = result.nonce == head_checks.pending_nonce and stamp.status == "INVALID"
-        previous = head_checks.previous_text if is_requested_but_invalid else None
-        if previous is not None and previous.stamp.run != stamp.run:
-            judged.judge_again(previous.stamp)
+        previous_text = head_checks.previous_text if is_requested_but_invalid else None
+        if previous_text is not None and previous_text.stamp.run != stamp.run:
+            judged.judge_again(previous_text.stamp)
         head_results = [candidate for candidate in judged.results if candidate.stamped_text.stamp.head == stamp.head]
         check_texts = _select_check_texts(head_checks, result)
-        check_text = _select_strongest(is_new, head_results, check_texts, stamp.head)
+        # A new judgement goes before a published text that is equally strong.
+        check_text = _select_strongest(has_new_judgement, head_results, check_texts, stamp.head)
         # A check run that waits for another measurement is not completed here. That measurement completes it.
         own_nonces = [candidate.nonce for candidate in head_results]
         is_concluded = head_checks.pending_nonce in ("", *own_nonces)
@@ -134,11 +135,11 @@ def publish(
                     known_texts.append(claimed_text)
                 else:
                     judged.judge_again(claim)
-            has_new_result = is_new or len(judged.results) > result_count
+            has_new_result = has_new_judgement or len(judged.results) > result_count
             comment_text = _select_strongest(has_new_result, judged.results, known_texts, current_head)
             has_changed = sticky.write(thread, github.bot, current_head, comment_text, comment) or has_changed
-        is_new = len(judged.results) > result_count
-        if not has_changed and not is_new:
+        has_new_judgement = len(judged.results) > result_count
+        if not has_changed and not has_new_judgement:
             break
     return Publication(comment_text, current_head, is_concluded)
 
@@ -222,16 +223,16 @@ def _select_check_texts(head_checks: HeadChecks, result: Result) -> list[Stamped
 
 
 def _select_strongest(
-    is_new: bool, own_results: Sequence[Result], published: Sequence[StampedText | None], current_head: str
+    prefer_own: bool, own_results: Sequence[Result], published: Sequence[StampedText | None], current_head: str
 ) -> StampedText:
     """Return the strongest text of ``own_results`` and ``published``.
 
-    If two texts are equally strong and new, the first in the list is chosen. With ``is_new`` (in the first round, and
-    after a run was judged again) this is an own result, otherwise a published text.
+    Own results are those that this job has judged. If an own result and a published text are equally strong and recent,
+    the own result is chosen with ``prefer_own``, and the published text without it.
     """
     own_texts = [result.stamped_text for result in own_results]
     published_texts = [text for text in published if text is not None]
-    texts = [*own_texts, *published_texts] if is_new else [*published_texts, *own_texts]
+    texts = [*own_texts, *published_texts] if prefer_own else [*published_texts, *own_texts]
     return select_strongest(texts, current_head)
 
 

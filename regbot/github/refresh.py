@@ -95,7 +95,7 @@ class _RefreshNight:
     """Name of the default branch."""
 
     @property
-    def measured(self) -> str:
+    def measured_commit(self) -> str:
         """The measured commit, which is the same in all proposals."""
         return self.proposals[0].commit
 
@@ -108,7 +108,8 @@ class _RefreshNight:
                 "status": select_gravest_status(report.status for report in reports),
                 "workloads": [workload for report in reports for workload in report.workloads],
                 "warnings": list(dict.fromkeys(warning for report in reports for warning in report.warnings)),
-                # The files are known only after the commit. Branch and commit are those of a refresh without GitHub.
+                # The files are known only after the commit. ``branch`` and ``proposal``, its commit, describe a refresh
+                # without GitHub.
                 "files": [],
                 "branch": None,
                 "proposal": None,
@@ -185,28 +186,36 @@ def _store_night(night: _RefreshNight) -> RefreshPost | None:
     somebody closed the last pull request without merging and this night has no new session, or if main already has
     everything.
     """
-    remote, measured = night.remote, night.measured
+    remote, measured_commit = night.remote, night.measured_commit
     tips = remote.tips(night.main_name, BRANCH)
     if night.main_name not in tips:
         raise ForgeError(f"the repository has no branch {night.main_name}, which GitHub calls its default branch")
     remote.fetch(*tips.values())
     # ``main`` is the newest commit of main. ``tip`` is that of the refresh branch; None if the branch does not exist.
     main, tip = tips[night.main_name], tips.get(BRANCH)
-    if not is_reachable(remote.repo, measured, main):
-        raise UserError(f"the measured commit {short_commit(measured)} is not in the history of {night.main_name}")
+    if not is_reachable(remote.repo, measured_commit, main):
+        raise UserError(
+            f"the measured commit {short_commit(measured_commit)} is not in the history of {night.main_name}"
+        )
     config, measured_config = _load_configs(night, main)
     folder = config.baselines.folder
     pull = _find_open_pull(night)
-    closed_pulls = [closed for closed in night.forge.closed_pulls_from(BRANCH) if closed.base_ref == night.main_name]
-    newest_closed = closed_pulls[0] if closed_pulls else None
+    closed_pulls = [
+        closed_pull for closed_pull in night.forge.closed_pulls_from(BRANCH) if closed_pull.base_ref == night.main_name
+    ]
+    newest_closed_pull = closed_pulls[0] if closed_pulls else None
     # The last pull request, if a person closed it without merging and no other pull request is open.
-    rejected = newest_closed if pull is None and newest_closed is not None and not newest_closed.merged else None
-    if rejected is not None and not _has_new_session(night, rejected, folder):
-        reason = f"#{rejected.number} was closed without merging, and this night has no new session."
+    rejected_pull = (
+        newest_closed_pull
+        if pull is None and newest_closed_pull is not None and not newest_closed_pull.merged
+        else None
+    )
+    if rejected_pull is not None and not _has_new_session(night, rejected_pull, folder):
+        reason = f"#{rejected_pull.number} was closed without merging, and this night has no new session."
         return _report_unchanged(night, None, reason)
     # After its pull request was merged or closed, the branch starts again from the measured commit.
-    is_finished = pull is None and tip in {closed.head_sha for closed in closed_pulls}
-    parent = measured if tip is None or is_finished else tip
+    is_finished = pull is None and tip in {closed_pull.head_sha for closed_pull in closed_pulls}
+    parent = measured_commit if tip is None or is_finished else tip
     branch = RefreshBranch(repo=remote.repo, main=main, folder=folder, parent=parent)
     check_night(branch, night.proposals, measured_config)
     message = f"{commit_message(night.report)}\n\n{TRAILER}: {night.digest}"
@@ -220,7 +229,7 @@ def _store_night(night: _RefreshNight) -> RefreshPost | None:
         report,
         night_commit,
         commits,
-        rejected=rejected.number if rejected is not None else None,
+        rejected=rejected_pull.number if rejected_pull is not None else None,
         run_url=night.run_url,
     )
     has_new_commit = night_commit.commit != branch.parent
@@ -263,30 +272,34 @@ def _find_open_pull(night: _RefreshNight) -> Pull | None:
 def _comment_once(night: _RefreshNight, pull: Pull, unmeasured: Sequence[str]) -> None:
     """Comment that the pull request does not contain tonight's measurement. An existing comment with the same text is
     not repeated."""
-    text = write_unmeasured_comment(night.measured, unmeasured)
+    text = write_unmeasured_comment(night.measured_commit, unmeasured)
     existing_texts = {comment.body.strip() for comment in night.forge.comments(pull.number)}
     if text.strip() not in existing_texts:
         night.forge.create_comment(pull.number, text)
 
 
-def _has_new_session(night: _RefreshNight, closed: ClosedPull, folder: str) -> bool:
-    """Return whether tonight has a session that the closed pull request ``closed`` lacks.
+def _has_new_session(night: _RefreshNight, closed_pull: ClosedPull, folder: str) -> bool:
+    """Return whether tonight has a session that the closed pull request ``closed_pull`` lacks.
 
     Two sessions of the measured commit count as the same if workload, variant, node class and series are equal. If
-    GitHub does not have the head of ``closed`` any more, the result is True.
+    GitHub does not have the head of ``closed_pull`` any more, the result is True.
 
     ``folder`` is the folder of references in the repository.
     """
     try:
-        night.remote.fetch(closed.head_sha)
+        night.remote.fetch(closed_pull.head_sha)
     except AwayError:
         raise
     except ForgeError:
         return True
-    stored = load_sessions(night.remote.repo, closed.head_sha, folder, night.measured)
-    proposed = [session for proposal in night.proposals for session in proposal.sessions]
-    tonight = [session for session in proposed if session.commit == night.measured and session.tier == "timed"]
-    new_keys = {_session_key(session) for session in tonight} - {_session_key(session) for session in stored}
+    stored_sessions = load_sessions(night.remote.repo, closed_pull.head_sha, folder, night.measured_commit)
+    proposed_sessions = [session for proposal in night.proposals for session in proposal.sessions]
+    tonight_sessions = [
+        session for session in proposed_sessions if session.commit == night.measured_commit and session.tier == "timed"
+    ]
+    new_keys = {_session_key(session) for session in tonight_sessions} - {
+        _session_key(session) for session in stored_sessions
+    }
     return bool(new_keys)
 
 
@@ -302,7 +315,7 @@ def _load_configs(night: _RefreshNight, main: str) -> tuple[Config, Config]:
     ``main`` is the newest commit of main.
     """
     text_at = partial(file_at, night.remote.repo, FILE_NAME)
-    main_config, measured_config = (load_commit(text_at, commit).config for commit in (main, night.measured))
+    main_config, measured_config = (load_commit(text_at, commit).config for commit in (main, night.measured_commit))
     if main_config.baselines.folder != measured_config.baselines.folder:
         raise UserError("main has moved its references to another folder since the measurement", "measure again")
     return main_config, measured_config

@@ -98,19 +98,21 @@ def make_commit(
             store_proposal(proposal, store)
         files_after = store_files(store)
         all_paths = {**files_before, **files_after}
-        changed = [path for path in all_paths if files_before.get(path) != files_after.get(path)]
-        _check_changes(changed, files_before, files_after)
-        _check_unread_files(branch, [path for path in changed if path not in files_before])
+        changed_paths = [path for path in all_paths if files_before.get(path) != files_after.get(path)]
+        _check_changes(changed_paths, files_before, files_after)
+        _check_unread_files(branch, [path for path in changed_paths if path not in files_before])
         commit = branch.parent
-        if changed:
+        if changed_paths:
             # The commit takes the content of each file, and removes a file whose value is None.
-            files = {f"{branch.folder}/{path}": store.root / path if path in files_after else None for path in changed}
+            files = {
+                f"{branch.folder}/{path}": store.root / path if path in files_after else None for path in changed_paths
+            }
             commit = commit_files(branch.repo, branch.parent, files, message, at)
     merged_tree, conflicts = _merge(branch.repo, branch.main, commit)
     # Check the merged store. With conflicts there is no merged store, so check the store on the branch.
-    checked, checked_before = (commit, branch.parent) if conflicts else (merged_tree, branch.main)
-    problems = _find_problems(branch, checked, now)
-    problems_before = _find_problems(branch, checked_before, now) if problems else []
+    checked_version, version_before = (commit, branch.parent) if conflicts else (merged_tree, branch.main)
+    problems = _find_problems(branch, checked_version, now)
+    problems_before = _find_problems(branch, version_before, now) if problems else []
     new_problems = [problem for problem in problems if problem not in problems_before]
     if new_problems:
         raise UserError(f"the store would be invalid with this commit: {'; '.join(new_problems[:3])}")
@@ -151,6 +153,7 @@ def load_sessions(repo: Path, commit: str, folder: str, measured: str) -> list[B
     ``folder`` is the folder of references in the repository.
     """
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
+        # ``_export_store`` uses only the fields ``repo`` and ``folder``.
         branch = RefreshBranch(repo, main=commit, folder=folder, parent=commit)
         store = _export_store(branch, commit, Path(scratch))
         try:
@@ -171,7 +174,7 @@ def _check_changes(
     changed: Sequence[PurePosixPath], before: dict[PurePosixPath, bytes], after: dict[PurePosixPath, bytes]
 ) -> None:
     """Check the changed paths. Only the content of an anchor may change. A file may be removed only if a file is added
-    to the same folder: an accepted session replaces its copy that was held back.
+    to the same folder: a session whose slowdown a person accepted replaces its earlier copy in the series ``held``.
 
     ``before`` and ``after`` have the files of the store, by path. Raises UserError.
     """
@@ -188,9 +191,9 @@ def _check_changes(
 def _check_unread_files(branch: RefreshBranch, added: Sequence[PurePosixPath]) -> None:
     """Check that the ``added`` paths do not exist in the parent commit. An existing file was missed when the store was
     read, and the commit would overwrite it. Raises CheckoutError."""
-    existing = {entry.path for entry in list_files(branch.repo, branch.parent, [branch.folder])}
+    existing_paths = {entry.path for entry in list_files(branch.repo, branch.parent, [branch.folder])}
     for path in added:
-        if str(PurePosixPath(branch.folder, path)) in existing:
+        if str(PurePosixPath(branch.folder, path)) in existing_paths:
             raise CheckoutError(
                 f"{path} would be added, but {short_commit(branch.parent)} already has this file: the store was not "
                 "read completely"

@@ -29,8 +29,9 @@ def write_pull_body(
     """Return the text of the pull request as markdown: obstacles to merging, tonight's evidence, earlier nights.
 
     ``report`` combines the reports of all ``proposals`` and has the files of ``night_commit``. ``commits`` are those of
-    the branch, from ``list_commits``. ``rejected`` is the number of the previous pull request if a person closed it
-    without merging; otherwise None. ``run_url`` is the URL of the run that measured; '' if unknown.
+    the branch, as (hash, author, subject), the newest first. ``rejected`` is the number of the previous pull
+    request if a person closed it without merging; otherwise None. ``run_url`` is the URL of the run that measured; ''
+    if unknown.
     """
     lines = []
     if night_commit.conflicts:
@@ -94,6 +95,7 @@ def _explain_missing_session(night: WorkloadRefresh) -> list[str]:
     """Return the reasons why no session of a night is stored; [] if the report names none."""
     if night.series is None:  # there is no valid measurement
         return [describe_outcome(night), *night.reasons]
+    # ``not_stored`` says why a valid session was not stored; '' if there is no such reason.
     return [night.not_stored] if night.not_stored else []
 
 

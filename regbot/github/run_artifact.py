@@ -33,28 +33,27 @@ def read_newest_artifact(forge: Forge, run: int, name: str, max_bytes: int, read
     artifacts = [artifact for artifact in forge.artifacts(run, name) if artifact.name == name]
     if not artifacts:
         raise UnusableArtifact(f"the job uploaded no artifact {name}; its log says why")
-    available = [artifact for artifact in artifacts if not artifact.expired]
-    if not available:
+    available_artifacts = [artifact for artifact in artifacts if not artifact.expired]
+    if not available_artifacts:
         raise ExpiredArtifact(f"its artifact {name} has expired")
-    newest = available[-1]  # artifacts are listed oldest first
-    too_large = UnusableArtifact(f"its artifact has more than {max_bytes:,} bytes, and was not read")
-    if newest.size > max_bytes:
-        raise too_large
+    newest_artifact = available_artifacts[-1]  # artifacts are listed oldest first
+    too_large_error = UnusableArtifact(f"its artifact has more than {max_bytes:,} bytes, and was not read")
+    if newest_artifact.size > max_bytes:
+        raise too_large_error
     try:
-        return read(forge.download(newest.id, max_bytes))
+        return read(forge.download(newest_artifact.id, max_bytes))
     except TooLargeError as error:
-        raise too_large from error
+        raise too_large_error from error
     except RecordError as error:
         raise UnusableArtifact("the job's artifact cannot be read: ", UntrustedText(str(error))) from error
 
 
 def can_judge_again(forge: Forge, run: int, name: str) -> bool:
     """Return whether a run can be judged again. The result is False if the run was deleted, if its last attempt failed,
-    or if its artifact ``name`` has expired.
+    or if its artifact ``name`` has expired. It is True for a run without this artifact, because a run in progress has
+    none yet.
 
-    Raises ForgeError.
-
-    ``run`` is the id of the workflow run.
+    ``run`` is the id of the workflow run. Raises ForgeError.
     """
     try:
         has_failed = forge.run(run).conclusion not in (None, "success")  # None while the run is in progress

@@ -35,7 +35,8 @@ class SameHead:
         self._is_open: dict[int, bool] = {}
 
     def find_peers(self, head_checks: HeadChecks) -> list[Stamp]:
-        """Return the stamps of the verdicts on other open pull requests, sorted by pull request number."""
+        """Return the stamps of the verdicts on other open pull requests, sorted by pull request number; [] for a
+        merge group."""
         if not self._number:
             return []
         stamps: list[Stamp] = []
@@ -83,9 +84,14 @@ class SameHead:
 
         if not needs_update(head_checks.other_pulls[number]):
             return False
-        present = checks.find(self._forge, self._sha, self._number, self.github.bot).other_pulls.get(number)
-        if present is None or present.completed_text is None or not needs_update(present):
+        present_checks = checks.find(self._forge, self._sha, self._number, self.github.bot).other_pulls.get(number)
+        if present_checks is None or present_checks.completed_text is None or not needs_update(present_checks):
             return False
         return checks.write(
-            self._forge, present.completed_text, present, self.github, present.title, peers=other_stamps
+            self._forge,
+            present_checks.completed_text,
+            present_checks,
+            self.github,
+            present_checks.title,
+            peers=other_stamps,
         )

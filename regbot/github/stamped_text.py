@@ -148,8 +148,8 @@ class StampedText:
 
     @classmethod
     def read(cls, body: str) -> "StampedText | None":
-        """Return the result in a posted body; None if the body has no stamp. The form of the body is that of
-        ``body``. Stale banners and notes are left out."""
+        """Return the result in a posted body; None if the body has no stamp. The method
+        ``body`` writes such a body. Stale banners and notes are left out."""
         first_line, _, text = body.replace("\r\n", "\n").partition("\n")
         stamp = Stamp.read(first_line)
         if stamp is None:
@@ -184,8 +184,8 @@ def select_strongest(results: Sequence[StampedText], current_head: str) -> Stamp
         if stamp.head != head:
             continue
         run_key = (stamp.tier, stamp.run, stamp.attempt)
-        known = latest_by_run.setdefault(run_key, text)
-        if known.stamp.post < stamp.post:
+        known_text = latest_by_run.setdefault(run_key, text)
+        if known_text.stamp.post < stamp.post:
             latest_by_run[run_key] = text
     newest_of_kind: dict[tuple[Tier, bool], StampedText] = {}
     """The newest result by tier, and by whether it is an INVALID measurement (``is_void``)."""

@@ -131,7 +131,8 @@ def find_posted_run(forge: Forge, number: int, bot: str, current_head: str) -> i
 
 
 def _select_sticky(comments: Sequence[Comment], number: int, bot: str, current_head: str) -> StickyComment | None:
-    """Return the oldest comment of ``bot`` with a stamp of pull request ``number``, as the sticky comment."""
+    """Return the oldest comment of ``bot`` with a stamp of pull request ``number``, as the sticky comment; None
+    without such a comment."""
     stamped_comments: list[Comment] = []
     claims: list[StampedText] = []
     for comment in sorted(comments, key=lambda comment: comment.id):  # a newer comment has a larger id

@@ -169,7 +169,7 @@ class Transport:
             attempts += 1
             # If GitHub names a time to wait, wait for this time and look once.
             lookups = 1 if outcome.wait_s else max_lookups
-            for lookup in range(lookups):
+            for lookup in range(lookups):  # a lookup without success lengthens the next wait, as a failure does
                 self._wait(outcome, attempts + lookup, f"{verb} {path}")
                 created = find_created()
                 if created is not None:
@@ -224,6 +224,8 @@ class Transport:
         """Send one request. Return a failed attempt after a lost connection, an error of GitHub or a rate limit, since
         another attempt may succeed. Raises RefusedError if GitHub refuses the request.
 
+        A redirect of a GET is a response with a ``location``. A redirect of another request is refused.
+
         ``verb`` is the HTTP method, and ``path`` is the path below the address of the API.
         """
         self._pace(verb)
@@ -233,7 +235,7 @@ class Transport:
             status, headers, text = self._requester.requestJson(verb, path, query, accept_header, body)
         except (OSError, GithubException) as error:  # the errors of the library ``requests`` are OSErrors
             return FailedAttempt(f"the connection failed ({type(error).__name__})")
-        except RuntimeError as error:
+        except RuntimeError as error:  # PyGithub refuses to follow a redirect to another host or protocol
             raise ForgeError(f"{verb} {path}: {self._clean(str(error))}") from None
         if status in (301, 302, 307, 308):
             if verb != "GET":

@@ -60,6 +60,7 @@ def build_trusted_session(
         "workloads": entries,
         "untraced": [entry for entry in command_entries if entry in entries],
         "timed": timed_plans,
+        # References and declarations are added later, from the store of the base commit and from comments.
         "stored": [],
         "expectations": [],
         "unconcerned": [workload for workload in unconcerned if workload.entry in entries],
@@ -69,11 +70,11 @@ def build_trusted_session(
         "warnings": header.warnings[:MAX_WARNINGS],
     }
     kept_runs = [run for run in runs if run.workload in entries]
-    trusted = Session(header=header.model_copy(update=update), runs=kept_runs)
+    trusted_session = Session(header=header.model_copy(update=update), runs=kept_runs)
     # The runs cannot have taken longer than their job, which took at most ``job_s`` seconds by GitHub's clock.
-    if reasons := find_impossible_times(trusted, subject.job_s):
+    if reasons := find_impossible_times(trusted_session, subject.job_s):
         raise UnusableArtifact("its times cannot be true: ", UntrustedText(reasons[0]))
-    return trusted
+    return trusted_session
 
 
 def _check_commits(header: SessionHeader, base: str, head: str) -> None:
@@ -106,7 +107,8 @@ def _find_mismatches(run: Run, tasks: dict[str, Task]) -> Iterator[str]:
         properties.append(("variant", run.variant, task.variant.name))
         if run.ledger is not None:
             world_size = run.ledger.world_size
-            # The plan decides the world size of these adapters. A recipe may have another world size.
+            # The plan decides the world size of these adapters. A recipe, a configuration of a training framework,
+            # keeps its own world size.
             has_fixed_size = task.workload.adapter in ("smoke", "module")
             has_planned_size = world_size is not None and not task.workload.recipe
             if has_fixed_size or has_planned_size:
@@ -135,6 +137,7 @@ def _check_timed_plans(
     plans = {timed_plan.entry: timed_plan for timed_plan in header.timed}
     missing_entries = sorted(planned_on_node.keys() - plans.keys() - unconcerned)
     if missing_entries:
+        # '' adds nothing to the reason, which begins with a name.
         raise UnusableArtifact("", UntrustedText(missing_entries[0]), " should have been timed, but was not")
     for entry, timed_plan in plans.items():
         stripped_plan = _strip_plan(timed_plan)

@@ -101,13 +101,13 @@ class CommitComparison:
     @classmethod
     def from_json(cls, data: Json) -> "CommitComparison":
         """Parse GitHub's JSON."""
-        listed = data.get("files")
+        listed_files = data.get("files")
         paths: dict[str, None] = {}  # without duplicates, in order
-        for file in listed or ():
+        for file in listed_files or ():
             paths[str(file["filename"])] = None
             if file.get("previous_filename"):
                 paths[str(file["previous_filename"])] = None
-        is_complete = listed is not None and len(listed) < MAX_COMPARED
+        is_complete = listed_files is not None and len(listed_files) < MAX_COMPARED
         return cls(str(data["merge_base_commit"]["sha"]), tuple(paths) if is_complete else None)
 
 

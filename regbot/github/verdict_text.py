@@ -103,8 +103,8 @@ def _write_prefix(subject: Subject, github: GitHub) -> str:
 def _write_notes(status: Status, subject: Subject, github: GitHub, *, has_result: bool = True) -> Iterator[Markdown]:
     """Yield the notes below the headline: shadow mode, whether the result blocks the merge, and the origin of the
     result. ``has_result`` is False if the job uploaded no usable result."""
-    mildest = get_mildest_conclusion(github, subject.tier, subject.number)
-    is_blocking = conclude_without_shadow(status, github, mildest) in BLOCKING_CONCLUSIONS
+    mildest_conclusion = get_mildest_conclusion(github, subject.tier, subject.number)
+    is_blocking = conclude_without_shadow(status, github, mildest_conclusion) in BLOCKING_CONCLUSIONS
     if github.shadow:
         effect = "would have stopped" if is_blocking else "would not have stopped"
         yield Markdown(f"👁️ **Shadow mode:** nothing is blocked. regbot {effect} this change.")
@@ -177,8 +177,8 @@ def _has_undecided_times(verdict: Verdict) -> bool:
 
 
 def _list_expect_lines(verdict: Verdict) -> list[str]:
-    """Return the ``/regbot expect`` lines that declare the findings. A finding of all workloads gets one line with
-    ``*`` instead of the workload."""
+    """Return the ``/regbot expect`` lines that declare the findings with FAIL or REVIEW. A finding of all workloads
+    gets one line with ``*`` instead of the workload."""
     names_by_finding: dict[tuple[str, str], list[str]] = {}
     """Names of the workloads that have a finding, by pattern and axis of the finding."""
     for entry in verdict.workloads:
@@ -209,7 +209,7 @@ def _join_within_limit(parts: Sequence[str], optional_parts: Sequence[str], sect
     """Return all parts as one text: ``parts``, then ``optional_parts``, then ``sections``.
 
     ``sections`` is the text of the last parts of the report. If the text is too long, the ``optional_parts`` are left
-    out and the end is cut off.
+    out, and the end is cut off if the rest is still too long.
     """
     max_characters = MAX_CHARACTERS - RESERVED_CHARACTERS
     full_text = _join_parts([*parts, *optional_parts, sections])

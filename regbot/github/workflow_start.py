@@ -132,9 +132,12 @@ def request_measurement(
 ) -> CommandRefusal | bool:
     """Set the check run of a commit to in progress, and start the measurement of the commit.
 
-    Return True if the measurement was started, and False if it was started before. ``find_obstacle`` is called between
-    these two steps and reads the state of the pull request once more. If it returns an obstacle, for example a new
-    push, the earlier check run is restored, and the refusal is returned. Raises ForgeError.
+    Return True if the measurement was started, and False if it was started before. Refuse the request if another
+    measurement of this commit is in progress.
+
+    ``find_obstacle`` reads the state of the pull request once more, after the check run was set and before the start.
+    If it returns an obstacle, for example a new push, the earlier check run is restored, and the refusal is returned.
+    Raises ForgeError.
     """
     number, sha = measurement.number, measurement.sha
     runs = forge.runs(MEASURE, measurement.since - MAX_MEASUREMENT_AGE)
@@ -192,17 +195,17 @@ def _mark_in_progress(forge: Forge, measurement: Measurement, head_checks: HeadC
 def _restore_check(forge: Forge, id: int, measurement: Measurement, head_checks: HeadChecks, reason: Words) -> None:
     """Restore the earlier result in the check run ``id``. Without an earlier result, complete the check run as
     cancelled, because no measurement will complete it. ``reason`` says why the measurement did not start."""
-    earlier = head_checks.runs[0] if head_checks.runs else None  # as it was before this measurement was requested
-    conclusion = _conclusion_of(earlier) if earlier is not None else None
-    if earlier is not None and conclusion is not None:
+    earlier_run = head_checks.runs[0] if head_checks.runs else None  # as it was before this measurement was requested
+    conclusion = _conclusion_of(earlier_run) if earlier_run is not None else None
+    if earlier_run is not None and conclusion is not None:
         check = NewCheck(
-            name=earlier.name,
-            sha=earlier.sha,
-            external_id=earlier.external_id,
+            name=earlier_run.name,
+            sha=earlier_run.sha,
+            external_id=earlier_run.external_id,
             status="completed",
             conclusion=conclusion,
-            title=earlier.title,
-            summary=earlier.summary,
+            title=earlier_run.title,
+            summary=earlier_run.summary,
         )
     else:
         check = NewCheck(

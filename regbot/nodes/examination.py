@@ -65,12 +65,12 @@ def examine(
     stored_probes = []
     for probe, verdict in zip(probes, judgement.nodes, strict=True):
         is_slow = verdict.status == "slow"
-        stored = probe.model_copy(update={"slow": is_slow})
-        append_probe(folder, stored)
-        stored_probes.append(stored)
+        stored_probe = probe.model_copy(update={"slow": is_slow})
+        append_probe(folder, stored_probe)
+        stored_probes.append(stored_probe)
         if is_slow and (probe.host in quarantine_slow or probe.host in on_trial):
             sessions = stragglers.get(probe.host, ()) if stragglers is not None else ()
-            warnings += quarantine(folder, probe.host, build_evidence(verdict, [stored], now, sessions))
+            warnings += quarantine(folder, probe.host, build_evidence(verdict, [stored_probe], now, sessions))
             new_events.append(read_last_events(folder)[probe.host])
         elif passed_event := finish_trial(folder, verdict, now):
             new_events.append(passed_event)
@@ -83,7 +83,8 @@ def build_evidence(
     now: datetime,
     stragglers: Sequence[StragglerSession] = (),
 ) -> Evidence:
-    """Return the evidence for quarantining a node automatically. Of long lists, only a part is kept."""
+    """Return the evidence for quarantining a node automatically. Of long lists, the first findings,
+    the last probes and the last late ranks are kept."""
     reasons = [finding.text for finding in verdict.findings]
     reasons += [
         f"rank {straggler.rank} was {straggler.pct:.0f}% late in session {straggler.session}"

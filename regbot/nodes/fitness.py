@@ -43,10 +43,10 @@ class Fitness:
     def check_before(self, seat: Seat, needs: Needs, python: str = "") -> str:
         """Return why nothing may be timed in ``seat``; '' if its nodes are fit.
 
-        ``needs`` has the ranks and GPUs of a run. ``python`` is the workload's interpreter. This machine is not probed,
-        because no other node could replace it. For a program of one process (``needs.ranks`` is 0) the nodes are not
-        probed either: the probe needs torch, and the program's interpreter may not have it. Raises RecordError,
-        NoSeatError, and the errors of ``Seat.run``.
+        ``needs`` has the ranks and GPUs of a run. ``python`` is the workload's interpreter. A seat on this
+        machine is not probed, because no other node could replace this machine. For a program of one process
+        (``needs.ranks`` is 0) the nodes are not probed either: the probe needs torch, and the program's interpreter may
+        not have it. Raises RecordError, NoSeatError, and the errors of ``Seat.run``.
         """
         self.probe_failure = ""
         if in_quarantine := sorted(self.quarantined_hosts() & set(seat.allocation.hosts)):
@@ -75,14 +75,14 @@ class Fitness:
                 stragglers_by_host.setdefault(straggler.host, []).append(straggler)
         if not stragglers_by_host:
             return ""
-        slow = self._probe(seat, needs, python, stragglers_by_host)
-        if not slow.hosts:
+        slow_hosts = self._probe(seat, needs, python, stragglers_by_host)
+        if not slow_hosts.hosts:
             return ""
         texts: list[str] = []
         for host, stragglers in stragglers_by_host.items():
-            if host in slow.hosts:
+            if host in slow_hosts.hosts:
                 texts += [straggler.text for straggler in stragglers]
-        return "; ".join([*texts, slow.reason])
+        return "; ".join([*texts, slow_hosts.reason])
 
     def _probe(
         self, seat: Seat, needs: Needs, python: str, stragglers_by_host: dict[str, list[Straggler]]
@@ -106,17 +106,19 @@ class Fitness:
         if probes is None:
             return _SlowHosts()
         report = examine(self._folder, probes, self._now(), quarantine_slow=(), stragglers=evidence)
-        slow = _find_slow(report)
+        slow_hosts = _find_slow(report)
         # No host of the seat was in quarantine before, and ``examine`` has quarantined only those on trial.
-        if slow and not slow & self.quarantined_hosts():
+        if slow_hosts and not slow_hosts & self.quarantined_hosts():
             probes = self._measure(seat, needs, python)
             if probes is None:
                 # ``probe_failure`` would say that the nodes count as healthy, but the slow ones do not.
                 self.probe_failure = ""
-                return _SlowHosts(slow, f"{', '.join(sorted(slow))}: slow in a probe, and a second probe failed")
-            report = examine(self._folder, probes, self._now(), quarantine_slow=slow, stragglers=evidence)
-        confirmed = _find_slow(report) & self.quarantined_hosts()
-        return _SlowHosts(confirmed, _describe_slow(report, confirmed)) if confirmed else _SlowHosts()
+                return _SlowHosts(
+                    slow_hosts, f"{', '.join(sorted(slow_hosts))}: slow in a probe, and a second probe failed"
+                )
+            report = examine(self._folder, probes, self._now(), quarantine_slow=slow_hosts, stragglers=evidence)
+        confirmed_hosts = _find_slow(report) & self.quarantined_hosts()
+        return _SlowHosts(confirmed_hosts, _describe_slow(report, confirmed_hosts)) if confirmed_hosts else _SlowHosts()
 
     def _measure(self, seat: Seat, needs: Needs, python: str) -> list[NodeProbe] | None:
         """Probe the nodes of ``seat`` once. If they cannot be probed, set ``probe_failure`` and return None."""

@@ -169,8 +169,8 @@ def _is_crowded(probe: NodeProbe) -> bool:
 
 def _own_history(probe: NodeProbe, histories: Histories, limits: NodeThresholds) -> list[NodeProbe]:
     """Return the latest earlier probes of the same node that are healthy and comparable, at most ``limits.window``."""
-    earlier = [past for past in histories.get(probe.host, ()) if past.when < probe.when and _is_healthy(past)]
-    return [past for past in earlier if is_comparable(past, probe)][-limits.window :]
+    earlier_probes = [past for past in histories.get(probe.host, ()) if past.when < probe.when and _is_healthy(past)]
+    return [past for past in earlier_probes if is_comparable(past, probe)][-limits.window :]
 
 
 def _find_peers(probe: NodeProbe, latest: Sequence[NodeProbe], histories: Histories) -> list[NodeProbe]:
@@ -299,11 +299,15 @@ def _has_fleet_slowed(
         if probes and host not in recent_probes and _hours_between(probes[-1], probe) <= FLEET_CHANGE_H:
             recent_probes[host] = probes[-1]
     compared_count, slower_count = 0, 0
-    for recent in recent_probes.values():
-        own_history = _own_history(recent, histories, limits)
-        if is_comparable(recent, probe) and not _is_crowded(recent) and _has_enough(own_history, measure, limits):
+    for recent_probe in recent_probes.values():
+        own_history = _own_history(recent_probe, histories, limits)
+        if (
+            is_comparable(recent_probe, probe)
+            and not _is_crowded(recent_probe)
+            and _has_enough(own_history, measure, limits)
+        ):
             compared_count += 1
-            if _finding(recent, measure, own_history, "history", limits) is not None:
+            if _finding(recent_probe, measure, own_history, "history", limits) is not None:
                 slower_count += 1
     return slower_count >= 2 and 2 * slower_count >= compared_count
 
@@ -329,17 +333,20 @@ def _find_changed_software(
     """
     slower: dict[str, list[tuple[str, float]]] = {}  # change -> host and slowdown in percent
     for probe in latest:
-        earlier = [past for past in histories.get(probe.host, ()) if past.when < probe.when and _is_healthy(past)]
+        earlier_probes = [
+            past for past in histories.get(probe.host, ()) if past.when < probe.when and _is_healthy(past)
+        ]
         has_comparable_history = bool(_own_history(probe, histories, limits))
-        if not earlier or has_comparable_history:
+        if not earlier_probes or has_comparable_history:
             continue
-        previous = earlier[-1]
-        changed_fields = _differences(previous, probe)
+        previous_probe = earlier_probes[-1]
+        changed_fields = _differences(previous_probe, probe)
         if {"sizes", "ranks", "device"} & set(changed_fields):
             continue  # the probes did not measure the same work
-        reference = [past for past in earlier if is_comparable(past, previous)][-limits.window :]
+        reference = [past for past in earlier_probes if is_comparable(past, previous_probe)][-limits.window :]
         change = ", ".join(
-            f"{name.replace('_', ' ')} {getattr(previous, name)} -> {getattr(probe, name)}" for name in changed_fields
+            f"{name.replace('_', ' ')} {getattr(previous_probe, name)} -> {getattr(probe, name)}"
+            for name in changed_fields
         )
         pct = 100 * (probe.gemm.median_s / median(past.gemm.median_s for past in reference) - 1)
         notes[probe.host].append(
@@ -373,9 +380,9 @@ def _judge_sets(latest: Sequence[NodeProbe], histories: Histories, limits: NodeT
             exchange = (past.when, tuple(past.hosts))
             if exchange not in slowest or _exchange_s(slowest[exchange]) < _exchange_s(past):
                 slowest[exchange] = past
-    same_size = [past for _, past in sorted(slowest.items()) if len(past.hosts) == len(probe.hosts)]
-    same_set = [past for past in same_size if set(past.hosts) == set(probe.hosts)]
-    reference = (same_set if len(same_set) >= limits.least else same_size)[-limits.window :]
+    same_size_probes = [past for _, past in sorted(slowest.items()) if len(past.hosts) == len(probe.hosts)]
+    same_hosts_probes = [past for past in same_size_probes if set(past.hosts) == set(probe.hosts)]
+    reference = (same_hosts_probes if len(same_hosts_probes) >= limits.least else same_size_probes)[-limits.window :]
     if len(reference) < limits.least:
         return []
     finding = _finding(probe, "all_to_all", reference, "history", limits)

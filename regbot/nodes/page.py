@@ -83,7 +83,7 @@ def event_sentence(event: NodeEvent) -> str:
 def warning_lines(warnings: Sequence[str]) -> list[str]:
     """Return the lines of the warnings, with an empty line before each warning."""
     lines = []
-    for text in warnings:
+    for text in warnings:  # the '' below means that the wrapped lines are not indented
         lines += ["", *wrapped(f"WARNING: {text}", "").splitlines()]
     return lines
 
@@ -104,7 +104,8 @@ def _verdict_lines(verdict: NodeVerdict) -> list[str]:
 
 
 def _common_lines(sets: Sequence[str], fleet: Sequence[str]) -> list[str]:
-    """Return the lines about several nodes: findings about sets of hosts, and changes of the whole fleet."""
+    """Return the lines about several nodes, without indentation: findings about sets of hosts, and changes of the whole
+    fleet."""
     return [wrapped(text, "") for text in (*sets, *fleet)]
 
 

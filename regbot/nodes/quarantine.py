@@ -40,7 +40,7 @@ def quarantine(folder: Path, host: str, evidence: Evidence) -> list[str]:
     if check_host(host) != evidence.host:
         raise UserError(f"the evidence is about {evidence.host}, not about {host}")
     with lock_folder(folder):
-        earlier = [event for event in read_events(folder) if event.host == host]
+        earlier_events = [event for event in read_events(folder) if event.host == host]
         _write_mark(folder, host, evidence)
         event = NodeEvent(
             event="quarantined",
@@ -52,7 +52,7 @@ def quarantine(folder: Path, host: str, evidence: Evidence) -> list[str]:
             evidence=evidence,
         )
         append_record(folder / EVENTS, event)
-    return _warn_of_repetition(earlier, event)
+    return _warn_of_repetition(earlier_events, event)
 
 
 def release(folder: Path, host: str, who: str, reason: str, now: datetime) -> NodeEvent:
@@ -84,8 +84,8 @@ def finish_trial(folder: Path, verdict: NodeVerdict, now: datetime) -> NodeEvent
     speed, such a probe does not end the trial. If an operator quarantined it for another reason, the probe does.
     """
     with lock_folder(folder):
-        released = nodes_on_trial(folder).get(verdict.host)
-        if released is None or verdict.status == "slow":
+        release_event = nodes_on_trial(folder).get(verdict.host)
+        if release_event is None or verdict.status == "slow":
             return None
         last_quarantine = next(  # only a quarantine has evidence
             past for past in reversed(read_events(folder)) if past.host == verdict.host and past.evidence
@@ -138,23 +138,23 @@ def _write_mark(folder: Path, host: str, evidence: Evidence) -> None:
     write_text(folder / MARKS / host, printable(f"{evidence.when} {evidence.who}: {evidence.reason}") + "\n")
 
 
-def _warn_of_repetition(earlier: list[NodeEvent], event: NodeEvent) -> list[str]:
+def _warn_of_repetition(earlier_events: list[NodeEvent], event: NodeEvent) -> list[str]:
     """Return a warning if regbot already quarantined the node in the last REPEAT_DAYS days, and it was released since.
 
-    ``event`` is the new quarantine, and ``earlier`` has the older events of the node. A quarantine by an operator gives
-    no warning.
+    ``event`` is the new quarantine, and ``earlier_events`` has the older events of the node. A quarantine by an
+    operator gives no warning.
     """
     if not event.automatic:
         return []
     period_start = parse_time(event.when) - timedelta(days=REPEAT_DAYS)
     quarantines = [
         past
-        for past in earlier
+        for past in earlier_events
         if past.event == "quarantined" and past.automatic and parse_time(past.when) >= period_start
     ]
     if not quarantines:
         return []
-    releases = [past for past in earlier if past.event == "released" and past.when >= quarantines[0].when]
+    releases = [past for past in earlier_events if past.event == "released" and past.when >= quarantines[0].when]
     if not releases:
         return []
     last_release = releases[-1]

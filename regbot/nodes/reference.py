@@ -36,7 +36,7 @@ LAG_S = 10.0
 """Seconds that a shared file system may take to show the records of ranks that have succeeded."""
 MAX_RECORD_BYTES = 65536
 MAX_CAUSES = 64
-"""Maximum number of other faults in a probe."""
+"""Maximum number of faults that the record of a probe lists, such as memory errors of a GPU. Slowness is not listed."""
 
 
 class ProbeError(EngineError):
@@ -75,6 +75,7 @@ def probe(
     on_gpu = bool(seat.node.gpus) if gpus is None else gpus
     probe_sizes = sizes or (GPU_SIZES if on_gpu else CPU_SIZES)
     nonce = secrets.token_hex(16)
+    # A rank puts its number in place of {rank} in this path.
     record = scratch / "record" / "node.{rank}.json"
     request = write_request(
         scratch,
@@ -118,6 +119,7 @@ def _read_records(
     """
     ranks_per_host = ranks // len(hosts)
     paths = [Path(str(record).replace("{rank}", str(rank))) for rank in range(ranks)]
+    # A shared file system may show the records of successful ranks late.
     deadline = time.monotonic() + (LAG_S if result.exit_code == 0 else 0.0)
     while not all(path.exists() for path in paths) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -138,17 +140,19 @@ def _read_records(
     if len(rank_probes) == ranks and result.exit_code == 0:
         return [rank_probes[rank] for rank in range(ranks)]
     missing = [f"{rank} on {hosts[rank // ranks_per_host]}" for rank in range(ranks) if rank not in rank_probes]
-    how = f"did not end within {TIMEOUT_S:.0f} s" if result.timed_out else describe_exit(result.exit_code)
+    end_text = f"did not end within {TIMEOUT_S:.0f} s" if result.timed_out else describe_exit(result.exit_code)
     missing_text = f" without a record of rank {', '.join(missing[:8])}" if missing else ""
-    raise ProbeError(f"the reference probe {how}{missing_text}; its last lines:\n{result.log_tail}".rstrip())
+    raise ProbeError(f"the reference probe {end_text}{missing_text}; its last lines:\n{result.log_tail}".rstrip())
 
 
 def _find_fault(rank_probe: RawNodeProbe, rank: int, nonce: str, wall_s: float) -> str:
     """Return why a well-formed record cannot be the result of this probe; '' if it can.
 
-    ``wall_s`` is the duration of the whole probe. Half of the repetitions of a measurement take at least the median
-    time each. Together these repetitions cannot take longer than the whole probe. ``fast_s`` is the time of the fastest
-    tenth of the repetitions, which cannot be above the median.
+    ``nonce`` identifies the request, and a record names the request that it answers (``rank_probe.request``).
+
+    ``wall_s`` is the duration of the whole probe. Of the ``n`` repetitions of a measurement, half take at least the
+    median time each. Together these repetitions cannot take longer than the whole probe. ``fast_s`` is the time of the
+    fastest tenth of the repetitions, which cannot be above the median.
     """
     if rank_probe.request != nonce or rank_probe.rank != rank:
         return "its record answers another request"
@@ -180,8 +184,9 @@ def _combine_by_host(
     for number, host in enumerate(hosts):
         # Ranks are numbered host by host.
         host_probes = rank_probes[number * ranks_per_host : (number + 1) * ranks_per_host]
-        first = host_probes[0]
+        first_probe = host_probes[0]
         gemm, copy = _slowest(host_probes, "gemm"), _slowest(host_probes, "copy")
+        # The local exchange is among the ranks of one host, the other one among all ranks.
         local_exchange, exchange = _slowest(host_probes, "local_all_to_all"), _slowest(host_probes, "all_to_all")
         needs_local_exchange, needs_exchange = ranks_per_host > 1, len(hosts) > 1
         if (
@@ -192,18 +197,18 @@ def _combine_by_host(
         ):
             raise ProbeError(f"{host}: its ranks did not measure what was requested", "the node was not judged")
         # The seat's node describes the first host. Its driver is used only for hosts with the same kind of device.
-        has_same_device = first.device_name == rank_probes[0].device_name
+        has_same_device = first_probe.device_name == rank_probes[0].device_name
         # ``outside`` marks faults of the node and other work on it, which the probe itself did not cause.
         outside_causes = [cause.text for cause in health.causes if cause.outside] if health else []
         document = {
             "host": host,
             "when": when,
             "node_class": _node_class(host_probes, rank_probes[0], seat.node),
-            "driver": first.driver or (seat.node.driver if has_same_device else None),
+            "driver": first_probe.driver or (seat.node.driver if has_same_device else None),
             "container": seat.node.container,
-            "software": f"torch {first.torch}",
-            "device": first.device,
-            "device_name": printable(first.device_name),
+            "software": f"torch {first_probe.torch}",
+            "device": first_probe.device,
+            "device_name": printable(first_probe.device_name),
             "ranks": ranks_per_host,
             "hosts": hosts,
             "engine": allocation.engine,
@@ -218,6 +223,8 @@ def _combine_by_host(
             "local_all_to_all_gbs": _bandwidth_gbs(sizes, local_exchange, ranks_per_host),
             "all_to_all_gbs": _bandwidth_gbs(sizes, exchange, len(rank_probes)),
             "copy_gbs": 2 * sizes.copy_bytes / copy.median_s / 1e9,  # each byte is read and written
+            # How far the clock of this host is ahead of the median clock. A rank reads its clock right after an
+            # exchange among all ranks, so at about the same moment.
             "skew_s": median(rank_probe.clock_s or 0.0 for rank_probe in host_probes) - median_clock_s,
             # The share of the cores' time that other work took.
             "others_share": health.during.cpu.other_share if health else None,
@@ -241,8 +248,8 @@ def _slowest(host_probes: Sequence[RawNodeProbe], measure: Measure) -> RepeatedT
     timings: list[RepeatedTiming | None] = [
         rank_probe.copy_ if measure == "copy" else getattr(rank_probe, measure) for rank_probe in host_probes
     ]
-    measured = [timing for timing in timings if timing is not None]
-    return max(measured, key=lambda timing: timing.median_s) if len(measured) == len(timings) else None
+    present_timings = [timing for timing in timings if timing is not None]
+    return max(present_timings, key=lambda timing: timing.median_s) if len(present_timings) == len(timings) else None
 
 
 def _node_class(host_probes: Sequence[RawNodeProbe], first_rank: RawNodeProbe, node: Node) -> str:
