@@ -374,17 +374,17 @@ def _interpreter_folders(
         if executable.is_dir():
             continue
         is_in_checkout = any(_is_within(executable.parent, folder) for folder in checkout)
-        for root in python_prefixes(executable):
-            if any(_is_within(root, folder) for folder in (Path("/usr"), *checkout, *sandbox.read)):
+        for prefix in python_prefixes(executable):
+            if any(_is_within(prefix, folder) for folder in (Path("/usr"), *checkout, *sandbox.read)):
                 continue
-            is_of_regbot = _is_within(root, Path(sys.base_prefix)) or _is_within(root, Path(sys.prefix))
+            is_of_regbot = _is_within(prefix, Path(sys.base_prefix)) or _is_within(prefix, Path(sys.prefix))
             if is_of_regbot or not is_in_checkout:
-                folders.append(root)
+                folders.append(prefix)
             elif executable == program:
                 raise EngineError(
-                    f"{executable} uses an interpreter in {root}, which the sandbox does not show to an "
+                    f"{executable} uses an interpreter in {prefix}, which the sandbox does not show to an "
                     f"environment inside the checkout",
-                    f"name it in regbot.toml: [sandbox] read = ['{root}']",
+                    f"name it in regbot.toml: [sandbox] read = ['{prefix}']",
                 )
     if not _is_visible(program, [Path("/usr"), *SYSTEM_FOLDERS, *folders, *checkout, *sandbox.read, *sandbox.write]):
         raise EngineError(
@@ -410,22 +410,22 @@ def python_prefixes(program: Path) -> list[Path]:
     virtual environment also needs the prefix of its base interpreter. A prefix that contains the home folder is left
     out, because code under test could then read all files there.
     """
-    roots: list[Path] = []
+    prefixes: list[Path] = []
     path = program
     for _ in range(MAX_LINKS):
         prefix = _prefix(path.parent)
         if (prefix / "pyvenv.cfg").is_file():
-            roots.append(prefix)
+            prefixes.append(prefix)
             base_folder = _read_home(prefix / "pyvenv.cfg")
             if base_folder is not None and _is_prefix(_prefix(base_folder)):
-                roots.append(_prefix(base_folder))
+                prefixes.append(_prefix(base_folder))
         elif _is_prefix(prefix):
-            roots.append(prefix)
+            prefixes.append(prefix)
         if not path.is_symlink():
             break
         path = path.parent / path.readlink()
     home_folder = Path.home().resolve()
-    return [root for root in dict.fromkeys(roots) if not home_folder.is_relative_to(root.resolve())]
+    return [prefix for prefix in dict.fromkeys(prefixes) if not home_folder.is_relative_to(prefix.resolve())]
 
 
 def _prefix(folder: Path) -> Path:

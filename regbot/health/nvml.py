@@ -237,11 +237,11 @@ class NvmlSession:
 
 def snapshot_gpus(nvml: Callable[[], Nvml] = find_nvml) -> list[tuple[GpuDevice, GpuSnapshot]]:
     """Return all GPUs of this machine with their current state. Raises NoNvmlError."""
-    gpus = NvmlSession(nvml(), None)
+    session = NvmlSession(nvml(), None)
     try:
-        return [(gpu, gpus.snapshot(gpu)) for gpu in gpus.gpus]
+        return [(gpu, session.snapshot(gpu)) for gpu in session.gpus]
     finally:
-        gpus.close()
+        session.close()
 
 
 def select_visible(gpus: Sequence[GpuDevice], entries: Sequence[str] | None) -> list[GpuDevice]:

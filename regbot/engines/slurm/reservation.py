@@ -62,8 +62,8 @@ class Reservation:
     ) -> None:
         """Store the request without submitting it.
 
-        ``folder`` is used only by this reservation, and its name is the tag of the job. It is on the file system that
-        all nodes share.
+        ``folder`` is used only by this reservation, and its name is the tag by which the job is looked up. The folder
+        is on the file system that all nodes share.
         """
         self._slurm, self._settings, self._partition, self._needs = slurm, settings, partition, needs
         self.layout, self.folder = layout, folder

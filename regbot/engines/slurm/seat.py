@@ -290,7 +290,7 @@ def _find_error(reports: Reports, hosts: Sequence[str]) -> str:
 
 
 def _first_text(reports: Reports, hosts: Sequence[str], key: str) -> str:
-    """Return the first text under ``key`` that is not empty, with its host; '' if there is none."""
+    """Return the first text under ``key`` of a report that is not empty, with its host; '' if there is none."""
     return next((f"{hosts[number]}: {report[key]}" for number, report in reports.items() if report[key]), "")
 
 

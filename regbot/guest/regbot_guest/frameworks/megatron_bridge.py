@@ -95,7 +95,10 @@ MODEL_PARALLEL = {
 
 
 def count_step(request: Request, device: Device) -> dict[str, Any]:
-    """Run ``request.program`` with ``request.recipe`` and return its part of the raw record. Raises ContractError."""
+    """Run ``request.program`` with ``request.recipe`` and return its part of the raw record.
+
+    The raw record is the guest's output for the trusted half. Raises ContractError.
+    """
     script = (Path(request.root) / request.program).resolve()
     if not script.is_file():
         raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
@@ -187,7 +190,8 @@ class _RecipeJob:
     def _choose_global_batch(self, settings: Mapping[str, Any]) -> int:
         """Return the global batch, in sequences, of a step with as few micro-batches as possible.
 
-        Raises ContractError if the requested mesh does not fit the recipe.
+        Also adds a warning if the recipe has another global batch. Raises ContractError if the requested mesh does not
+        fit the recipe.
         """
         request = self._request
         sizes = {axis: _read_size(settings, f"model.{field}") for field, axis in MODEL_PARALLEL.items()}
@@ -269,6 +273,8 @@ def refuse_unknown_keys(own_overrides: Iterable[str], user_overrides: Iterable[s
 
 def _tokenizer_overrides(settings: Mapping[str, Any]) -> dict[str, Scalar]:
     """Return the overrides for a null tokenizer with as many tokens as the recipe's tokenizer.
+
+    A null tokenizer needs no files. If the recipe already has one, {} is returned.
 
     If the number of tokens is unknown, the model's vocabulary is used in place of it. If the recipe takes the model's
     vocabulary from the tokenizer, that is not possible, so ContractError is raised.

@@ -150,7 +150,10 @@ def use_known_backend(config: Any, changes: Changes) -> None:
 
 @contextmanager
 def _no_op_timeout(changes: Changes) -> Iterator[None]:
-    """While active, ``torch.distributed.set_timeout`` exists. torchtitan calls it between steps."""
+    """While active, ``torch.distributed.set_timeout`` exists. If this torch lacks it, it does nothing.
+
+    torchtitan calls it between steps.
+    """
     if hasattr(dist, "set_timeout"):
         yield
         return

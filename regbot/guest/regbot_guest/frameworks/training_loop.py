@@ -37,7 +37,7 @@ Scalar = str | int | float | bool | None
 
 @dataclass(frozen=True)
 class TrainingLoop:
-    """A framework's training loop on real ranks, ready to run."""
+    """A framework's training loop, ready to run on real ranks: processes that exchange data, unlike fake ranks."""
 
     models: Sequence[nn.Module]
     """Modules whose calls begin the phase forward."""
@@ -57,7 +57,7 @@ class TrainingLoop:
     """Descriptions of what regbot has replaced in the framework, for the ledger."""
     warnings: Sequence[str] = ()
     seconds: dict[str, float] = field(default_factory=dict)
-    """Durations of the phases of the run."""
+    """Durations in the run, by name. A name is a stage such as ``build``, or a step such as ``step 1``."""
     build_watch: CompileWatch | None = None
     """The watch that was active while the loop was built. It sees when code that was compiled during the build is
     called later. None in timed runs, where compiled code may run.
@@ -65,7 +65,8 @@ class TrainingLoop:
 
 
 def count_loop(request: Request, loop: TrainingLoop, steps: int) -> dict[str, Any]:
-    """Run ``steps`` steps on real ranks, count the last step, and return the last step's part of the raw record.
+    """Run ``steps`` steps on real ranks, count the last step, and return the last step's part of the raw record (the
+    guest's output for the trusted half).
 
     The ``loss`` of the record is [] if a loss is not finite. Raises ContractError if the count is not reliable.
     """
