@@ -138,6 +138,8 @@ def _require_success(result: int, what: str) -> None:
 def _copy(source: int, target: int, remaining_bytes: int, depth: int) -> int:
     """Copy the contents of one folder to another. ``source`` and ``target`` are descriptors of the open folders.
 
+    A file in the target that has the name of a copied file is replaced.
+
     Copy at most ``remaining_bytes``, and return how many of them are left. Return a negative number if the contents are
     too large, or nested more than ``depth`` folders deep.
     """
@@ -148,7 +150,7 @@ def _copy(source: int, target: int, remaining_bytes: int, depth: int) -> int:
         if stat.S_ISDIR(status.st_mode):
             if depth == 0:
                 return _TOO_LARGE
-            os.chmod(name, 0o700, dir_fd=source)
+            os.chmod(name, 0o700, dir_fd=source)  # so that it can be opened
             subfolder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source)
             try:
                 remaining_bytes = _copy_folder(subfolder, name, target, remaining_bytes, depth)
@@ -185,7 +187,7 @@ def _copy_file(folder: int, name: str, target: int, remaining_bytes: int, status
     """
     if status.st_size > remaining_bytes:
         return _TOO_LARGE
-    os.chmod(name, 0o600, dir_fd=folder)
+    os.chmod(name, 0o600, dir_fd=folder)  # so that it can be opened
     source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
         _clear(name, target)
@@ -307,7 +309,7 @@ class ControlGroups:
             limit_file, *zero_files = LIMITS[version, controller]
             try:
                 group.mkdir(exist_ok=True)
-                if group not in self.groups:
+                if group not in self.groups:  # in version 2, one group can have both limits
                     self.groups.append(group)
                 (group / limit_file).write_text(str(limit))
                 for zero_file in zero_files:

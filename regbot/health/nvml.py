@@ -125,11 +125,11 @@ class NvmlSession:
         except nvml.NVMLError as error:
             raise NoNvmlError(f"NVML does not work: {error}") from error
         devices = [self._open(index) for index in range(min(self._count(), MAX_GPUS))]
-        visible = select_visible([gpu for gpu in devices if gpu is not None], entries)
+        visible_gpus = select_visible([gpu for gpu in devices if gpu is not None], entries)
         if first is None:
-            self.gpus = visible
+            self.gpus = visible_gpus
         else:
-            self.gpus = visible[:first] if len(visible) >= first else []
+            self.gpus = visible_gpus[:first] if len(visible_gpus) >= first else []
         self._events = self._register_errors()
 
     def close(self) -> None:

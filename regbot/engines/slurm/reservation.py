@@ -77,7 +77,10 @@ class Reservation:
         self.number = ""
         """Number of the job; '' before it was submitted."""
         self._may_be_duplicated = True
-        """Whether Slurm may have queued a second job in addition to the job ``number``."""
+        """Whether Slurm may have queued a second job in addition to the job ``number``.
+
+        True until ``submit`` returns, because an interrupted submission may have left a job.
+        """
 
     def submit(self) -> None:
         """Submit the job to the queue. Raises NoSeatError with Slurm's error message."""

@@ -96,7 +96,7 @@ class SlurmSeat:
             "logs": [str(path.absolute()) for path in logs],
             "sandbox": self._sandbox_settings(len(hosts)),
         }
-        request["env"][NONCE] = secrets.token_hex(16)
+        request["env"][NONCE] = secrets.token_hex(16)  # marks the processes of the launch
         for folder in (launch.record_dir, launch.log.parent):
             folder.mkdir(parents=True, exist_ok=True)
         reports, output = self._run_step(hosts, request, launch.command[0], launch.timeout_s)
@@ -232,12 +232,12 @@ class SlurmSeat:
         Raises SeatLostError if a node or the reservation is lost, and EngineError if the step was killed for lack of
         memory.
         """
-        silent = [host for number, host in enumerate(hosts) if number not in reports]
-        if not silent:
+        silent_hosts = [host for number, host in enumerate(hosts) if number not in reports]
+        if not silent_hosts:
             return
         # A report with "node" has facts about a node, and not the result of a guest.
         guest_has_failed = any("node" not in report and report.get("exit_code") != 0 for report in reports.values())
-        if guest_has_failed and self._can_run_step(silent):
+        if guest_has_failed and self._can_run_step(silent_hosts):
             return
         deadline = time.monotonic() + SETTLE_S
         while not (reason := self._reservation.lost_reason()) and time.monotonic() < deadline:
@@ -245,14 +245,14 @@ class SlurmSeat:
         messages = srun_messages(output)
         if not reason and OUT_OF_MEMORY.search(messages):
             raise EngineError(
-                f"{name}: was killed for lack of memory on {', '.join(silent)}: {messages[-500:]}",
+                f"{name}: was killed for lack of memory on {', '.join(silent_hosts)}: {messages[-500:]}",
                 "its limit is the memory of the job; "
                 "where that is less than the node's, request more with slurm.extra ('--mem=0' is all)",
             )
         if reason:
             raise SeatLostError(reason + (f"; srun messages: {messages[-500:]}" if messages else ""))
         raise SeatLostError(
-            f"{name}: {', '.join(silent)} ended without a report (srun's exit code {output.code}): "
+            f"{name}: {', '.join(silent_hosts)} ended without a report (srun's exit code {output.code}): "
             f"{messages[-1000:] or 'killed from outside, or for lack of memory'}",
             "the result of this run is unknown",
         )

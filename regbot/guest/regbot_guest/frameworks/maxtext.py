@@ -239,7 +239,7 @@ def _list_axes(mesh: Any) -> list[tuple[str, int]]:
 
 
 def move_program(dump: Path, name: str, target: Path) -> None:
-    """Move the optimized text of the XLA module ``name`` from the folder ``dump`` to the file ``target``.
+    """Move the optimized text of the compiled program ``name`` from the folder ``dump`` to the file ``target``.
 
     Raises MaxTextError if the dump contains no such text, or several.
     """

@@ -107,13 +107,13 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
     if PRETRAINING not in f"_{request.recipe}_":  # the name may also begin or end with it
         raise ContractError("config", f"recipe {request.recipe!r} is not one for pretraining, and no other is traced")
     add_python_to_path()
-    os.environ[RESTART_MARKER] = str(os.getpid())
+    os.environ[RESTART_MARKER] = str(os.getpid())  # the script then does not restart itself
     job = _RecipeJob(request, device)
     program = TrainingProgram(
         start=script,
         arguments=["--recipe", request.recipe],
         regbot_flags=["--recipe"],
-        late_arguments=job.overrides,
+        late_arguments=job.overrides,  # they depend on the recipe, which is code of the checkout
         step=STEP,
         models=job.models,
         axes=lambda *_: name_axes(AXES),
@@ -243,7 +243,7 @@ class _RecipeJob:
 def read_user_overrides(config: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Return the user's overrides by their dotted keys. A key without a dot is a field of ``model``.
 
-    Raises ContractError if a key cannot be set, or is set twice.
+    Raises ContractError if a key cannot be set, or is set twice, as ``num_layers`` and ``model.num_layers``.
     """
     overrides: dict[str, Scalar] = {}
     for key, value in config.items():

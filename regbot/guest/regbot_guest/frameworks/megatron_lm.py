@@ -159,16 +159,16 @@ def _describe_program(
     arguments = vars(_megatron_arguments())
     scalars = {name: to_scalar(value) for name, value in sorted(arguments.items())}
     config = {name: value for name, value in scalars.items() if not is_path(value)}
-    described: dict[str, Scalar] = {**config, "routing": request.routing, "mlp": request.mlp}
+    recorded_config: dict[str, Scalar] = {**config, "routing": request.routing, "mlp": request.mlp}
     if test_case is None:
         check_shape(arguments, request)
     else:
-        described |= {f"recipe.{name}": value for name, value in command_line.replaced_flags().items()}
-        described |= {f"recipe.{VARIABLES}.{name}": value for name, value in test_case.variables.items()}
-        described["recipe"] = request.recipe
+        recorded_config |= {f"recipe.{name}": value for name, value in command_line.replaced_flags().items()}
+        recorded_config |= {f"recipe.{VARIABLES}.{name}": value for name, value in test_case.variables.items()}
+        recorded_config["recipe"] = request.recipe
     core = importlib.import_module("megatron.core")
     return ProgramDescription(
-        config=described,
+        config=recorded_config,
         software={"megatron-core": str(core.__version__), "torch": str(importlib.import_module("torch").__version__)},
         backends={"attention": describe_attention(counter), **describe_dispatcher(request, counter, config)},
         warnings=command_line.warnings,

@@ -70,7 +70,7 @@ class TrainingProgram:
     axes: Callable[[Sequence[Any], Mapping[str, Any]], Axes]
     """Returns the mesh axes, given the same arguments as ``models``."""
     describe: Callable[[PaperCounter], "ProgramDescription"]
-    """Called after the counted step, with its counts."""
+    """Returns the framework's parts of the record. Called after the counted step, with its counts."""
     experts: int
     """Number of experts among which each router chooses."""
     patches: Sequence[str] = ()

@@ -151,7 +151,7 @@ class _TorchtitanJob:
     backends: TorchtitanBackends | None = None
     """None until ``configure`` was called."""
     requested: dict[str, Scalar] = field(default_factory=dict)
-    """The requested configuration, before any change was made for this machine."""
+    """The configuration, before the SPMD backend and the data are replaced."""
 
     def configure(self, config: Any) -> None:
         """Set the keys of ``config`` for the request and for this machine. Raises ContractError."""

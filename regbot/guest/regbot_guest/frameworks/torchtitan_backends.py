@@ -52,7 +52,7 @@ class TorchtitanBackends:
     dispatcher: str
     """Requested dispatcher by regbot's name. '' if there is one expert-parallel rank, which exchanges no tokens."""
     resolution: Resolution
-    """The dispatcher that runs on this machine for the request."""
+    """The dispatcher that runs on this machine, and the reason if it is not the requested one."""
     attention: str
     """Class of the configured attention in torchtitan."""
     device: torch.device

@@ -1,8 +1,9 @@
 """Counts one steady step of a framework that has its own training loop.
 
 The module of a framework builds a trainer and passes it as a ``TrainingLoop``. This module does the work that is the
-same for all frameworks. It runs the steps, plants collectives before the last one, counts the last one, compares the
-count with the sequence numbers of torch's process groups, and refuses steps that cannot be counted.
+same for all frameworks. It runs the steps, plants collectives before the last one, and counts the last one. It compares
+the count with torch's own count of collectives (the sequence number of a process group), and refuses steps that cannot
+be counted.
 
 Phases are detected from outside of the framework. A step begins in the phase ``forward``. During torch's backward call,
 the phase is ``backward``. After this call the phase is ``optimizer`` (clipping, the optimizer and its reductions),
