@@ -32,7 +32,10 @@ def sandbox_for(settings: SandboxSettings, untrusted: bool = False, disabled: bo
 
 
 def unavailable_reason(sandbox: Sandbox | None = None) -> str:
-    """Run a short program in a sandbox. Return why no sandbox works here, with advice; '' if the program worked."""
+    """Return why no sandbox works here, with advice; '' if a short program worked in one.
+
+    The program runs in ``sandbox``, or in a sandbox with the default limits if it is None.
+    """
     bubblewrap = bubblewrap_version()
     if not sys.platform.startswith("linux"):
         return "a sandbox needs Linux, and this is another system"

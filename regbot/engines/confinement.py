@@ -138,6 +138,8 @@ def _require_success(result: int, what: str) -> None:
 def _copy(source: int, target: int, remaining_bytes: int, depth: int) -> int:
     """Copy the contents of one folder to another. ``source`` and ``target`` are descriptors of the open folders.
 
+    A file in the target that has the name of a copied file is replaced.
+
     Copy at most ``remaining_bytes``, and return how many of them are left. Return a negative number if the contents are
     too large, or nested more than ``depth`` folders deep.
     """
@@ -148,7 +150,7 @@ def _copy(source: int, target: int, remaining_bytes: int, depth: int) -> int:
         if stat.S_ISDIR(status.st_mode):
             if depth == 0:
                 return _TOO_LARGE
-            os.chmod(name, 0o700, dir_fd=source)
+            os.chmod(name, 0o700, dir_fd=source)  # so that it can be opened
             subfolder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source)
             try:
                 remaining_bytes = _copy_folder(subfolder, name, target, remaining_bytes, depth)
@@ -185,7 +187,7 @@ def _copy_file(folder: int, name: str, target: int, remaining_bytes: int, status
     """
     if status.st_size > remaining_bytes:
         return _TOO_LARGE
-    os.chmod(name, 0o600, dir_fd=folder)
+    os.chmod(name, 0o600, dir_fd=folder)  # so that it can be opened
     source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
         _clear(name, target)
@@ -230,18 +232,18 @@ def device_options(folder: Path, visible: str | None, network: bool) -> list[str
     are made visible and CUDA selects among them.
     """
     names = [*PLAIN_DEVICES, *(NETWORK_DEVICES if network else ())]
-    plain = [folder / name for name in names if (folder / name).exists()]
-    gpus = [path for path in folder.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
-    gpus.sort(key=lambda path: int(path.name.removeprefix("nvidia")))
-    usable = [path for path in gpus if _can_open(path)]
+    other_devices = [folder / name for name in names if (folder / name).exists()]
+    gpu_devices = [path for path in folder.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
+    gpu_devices.sort(key=lambda path: int(path.name.removeprefix("nvidia")))
+    usable_gpus = [path for path in gpu_devices if _can_open(path)]
     options = [] if visible is None else ["--setenv", VISIBLE_VARIABLE, visible]
-    requested = _parse_gpu_numbers(visible, len(usable))
-    if usable and requested is not None:
-        selected = sorted(set(requested))
-        guest_numbers = [str(selected.index(number)) for number in requested]
+    requested_numbers = _parse_gpu_numbers(visible, len(usable_gpus))
+    if usable_gpus and requested_numbers is not None:
+        selected_numbers = sorted(set(requested_numbers))
+        guest_numbers = [str(selected_numbers.index(number)) for number in requested_numbers]
         options = ["--setenv", VISIBLE_VARIABLE, ",".join(guest_numbers)]
-        usable = [usable[number] for number in selected]
-    for path in (*plain, *usable):
+        usable_gpus = [usable_gpus[number] for number in selected_numbers]
+    for path in (*other_devices, *usable_gpus):
         options += ["--dev-bind", str(path), str(path)]
     return options
 
@@ -307,7 +309,7 @@ class ControlGroups:
             limit_file, *zero_files = LIMITS[version, controller]
             try:
                 group.mkdir(exist_ok=True)
-                if group not in self.groups:
+                if group not in self.groups:  # in version 2, one group can have both limits
                     self.groups.append(group)
                 (group / limit_file).write_text(str(limit))
                 for zero_file in zero_files:
@@ -370,12 +372,12 @@ def find_parent(controller: str) -> tuple[int, Path] | str:
         mounts = [line.split()[:4] for line in Path("/proc/self/mounts").read_text().splitlines()]
     except OSError as error:
         return f"control groups cannot be looked up: {error}"
-    for _, controllers, path in lines:
+    for _, controllers, path in lines:  # version 1: the line of a hierarchy names its controllers
         if controller in controllers.split(","):
             for _, mount_folder, kind, options in mounts:
                 if kind == "cgroup" and controller in options.split(","):
                     return find_delegated_group([Path(mount_folder) / path.lstrip("/")], path, 1, controller)
-    for _, controllers, path in lines:
+    for _, controllers, path in lines:  # version 2
         if not controllers:
             for _, mount_folder, kind, _ in mounts:
                 if kind == "cgroup2":

@@ -105,5 +105,5 @@ class Engine(Protocol):
         ...
 
     def kind(self, needs: Needs) -> tuple[str, ...]:
-        """Return a stable key for this kind of seat. Pairs from seats with the same key may be pooled."""
+        """Return a stable key for this kind of seat. Pairs from seats with the same key may be judged together."""
         ...

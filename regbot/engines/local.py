@@ -227,8 +227,8 @@ def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
 
     The list of allowed variables has only those that training needs. So a secret with an unexpected name is left out.
     """
-    allowed = {name: value for name, value in os.environ.items() if _is_allowed(name)}
-    return {**allowed, **extra}
+    allowed_variables = {name: value for name, value in os.environ.items() if _is_allowed(name)}
+    return {**allowed_variables, **extra}
 
 
 def _is_allowed(variable: str) -> bool:

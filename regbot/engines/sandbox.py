@@ -207,17 +207,17 @@ def _environment(env: Mapping[str, str], sandbox: Sandbox, writable: Sequence[Pa
     They are ``env``, the variables of the launch, with another user, home folder and temporary folder. A cache variable
     that names a folder outside of ``writable`` gets a folder below HOME.
     """
-    replaced = {"HOME": HOME, "TMPDIR": "/tmp", "USER": "guest", "LOGNAME": "guest"}
-    for name, replacement in CACHES.items():
+    new_values = {"HOME": HOME, "TMPDIR": "/tmp", "USER": "guest", "LOGNAME": "guest"}
+    for name, folder_name in CACHES.items():
         value = env.get(name)
         if value is None:
             continue
         is_writable = any(Path(value).is_relative_to(folder) for folder in writable)
         if not is_writable:
-            replaced[name] = f"{HOME}/{replacement}"
+            new_values[name] = f"{HOME}/{folder_name}"
     if not sandbox.network:
-        replaced |= dict.fromkeys(INTERFACES, "lo")
-    return {**env, **replaced}
+        new_values |= dict.fromkeys(INTERFACES, "lo")
+    return {**env, **new_values}
 
 
 # ---- visible paths
@@ -309,11 +309,11 @@ def _with_resolved(path: Path) -> tuple[Path, ...]:
 
 def _existing_paths(paths: Iterable[Path]) -> list[Path]:
     """Return the absolute paths of all ``paths`` that exist. Raises EngineError if one is the root folder."""
-    existing = [path.absolute() for path in paths if path.exists()]
-    for path in existing:
+    existing_paths = [path.absolute() for path in paths if path.exists()]
+    for path in existing_paths:
         if path.resolve() == Path("/"):
             raise EngineError("a sandbox that shows the root folder (/) confines nothing", "name the folders needed")
-    return existing
+    return existing_paths
 
 
 def _hide_harness(visible: Iterable[Path]) -> list[_Bind]:
@@ -321,12 +321,12 @@ def _hide_harness(visible: Iterable[Path]) -> list[_Bind]:
     package = Path(str(resources.files("regbot"))).absolute()
     guest = package / "guest"
     visible_paths = [path for folder in visible if not _is_within(folder, guest) for path in _with_resolved(folder)]
-    hidden = [
+    hidden_paths = [
         path
         for path in _with_resolved(package)
         if any(path.is_relative_to(visible_path) for visible_path in visible_paths)
     ]
-    masks = [_Bind(str(path), ("--tmpfs", str(path))) for path in hidden]  # an empty folder over regbot's code
+    masks = [_Bind(str(path), ("--tmpfs", str(path))) for path in hidden_paths]  # an empty folder over regbot's code
     return [*masks, *(_bind(path) for path in _with_resolved(guest))]
 
 
@@ -367,24 +367,28 @@ def _interpreter_folders(
     if the program needs another such folder and the operator has not listed it.
     """
     folders: list[Path] = []
-    in_arguments = [Path(word) for word in command[1:] if word.startswith("/") and os.access(word, os.X_OK)]
-    on_path = [shutil.which(name, path=env.get("PATH", os.defpath)) for name in ("python3", "python")]
-    executables = [program, *in_arguments, *(Path(path).absolute() for path in on_path if path is not None)]
+    executable_arguments = [Path(word) for word in command[1:] if word.startswith("/") and os.access(word, os.X_OK)]
+    pythons_on_path = [shutil.which(name, path=env.get("PATH", os.defpath)) for name in ("python3", "python")]
+    executables = [
+        program,
+        *executable_arguments,
+        *(Path(path).absolute() for path in pythons_on_path if path is not None),
+    ]
     for executable in executables:
         if executable.is_dir():
             continue
         is_in_checkout = any(_is_within(executable.parent, folder) for folder in checkout)
-        for root in python_prefixes(executable):
-            if any(_is_within(root, folder) for folder in (Path("/usr"), *checkout, *sandbox.read)):
+        for prefix in python_prefixes(executable):
+            if any(_is_within(prefix, folder) for folder in (Path("/usr"), *checkout, *sandbox.read)):
                 continue
-            is_of_regbot = _is_within(root, Path(sys.base_prefix)) or _is_within(root, Path(sys.prefix))
+            is_of_regbot = _is_within(prefix, Path(sys.base_prefix)) or _is_within(prefix, Path(sys.prefix))
             if is_of_regbot or not is_in_checkout:
-                folders.append(root)
+                folders.append(prefix)
             elif executable == program:
                 raise EngineError(
-                    f"{executable} uses an interpreter in {root}, which the sandbox does not show to an "
+                    f"{executable} uses an interpreter in {prefix}, which the sandbox does not show to an "
                     f"environment inside the checkout",
-                    f"name it in regbot.toml: [sandbox] read = ['{root}']",
+                    f"name it in regbot.toml: [sandbox] read = ['{prefix}']",
                 )
     if not _is_visible(program, [Path("/usr"), *SYSTEM_FOLDERS, *folders, *checkout, *sandbox.read, *sandbox.write]):
         raise EngineError(
@@ -410,22 +414,22 @@ def python_prefixes(program: Path) -> list[Path]:
     virtual environment also needs the prefix of its base interpreter. A prefix that contains the home folder is left
     out, because code under test could then read all files there.
     """
-    roots: list[Path] = []
+    prefixes: list[Path] = []
     path = program
     for _ in range(MAX_LINKS):
         prefix = _prefix(path.parent)
         if (prefix / "pyvenv.cfg").is_file():
-            roots.append(prefix)
+            prefixes.append(prefix)
             base_folder = _read_home(prefix / "pyvenv.cfg")
             if base_folder is not None and _is_prefix(_prefix(base_folder)):
-                roots.append(_prefix(base_folder))
+                prefixes.append(_prefix(base_folder))
         elif _is_prefix(prefix):
-            roots.append(prefix)
+            prefixes.append(prefix)
         if not path.is_symlink():
             break
         path = path.parent / path.readlink()
     home_folder = Path.home().resolve()
-    return [root for root in dict.fromkeys(roots) if not home_folder.is_relative_to(root.resolve())]
+    return [prefix for prefix in dict.fromkeys(prefixes) if not home_folder.is_relative_to(prefix.resolve())]
 
 
 def _prefix(folder: Path) -> Path:

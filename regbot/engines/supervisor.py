@@ -119,7 +119,8 @@ class Confinement:
         self.sets_file_times = launch.get("stamp", True)  # whether to set the times of the record's files
         self.exit_code: int | None = None
         self.overflow = False  # whether the last check has found that a limit was exceeded
-        self.file_systems = self.groups = self.growth = None  # they stay None without a sandbox
+        # The file systems in memory, the control groups, and the growth of folders on disk. None without a sandbox.
+        self.file_systems = self.groups = self.growth = None
         if self.settings is None:
             return
         self.script = _load_confinement()
@@ -253,7 +254,7 @@ class Supervisor:
         """
         guest = self._start()
         assert guest.stdout is not None
-        self.guest, self.output = guest.pid, guest.stdout.fileno()
+        self.guest, self.output = guest.pid, guest.stdout.fileno()  # process id, and descriptor of the pipe
         os.set_blocking(self.output, False)
         self.selector.register(self.output, selectors.EVENT_READ)
         timed_out = overflow = False
@@ -358,7 +359,10 @@ class Supervisor:
                 return
 
     def _reap(self) -> None:
-        """Read the status of all children that have ended. Keep the guest's, and count the other killed processes."""
+        """Read the status of all children that have ended. Keep the status of the guest's main process.
+
+        Count the other processes that SIGKILL has ended.
+        """
         with contextlib.suppress(ChildProcessError):
             while True:
                 any_child = -1

@@ -54,7 +54,10 @@ NODE_ADVICE = "take the node out of service until it has been inspected"
 
 
 def find_causes(before: NodeSnapshot, during: NodeUsage) -> list[Cause]:
-    """Return the causes that the health data of a run show. Causes from outside of the run come first."""
+    """Return the causes (what went wrong on the node) that the health data of a run show.
+
+    Causes from outside of the run come first.
+    """
     gpus_before = {snapshot.index: snapshot for snapshot in before.gpus}
     causes: list[Cause] = []
     for gpu in during.gpus:
@@ -72,7 +75,10 @@ def driver_not_answering() -> Cause:
 
 
 def _find_errors(gpu: GpuUsage) -> Iterator[Cause]:
-    """Yield causes for errors that the driver reported. XIDs of the application may come from the code of the run."""
+    """Yield causes for errors that the driver reported. An XID is the number of such an error.
+
+    XIDs in ``APPLICATION_XIDS`` may come from the code of the run.
+    """
     if gpu.lost:
         yield _cause("lost", gpu, f"stopped answering; {NODE_ADVICE}")
     if gpu.uncorrected_ecc:
@@ -93,14 +99,16 @@ def _find_other_processes(gpu: GpuUsage, before: GpuSnapshot | None) -> Iterator
     ``before`` is the state before the run; None if it is unknown. Processes on the GPU at that time, and memory in use
     at that time, cannot be the run's own.
     """
-    fix = "give the run GPUs of its own"
+    advice = "give the run GPUs of its own"
     if gpu.others:  # processes that are not part of the run
-        yield _cause("other_process", gpu, f"{_name_processes(gpu.others)} used it during the run; {fix}")
+        yield _cause("other_process", gpu, f"{_name_processes(gpu.others)} used it during the run; {advice}")
     elif before is not None and before.processes:
-        yield _cause("other_process", gpu, f"{_name_processes(before.processes)} was on it before the run began; {fix}")
+        yield _cause(
+            "other_process", gpu, f"{_name_processes(before.processes)} was on it before the run began; {advice}"
+        )
     elif before is not None and before.used_bytes is not None and before.used_bytes > OTHER_PROCESS_BYTES:
         used = f"{before.used_bytes / 2**30:.1f} GiB of its memory were in use before the run began"
-        yield _cause("other_process", gpu, f"{used}, by processes that cannot be seen from here; {fix}")
+        yield _cause("other_process", gpu, f"{used}, by processes that cannot be seen from here; {advice}")
 
 
 def _find_earlier_slowdown(gpu: GpuUsage, before: GpuSnapshot | None) -> Iterator[Cause]:

@@ -145,7 +145,7 @@ class CpuWatch:
         try:
             for core in self._clock_cores:
                 clocks.append(int((_CPUFREQ / f"cpu{core}/cpufreq/scaling_cur_freq").read_text()) / 1000)  # noqa: PERF401
-        except (OSError, ValueError):  # a virtual machine has no file with the clock
+        except (OSError, ValueError):  # a virtual machine has no such files; cpuinfo has all cores
             try:
                 clocks = [float(mhz) for mhz in MEGAHERTZ.findall((_PROC / "cpuinfo").read_text(errors="replace"))]
             except (OSError, ValueError):

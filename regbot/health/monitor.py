@@ -210,7 +210,9 @@ class GpuWatch:
         is_own: Callable[[int, int], bool | None] = is_descendant,
         steps: StepMarks | None = None,
     ) -> None:
-        """``is_own(pid, ancestor)`` says whether a process on a GPU descends from ``ancestor``, here this process; None
+        """``gpus`` is the open NVML session for the run's GPUs.
+
+        ``is_own(pid, ancestor)`` says whether a process on a GPU descends from ``ancestor``, here this process; None
         if that is unknown. ``steps`` is as in ``Monitor``.
         """
         self._session, self._is_own, self._steps = gpus, is_own, steps
@@ -301,7 +303,7 @@ class _GpuSamples:
         self.ecc_before: int | None = None
         """Number of uncorrected memory errors before the run; None if it is unknown."""
         self.samples = 0
-        """Number of samples that count."""
+        """Number of samples that ``add`` got: those that were taken while steps were running."""
         self.reasons: Counter[ClockReason] = Counter()
         """Number of samples that show each reason."""
         self.mhz: list[float] = []

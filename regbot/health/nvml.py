@@ -125,11 +125,11 @@ class NvmlSession:
         except nvml.NVMLError as error:
             raise NoNvmlError(f"NVML does not work: {error}") from error
         devices = [self._open(index) for index in range(min(self._count(), MAX_GPUS))]
-        visible = select_visible([gpu for gpu in devices if gpu is not None], entries)
+        visible_gpus = select_visible([gpu for gpu in devices if gpu is not None], entries)
         if first is None:
-            self.gpus = visible
+            self.gpus = visible_gpus
         else:
-            self.gpus = visible[:first] if len(visible) >= first else []
+            self.gpus = visible_gpus[:first] if len(visible_gpus) >= first else []
         self._events = self._register_errors()
 
     def close(self) -> None:
@@ -237,11 +237,11 @@ class NvmlSession:
 
 def snapshot_gpus(nvml: Callable[[], Nvml] = find_nvml) -> list[tuple[GpuDevice, GpuSnapshot]]:
     """Return all GPUs of this machine with their current state. Raises NoNvmlError."""
-    gpus = NvmlSession(nvml(), None)
+    session = NvmlSession(nvml(), None)
     try:
-        return [(gpu, gpus.snapshot(gpu)) for gpu in gpus.gpus]
+        return [(gpu, session.snapshot(gpu)) for gpu in session.gpus]
     finally:
-        gpus.close()
+        session.close()
 
 
 def select_visible(gpus: Sequence[GpuDevice], entries: Sequence[str] | None) -> list[GpuDevice]:

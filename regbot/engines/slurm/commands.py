@@ -122,7 +122,10 @@ class Slurm:
         return numbers
 
     def jobs(self) -> Mapping[str, Job]:
-        """Return this user's jobs by number. Jobs that ended a short while ago are included."""
+        """Return this user's jobs by number. Jobs that ended a short while ago are included.
+
+        The jobs may be as they were ``FRESH_S`` seconds ago.
+        """
         with self._lock:
             if time.monotonic() - self._queried_at > FRESH_S:
                 fields = "%i|%T|%r|%C|%N"  # number, state, reason, processors, nodes
@@ -174,7 +177,10 @@ class Slurm:
             time.sleep(RETRY_S)
 
     def _run_once(self, arguments: Sequence[str], stdin: str) -> "subprocess.CompletedProcess[str]":
-        """Run a command. A command that exceeds its time limit returns the error message of an outage."""
+        """Run a command. A command that exceeds its time limit returns the error message of an outage.
+
+        Raises NoSeatError if the command is not installed.
+        """
         try:
             return subprocess.run(
                 arguments,

@@ -39,6 +39,7 @@ class Partition:
     minutes: float | None
     """Time limit of a job in minutes; None for no limit."""
     state: str
+    """Slurm's word for the state. Jobs start only in the state UP."""
 
 
 def find_partition(slurm: Slurm, name: str) -> Partition:

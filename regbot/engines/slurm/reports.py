@@ -56,21 +56,21 @@ def combine_reports(
     from the first node.
     """
     results = list(reports.values())
-    timed_out = [number for number, report in reports.items() if report["timed_out"]]
-    failed = [number for number, report in reports.items() if report["exit_code"] != 0]
-    worst = min(timed_out or failed or reports)
-    in_order = [(hosts[number], report) for number, report in sorted(reports.items())]
+    timed_out_nodes = [number for number, report in reports.items() if report["timed_out"]]
+    failed_nodes = [number for number, report in reports.items() if report["exit_code"] != 0]
+    worst_node = min(timed_out_nodes or failed_nodes or reports)
+    reports_in_order = [(hosts[number], report) for number, report in sorted(reports.items())]
     return LaunchResult(
-        exit_code=reports[worst]["exit_code"],
+        exit_code=reports[worst_node]["exit_code"],
         timed_out=any(report["timed_out"] for report in results),
         output_truncated=any(report["output_truncated"] for report in results),
         dir_overflow=any(report["dir_overflow"] for report in results),
         left_behind=sum(report["left_behind"] for report in results),
         unkilled=sum(report["unkilled"] for report in results),
         wall_s=max(report["wall_s"] for report in results),
-        log_tail=log_tail(logs[worst]),
-        health=_combine_health({host: report["health"] for host, report in in_order if report["health"]}),
-        warnings=tuple(f"{host}: {text}" for host, report in in_order for text in report["warnings"]),
+        log_tail=log_tail(logs[worst_node]),
+        health=_combine_health({host: report["health"] for host, report in reports_in_order if report["health"]}),
+        warnings=tuple(f"{host}: {text}" for host, report in reports_in_order for text in report["warnings"]),
     )
 
 
@@ -86,7 +86,9 @@ def _combine_health(health_by_host: Mapping[str, Any]) -> Health | None:
 
     def combine_snapshots(name: str) -> NodeSnapshot:
         snapshots = [getattr(health, name) for health in by_host.values()]
-        return NodeSnapshot(cpu=snapshots[0].cpu, gpus=[gpu for node in snapshots for gpu in node.gpus][:MAX_GPUS])
+        return NodeSnapshot(
+            cpu=snapshots[0].cpu, gpus=[gpu for snapshot in snapshots for gpu in snapshot.gpus][:MAX_GPUS]
+        )
 
     during = NodeUsage(
         seconds=first.during.seconds,

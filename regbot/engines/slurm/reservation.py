@@ -62,8 +62,8 @@ class Reservation:
     ) -> None:
         """Store the request without submitting it.
 
-        ``folder`` is used only by this reservation, and its name is the tag of the job. It is on the file system that
-        all nodes share.
+        ``folder`` is used only by this reservation, and its name is the tag by which the job is looked up. The folder
+        is on the file system that all nodes share.
         """
         self._slurm, self._settings, self._partition, self._needs = slurm, settings, partition, needs
         self.layout, self.folder = layout, folder
@@ -77,7 +77,10 @@ class Reservation:
         self.number = ""
         """Number of the job; '' before it was submitted."""
         self._may_be_duplicated = True
-        """Whether Slurm may have queued a second job in addition to the job ``number``."""
+        """Whether Slurm may have queued a second job in addition to the job ``number``.
+
+        True until ``submit`` returns, because an interrupted submission may have left a job.
+        """
 
     def submit(self) -> None:
         """Submit the job to the queue. Raises NoSeatError with Slurm's error message."""

@@ -96,7 +96,7 @@ class SlurmSeat:
             "logs": [str(path.absolute()) for path in logs],
             "sandbox": self._sandbox_settings(len(hosts)),
         }
-        request["env"][NONCE] = secrets.token_hex(16)
+        request["env"][NONCE] = secrets.token_hex(16)  # marks the processes of the launch
         for folder in (launch.record_dir, launch.log.parent):
             folder.mkdir(parents=True, exist_ok=True)
         reports, output = self._run_step(hosts, request, launch.command[0], launch.timeout_s)
@@ -232,12 +232,12 @@ class SlurmSeat:
         Raises SeatLostError if a node or the reservation is lost, and EngineError if the step was killed for lack of
         memory.
         """
-        silent = [host for number, host in enumerate(hosts) if number not in reports]
-        if not silent:
+        silent_hosts = [host for number, host in enumerate(hosts) if number not in reports]
+        if not silent_hosts:
             return
         # A report with "node" has facts about a node, and not the result of a guest.
         guest_has_failed = any("node" not in report and report.get("exit_code") != 0 for report in reports.values())
-        if guest_has_failed and self._can_run_step(silent):
+        if guest_has_failed and self._can_run_step(silent_hosts):
             return
         deadline = time.monotonic() + SETTLE_S
         while not (reason := self._reservation.lost_reason()) and time.monotonic() < deadline:
@@ -245,14 +245,14 @@ class SlurmSeat:
         messages = srun_messages(output)
         if not reason and OUT_OF_MEMORY.search(messages):
             raise EngineError(
-                f"{name}: was killed for lack of memory on {', '.join(silent)}: {messages[-500:]}",
+                f"{name}: was killed for lack of memory on {', '.join(silent_hosts)}: {messages[-500:]}",
                 "its limit is the memory of the job; "
                 "where that is less than the node's, request more with slurm.extra ('--mem=0' is all)",
             )
         if reason:
             raise SeatLostError(reason + (f"; srun messages: {messages[-500:]}" if messages else ""))
         raise SeatLostError(
-            f"{name}: {', '.join(silent)} ended without a report (srun's exit code {output.code}): "
+            f"{name}: {', '.join(silent_hosts)} ended without a report (srun's exit code {output.code}): "
             f"{messages[-1000:] or 'killed from outside, or for lack of memory'}",
             "the result of this run is unknown",
         )
@@ -290,7 +290,7 @@ def _find_error(reports: Reports, hosts: Sequence[str]) -> str:
 
 
 def _first_text(reports: Reports, hosts: Sequence[str], key: str) -> str:
-    """Return the first text under ``key`` that is not empty, with its host; '' if there is none."""
+    """Return the first text under ``key`` of a report that is not empty, with its host; '' if there is none."""
     return next((f"{hosts[number]}: {report[key]}" for number, report in reports.items() if report[key]), "")
 
 

@@ -20,6 +20,7 @@ class SharedSeat:
 
     def __init__(self, reserve: Reserve) -> None:
         self._reserve = reserve
+        # A thread keeps the first lock while it waits for nodes. The second lock protects the fields below.
         self._reserve_lock, self._lock = threading.Lock(), threading.Lock()
         self._current: tuple[ExitStack, Seat] | None = None  # the seat, with the stack that releases it
         self._users = 0  # number of launches in the seat

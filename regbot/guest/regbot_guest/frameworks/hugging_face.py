@@ -89,14 +89,17 @@ def offline() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="regbot-models-") as folder:
 
         def cached_files(path_or_repo_id: Any, filenames: Any, *args: Any, **kwargs: Any) -> Any:
-            """Return the paths of the files, as the original does. Use this module's copy if the cache lacks it."""
+            """Return the paths of the files, as the original does.
+
+            If the cache lacks a ``config.json`` that ``CONFIGS`` has, return the path of a copy.
+            """
             repository = str(path_or_repo_id)
-            all_arguments = (path_or_repo_id, filenames, *args)
+            positional_arguments = (path_or_repo_id, filenames, *args)
             has_copy = list(filenames) == [FILE_NAME] and repository in CONFIGS
             if not has_copy:
-                return call_unchanged(original, all_arguments, kwargs)
+                return call_unchanged(original, positional_arguments, kwargs)
             try:
-                paths = call_unchanged(original, all_arguments, kwargs)
+                paths = call_unchanged(original, positional_arguments, kwargs)
             except OSError:  # the cache lacks the file
                 paths = None
             return paths or [str(_write_config(Path(folder), repository))]

@@ -9,8 +9,8 @@ from typing import Any
 def list_keys(configuration: Any, path: str = "", left_out: Collection[str] = ()) -> list[str]:
     """Return the dotted keys of all fields of a configuration, such as ``training.steps``.
 
-    The configuration is a dataclass, and its sections are fields that are dataclasses too. Sections in ``left_out``
-    are skipped. ``path`` is the prefix of the keys, such as ``training.``.
+    The configuration is a dataclass, and its sections are fields that are dataclasses too. Sections with a
+    name in ``left_out`` are skipped. ``path`` is the prefix of the keys, such as ``training.``.
     """
     keys: list[str] = []
     for field in dataclasses.fields(configuration):

@@ -62,15 +62,15 @@ _PROGRAM_FILE = re.compile(r"module_[0-9]+\.(?P<module>.+?)\.(?:[a-z0-9_]+_)?aft
 
 
 def run_request(request: Request) -> dict[str, Any]:
-    """Compile the requested step and the planted program. Return the request's part of the raw record, which names the
-    two files with the compiled texts.
+    """Compile the requested step and the planted program. Return the request's part of the raw record (the
+    guest's output for the trusted half). It names the two files with the compiled texts.
 
     Raises MaxTextError.
     """
     _check_request(request)
     folder = Path(request.record).parent
     dump = folder / "dump"
-    seconds: dict[str, float] = {}  # by phase
+    seconds: dict[str, float] = {}  # duration of each named block below, such as "compile"
     _set_variables(dump, request.world)
     try:
         with _timed_phase(seconds, "import"):
@@ -141,8 +141,8 @@ def _set_variables(dump: Path, world: int) -> None:
 def _import_maxtext() -> tuple[Any, Any]:
     """Return the module jax and the module ``train_compile``.
 
-    Raises MaxTextError if a package is missing, or if ``train_compile`` lacks what regbot watches. An import error
-    inside MaxText is raised as it is, because the code under test causes it.
+    Raises MaxTextError if a package is missing, or if ``train_compile`` lacks a function that regbot needs. If a
+    module or a name of MaxText itself is missing, the ImportError is raised as it is: the code under test causes it.
     """
     try:
         jax = importlib.import_module("jax")
@@ -174,7 +174,10 @@ def _unknown_revision(reason: str) -> MaxTextError:
 
 
 def _set_devices(world: int) -> None:
-    """Give the target ``TOPOLOGY`` as many devices as there are ranks. Raises MaxTextError."""
+    """Give the target ``TOPOLOGY`` as many devices as there are ranks. Raises MaxTextError.
+
+    A target is the hardware that MaxText compiles for.
+    """
     try:
         targets = importlib.import_module(TARGETS_MODULE)
         target = targets.UserFacingNameToSystemCharacteristics[TOPOLOGY]
@@ -236,7 +239,7 @@ def _list_axes(mesh: Any) -> list[tuple[str, int]]:
 
 
 def move_program(dump: Path, name: str, target: Path) -> None:
-    """Move the optimized text of the XLA module ``name`` from the folder ``dump`` to the file ``target``.
+    """Move the optimized text of the compiled program ``name`` from the folder ``dump`` to the file ``target``.
 
     Raises MaxTextError if the dump contains no such text, or several.
     """
@@ -263,7 +266,7 @@ def _read_versions() -> dict[str, str]:
 
 @contextmanager
 def _timed_phase(seconds: dict[str, float], name: str) -> Iterator[None]:
-    """Write the duration of the phase ``name`` into ``seconds``, if the phase ends without an error."""
+    """Write the duration of the ``with`` block into ``seconds[name]``, if the block ends without an error."""
     start = time.perf_counter()
     yield
     seconds[name] = round(time.perf_counter() - start, 3)

@@ -56,7 +56,7 @@ EXCLUDED_KEYS = {"run_name", "hf_access_token"}
 
 
 class MaxTextError(Exception):
-    """The requested step cannot be compiled. ``kind`` is one of the kinds of refusal in the raw record."""
+    """The requested step cannot be compiled. ``kind`` names the kind of refusal, such as ``shape``."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -78,8 +78,8 @@ def compile_arguments(request: Request, package: Path, scratch: Path) -> list[st
     user_keys = dict(request.config)
     advice_by_key = {**dict.fromkeys(FORCED_KEYS, "nothing: regbot sets it"), **OWNED_KEYS}
     if not request.recipe:
-        numbers = _shape_keys(request.geometry).keys() - {BATCH}
-        advice_by_key |= dict.fromkeys(numbers, "another shape or variant")
+        shape_keys = _shape_keys(request.geometry).keys() - {BATCH}
+        advice_by_key |= dict.fromkeys(shape_keys, "another shape or variant")
         advice_by_key |= {"model_name": "'recipe'", "dtype": "another variant"}
     refused_keys = sorted(user_keys.keys() & advice_by_key.keys())
     if refused_keys:
@@ -176,7 +176,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def flatten_config(keys: Mapping[str, Any]) -> dict[str, Scalar]:
-    """Return the resolved configuration as scalars, without file paths and names of runs.
+    """Return the resolved configuration as scalars, without ``EXCLUDED_KEYS``, file paths and URLs.
 
     The logical axis rules determine all sharding. They become one key per logical axis, so that a changed rule is one
     changed key.
@@ -189,7 +189,10 @@ def flatten_config(keys: Mapping[str, Any]) -> dict[str, Scalar]:
 
 
 def _add_scalars(scalars: dict[str, Scalar], key: str, value: Any) -> None:
-    """Add the value of a key to ``scalars``. Keys of nested values contain dots. File paths and URLs are left out."""
+    """Add the value of a key to ``scalars``. Keys of nested values contain dots. File paths and URLs are left out.
+
+    The list of logical axis rules becomes one key for each logical axis, such as ``logical_axis_rules.embed``.
+    """
     value = value.value if isinstance(value, Enum) else value
     if isinstance(value, Mapping):
         for name in sorted(value, key=str):
@@ -251,7 +254,7 @@ def _pinned_keys(request: Request) -> dict[str, Any]:
 
 
 def _recipe_keys(request: Request, package: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the base file and the keys of a recipe.
+    """Return the base file (all keys with their defaults) and the keys of a recipe.
 
     A recipe is the name of a model, or a file ``.yml`` in the checkout. A file in a folder ``models`` configures a
     model, which is also selected by its name. Any other file is a complete configuration and replaces the base file.

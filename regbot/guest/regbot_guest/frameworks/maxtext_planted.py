@@ -16,7 +16,7 @@ def compile_on(jax: Any, mesh: Any) -> None:
     """Compile the planted program for the devices of ``mesh``. XLA dumps it as the module ``jit_regbot_planted``."""
     devices = mesh.devices.reshape(-1)
     ranks = devices.size
-    by_device = jax.sharding.PartitionSpec(_AXIS)
+    by_device = jax.sharding.PartitionSpec(_AXIS)  # the rows of an array are divided among the devices
 
     def average_over_devices(carry: Any, _: Any) -> tuple[Any, None]:
         return jax.lax.psum(carry, _AXIS) / ranks, None

@@ -95,7 +95,10 @@ MODEL_PARALLEL = {
 
 
 def count_step(request: Request, device: Device) -> dict[str, Any]:
-    """Run ``request.program`` with ``request.recipe`` and return its part of the raw record. Raises ContractError."""
+    """Run ``request.program`` with ``request.recipe`` and return its part of the raw record.
+
+    The raw record is the guest's output for the trusted half. Raises ContractError.
+    """
     script = (Path(request.root) / request.program).resolve()
     if not script.is_file():
         raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
@@ -104,13 +107,13 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
     if PRETRAINING not in f"_{request.recipe}_":  # the name may also begin or end with it
         raise ContractError("config", f"recipe {request.recipe!r} is not one for pretraining, and no other is traced")
     add_python_to_path()
-    os.environ[RESTART_MARKER] = str(os.getpid())
+    os.environ[RESTART_MARKER] = str(os.getpid())  # the script then does not restart itself
     job = _RecipeJob(request, device)
     program = TrainingProgram(
         start=script,
         arguments=["--recipe", request.recipe],
         regbot_flags=["--recipe"],
-        late_arguments=job.overrides,
+        late_arguments=job.overrides,  # they depend on the recipe, which is code of the checkout
         step=STEP,
         models=job.models,
         axes=lambda *_: name_axes(AXES),
@@ -187,7 +190,8 @@ class _RecipeJob:
     def _choose_global_batch(self, settings: Mapping[str, Any]) -> int:
         """Return the global batch, in sequences, of a step with as few micro-batches as possible.
 
-        Raises ContractError if the requested mesh does not fit the recipe.
+        Also adds a warning if the recipe has another global batch. Raises ContractError if the requested mesh does not
+        fit the recipe.
         """
         request = self._request
         sizes = {axis: _read_size(settings, f"model.{field}") for field, axis in MODEL_PARALLEL.items()}
@@ -239,7 +243,7 @@ class _RecipeJob:
 def read_user_overrides(config: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Return the user's overrides by their dotted keys. A key without a dot is a field of ``model``.
 
-    Raises ContractError if a key cannot be set, or is set twice.
+    Raises ContractError if a key cannot be set, or is set twice, as ``num_layers`` and ``model.num_layers``.
     """
     overrides: dict[str, Scalar] = {}
     for key, value in config.items():
@@ -269,6 +273,8 @@ def refuse_unknown_keys(own_overrides: Iterable[str], user_overrides: Iterable[s
 
 def _tokenizer_overrides(settings: Mapping[str, Any]) -> dict[str, Scalar]:
     """Return the overrides for a null tokenizer with as many tokens as the recipe's tokenizer.
+
+    A null tokenizer needs no files. If the recipe already has one, {} is returned.
 
     If the number of tokens is unknown, the model's vocabulary is used in place of it. If the recipe takes the model's
     vocabulary from the tokenizer, that is not possible, so ContractError is raised.

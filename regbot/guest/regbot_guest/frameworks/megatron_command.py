@@ -147,8 +147,9 @@ def make_command_line(request: Request, test_case: MegatronTestCase | None = Non
 def read_user_flags(config: Mapping[str, Scalar], shape_names: Iterable[str]) -> dict[str, Scalar | FlagValue]:
     """Return the user's flags. A key of ``config`` may have ``-`` in place of ``_``, as on the command line.
 
-    ``shape_names`` are the flags that the shape sets. Raises ContractError if the user sets one of these, if a key is
-    not a flag's name, or if a value contains another flag. For example, ``"1 --save x"`` would also set ``--save``.
+    ``shape_names`` are the flags that the shape sets. Raises ContractError if the user sets one of these or of
+    ``FIXED_FLAGS``, if a key is not a flag's name, or if a value contains another flag. For example,
+    ``"1 --save x"`` would also set ``--save``.
     """
     flags: dict[str, Scalar | FlagValue] = {}
     for key, value in config.items():
@@ -213,6 +214,8 @@ def _smallest_step(
     as an interleaved pipeline needs. The warning says that the test case's own global batch is another one. The warning
     is '' if both batches are equal, or if the test case sets none. Raises ContractError if the test case cannot run on
     these ranks.
+
+    A test case that sets no vocabulary also gets a flag with the shape's.
     """
     where = f"recipe {request.recipe!r}"
     model_parallel_ranks = count_model_parallel_ranks(flags, where)

@@ -68,7 +68,10 @@ that define the shape are left out, because errors of the code under test name t
 
 
 def count_step(request: Request, device: Device) -> dict[str, Any]:
-    """Run ``request.program`` and return its part of the raw record. Raises ContractError."""
+    """Run ``request.program`` and return its part of the raw record (the guest's output for the trusted half).
+
+    Raises ContractError.
+    """
     script = (Path(request.root) / request.program).resolve()
     if not script.is_file():
         raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
@@ -156,16 +159,16 @@ def _describe_program(
     arguments = vars(_megatron_arguments())
     scalars = {name: to_scalar(value) for name, value in sorted(arguments.items())}
     config = {name: value for name, value in scalars.items() if not is_path(value)}
-    described: dict[str, Scalar] = {**config, "routing": request.routing, "mlp": request.mlp}
+    recorded_config: dict[str, Scalar] = {**config, "routing": request.routing, "mlp": request.mlp}
     if test_case is None:
         check_shape(arguments, request)
     else:
-        described |= {f"recipe.{name}": value for name, value in command_line.replaced_flags().items()}
-        described |= {f"recipe.{VARIABLES}.{name}": value for name, value in test_case.variables.items()}
-        described["recipe"] = request.recipe
+        recorded_config |= {f"recipe.{name}": value for name, value in command_line.replaced_flags().items()}
+        recorded_config |= {f"recipe.{VARIABLES}.{name}": value for name, value in test_case.variables.items()}
+        recorded_config["recipe"] = request.recipe
     core = importlib.import_module("megatron.core")
     return ProgramDescription(
-        config=described,
+        config=recorded_config,
         software={"megatron-core": str(core.__version__), "torch": str(importlib.import_module("torch").__version__)},
         backends={"attention": describe_attention(counter), **describe_dispatcher(request, counter, config)},
         warnings=command_line.warnings,
@@ -202,7 +205,10 @@ def _megatron_arguments() -> Any:
 
 
 def describe_attention(counter: PaperCounter) -> dict[str, str]:
-    """Return which attention ran: the fused operator with the most calls, or ``unfused``. Nothing is requested."""
+    """Return which attention ran: the fused operator with the most calls, or ``unfused``.
+
+    No attention is requested, so ``requested`` and ``resolved`` are ''.
+    """
     launches = {name: count for name, count in counter.operators.items() if _ATTENTION.search(name)}
     if launches:
         name = max(launches, key=lambda operator: launches[operator])
@@ -234,7 +240,10 @@ def describe_dispatcher(
 
 
 def _count_exchanges(counter: PaperCounter) -> dict[str, int]:
-    """Return how many collectives on axis ep exchanged the payload of expert layers, by library or kind."""
+    """Return how many collectives on axis ep exchanged the payload of expert layers, by library or kind.
+
+    ``key.via`` is what ran a collective, such as nccl or deepep, and ``key.where`` is the path of its module.
+    """
     counts: dict[str, int] = {}
     for key, count in counter.tally.count.items():
         # A schedule that overlaps layers calls parts of them outside of their modules. The module path is then empty.

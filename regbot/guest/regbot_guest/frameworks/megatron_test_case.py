@@ -56,21 +56,21 @@ def read_test_case(root: Path, recipe: str) -> MegatronTestCase:
     sections = _read_sections(path, recipe)
     if FLAGS not in sections:
         raise ContractError("config", f"recipe {recipe!r} has no {FLAGS}; it is not a test case of Megatron-LM")
-    kept: dict[str, FlagValue] = {}
-    left_out: dict[str, FlagValue] = {}
+    traced_flags: dict[str, FlagValue] = {}
+    left_out_flags: dict[str, FlagValue] = {}
     warnings: list[str] = []
     for name, value in sections[FLAGS].items():
         if value == "":
             continue  # the test runner leaves such a flag out
         reason = _why_untraceable(name, value)
         if name in FILE_FLAGS or reason:
-            left_out[name] = value
+            left_out_flags[name] = value
         else:
-            kept[name] = value
+            traced_flags[name] = value
         if reason:
             warnings.append(f"{name} of the recipe is left out, because {reason}")
     variables = {name: str(value) for name, value in sections.get(VARIABLES, {}).items()}
-    return MegatronTestCase(kept, variables, left_out, warnings)
+    return MegatronTestCase(traced_flags, variables, left_out_flags, warnings)
 
 
 def set_variables(test_case: MegatronTestCase) -> None:

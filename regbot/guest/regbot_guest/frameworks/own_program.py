@@ -70,7 +70,7 @@ class TrainingProgram:
     axes: Callable[[Sequence[Any], Mapping[str, Any]], Axes]
     """Returns the mesh axes, given the same arguments as ``models``."""
     describe: Callable[[PaperCounter], "ProgramDescription"]
-    """Called after the counted step, with its counts."""
+    """Returns the framework's parts of the record. Called after the counted step, with its counts."""
     experts: int
     """Number of experts among which each router chooses."""
     patches: Sequence[str] = ()
@@ -109,6 +109,8 @@ class _StopProgram(BaseException):
 
 def count_own_step(request: Request, device: Device, program: TrainingProgram) -> dict[str, Any]:
     """Run the program up to the counted step, and return this step's part of the raw record.
+
+    The raw record is the guest's output for the trusted half.
 
     Raises ContractError if no step can be counted, and Untraceable if the paper GPU has refused an operation.
     """
@@ -163,6 +165,7 @@ class _StepWatch:
     def __init__(self, request: Request, device: Device, program: TrainingProgram, steps: int) -> None:
         self._request, self._device, self._program, self._steps = request, device, program, steps
         self._stack = ExitStack()
+        """Contexts that are active from the first step until ``close``."""
         self._counter: PaperCounter | None = None
         self._axes = Axes()
         self.number = 0
@@ -308,8 +311,8 @@ def _wrap_step_function(program: TrainingProgram, step_watch: _StepWatch) -> Ite
 
     Raises ContractError if the function does not exist or its module cannot be imported.
     """
-    module_name, path = program.step
-    *parents, name = path.split(".")
+    module_name, dotted_name = program.step
+    *parents, name = dotted_name.split(".")
     try:
         owner: Any = importlib.import_module(module_name)
     except ImportError as error:
@@ -323,13 +326,13 @@ def _wrap_step_function(program: TrainingProgram, step_watch: _StepWatch) -> Ite
                 f"{program.name} cannot be started: {error}; install what it needs in {sys.executable}, the "
                 "workload's 'python'",
             ) from error
-        raise _unknown_revision(module_name, path, error) from error
+        raise _unknown_revision(module_name, dotted_name, error) from error
     try:
         for parent in parents:
             owner = getattr(owner, parent)
         original = getattr(owner, name)
     except AttributeError as error:
-        raise _unknown_revision(module_name, path, error) from error
+        raise _unknown_revision(module_name, dotted_name, error) from error
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return step_watch.step(original, args, kwargs)

@@ -23,7 +23,8 @@ from regbot_guest.stopwatch import peak_resident_bytes
 def time_loop(
     request: Request, loop: TrainingLoop, optimizers: Iterable[torch.optim.Optimizer], record: dict[str, Any]
 ) -> None:
-    """Time ``request.steps`` steps, and count or profile further steps. Add the results to ``record``, the raw record.
+    """Time ``request.steps`` steps, and count or profile further steps. Add the results to ``record``, the raw record
+    (the guest's output for the trusted half).
 
     The times are in ``record`` before the step is counted, so an error in the counted step does not lose them.
     """
@@ -33,7 +34,7 @@ def time_loop(
     skipped_by_optimizer = [skipped_steps(optimizer, request.steps) for optimizer in optimizers]
     record |= timed_part | {
         "loss": [loss if loss is not None and math.isfinite(loss) else None for loss in losses],
-        # If there are several optimizers, the one with most updates decides.
+        # Number of steps without an update. If there are several optimizers, the one with most updates decides.
         "skipped_steps": min(skipped_by_optimizer, default=0),
         "peak_rss_bytes": peak_resident_bytes(),
     }

@@ -57,7 +57,9 @@ left out if only ``fsdp`` splits the data.
 
 
 def run_request(request: Request, device: Device | None, record: dict[str, Any]) -> None:
-    """Run the requested step and add its part to ``record``, the raw record. ``device`` is the paper GPU, or None.
+    """Run the requested step and add its part to ``record``, the raw record (the guest's output for the trusted half).
+
+    ``device`` is the paper GPU, which only the mode ``static`` needs, or None.
 
     Raises ContractError.
     """
@@ -142,14 +144,14 @@ class _TorchtitanJob:
     device: torch.device
     changes: Changes = field(default_factory=Changes)
     seconds: dict[str, float] = field(default_factory=dict)
-    """Durations of the phases of the run."""
+    """Durations in the run, by name. A name is a stage such as ``build``, or a step such as ``step 1``."""
     warnings: list[str] = field(default_factory=list)
     trainer: Any = None
     """torchtitan's Trainer; None until it is built."""
     backends: TorchtitanBackends | None = None
     """None until ``configure`` was called."""
     requested: dict[str, Scalar] = field(default_factory=dict)
-    """The requested configuration, before any change was made for this machine."""
+    """The configuration, before the SPMD backend and the data are replaced."""
 
     def configure(self, config: Any) -> None:
         """Set the keys of ``config`` for the request and for this machine. Raises ContractError."""

@@ -52,7 +52,7 @@ class TorchtitanBackends:
     dispatcher: str
     """Requested dispatcher by regbot's name. '' if there is one expert-parallel rank, which exchanges no tokens."""
     resolution: Resolution
-    """The dispatcher that runs on this machine for the request."""
+    """The dispatcher that runs on this machine, and the reason if it is not the requested one."""
     attention: str
     """Class of the configured attention in torchtitan."""
     device: torch.device
@@ -106,14 +106,19 @@ _DISPATCHER_BY_EXCHANGE = {
     "all_to_all": "alltoall",
     "all_gather": "allgather",
 }
-"""Executed dispatcher by the library or the kind of the exchanges of expert layers. The first match counts."""
+"""Executed dispatcher by the library or the kind of the exchanges of expert layers. If there were
+several kinds of exchanges, the first of them in this table decides.
+"""
 
 
 def _count_exchanges(observer: StepCounter) -> dict[str, int]:
-    """Return how many collectives on axis ep exchanged the payload of expert layers, by library or kind."""
+    """Return how many collectives on axis ep exchanged the payload of expert layers, by library or kind.
+
+    ``key.via`` is what ran a collective, such as nccl or deepep, and ``key.where`` is the path of its module.
+    """
     exchanges: dict[str, int] = {}
     for key, count in observer.tally.count.items():
-        # The module path of an expert layer's exchange contains '.moe'. Collectives of FSDP have the path of a block.
+        # The module path of an expert layer's exchange contains '.moe'. That of an FSDP collective ends at the block.
         if key.role == "payload" and "ep" in key.axis.split("|") and ".moe" in key.where:
             exchange = key.via if key.via in BUFFER_CLASSES else key.kind
             exchanges[exchange] = exchanges.get(exchange, 0) + count

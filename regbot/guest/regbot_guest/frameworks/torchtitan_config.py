@@ -70,7 +70,7 @@ OWNED_KEYS_OF_SHAPE = {
 
 def command_line(request: Request) -> list[str]:
     """Return the arguments of ``torchtitan.train``. Raises ContractError if torchtitan has no model that the recipe can
-    belong to.
+    belong to, or if EP does not divide the number of ranks.
 
     torchtitan is not imported here. Its modules read ``sys.argv`` when they are imported, and ``sys.argv`` does not
     have these arguments yet.
@@ -223,7 +223,10 @@ def _request_fields(request: Request) -> dict[str, Scalar]:
 
 
 def _override(config: Any, key: str, value: Scalar, is_pinned: bool) -> None:
-    """Set a key of the user. Raises ContractError if regbot owns the key. ``is_pinned``: the workload has no recipe."""
+    """Set a key of the user. Raises ContractError if regbot sets the key itself, or if it is a key of the model.
+
+    ``is_pinned`` says whether the workload is pinned to a shape, which means that it has no recipe.
+    """
     advice_by_key = {**OWNED_KEYS, **(OWNED_KEYS_OF_SHAPE if is_pinned else {})}
     if key in advice_by_key or key.startswith(MODEL_SPEC):
         advice = advice_by_key.get(key, "the shape or recipe")

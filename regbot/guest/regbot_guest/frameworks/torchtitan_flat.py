@@ -44,8 +44,8 @@ def _flatten_entries(path: str, entries: Iterator[tuple[str, Any]]) -> dict[str,
 
 
 def _flatten_list(values: list[Any], path: str) -> dict[str, Scalar]:
-    """Return a list of scalars as one text. Any other list is cut into runs of equal items, and the settings of each
-    run are returned once.
+    """Return a list of scalars as one text. In any other list, the settings of consecutive equal items are returned
+    once, under numbers such as ``0-47``.
     """
     if all(value is None or isinstance(value, (bool, int, float, str)) for value in values):
         return {path: ",".join(map(str, values))}
@@ -54,8 +54,8 @@ def _flatten_list(values: list[Any], path: str) -> dict[str, Scalar]:
     settings: dict[str, Scalar] = {}
     start = 0
     for end in range(1, len(values) + 1):
-        is_same_run = end < len(values) and contents[end] == contents[start]
-        if is_same_run:
+        is_next_equal = end < len(values) and contents[end] == contents[start]
+        if is_next_equal:
             continue
         numbers = f"{start}-{end - 1}" if end - start > 1 else f"{start}"
         settings |= flatten_config(values[start], f"{path}.{numbers}")

@@ -125,8 +125,8 @@ def use_test_data(config: Any, changes: Changes) -> None:
 
 
 def _with_test_dataset(config: Any, test_dataset: Any) -> Any:
-    """Return ``config`` with the test dataset as its data. ``config`` configures a data loader, or a packing of samples
-    inside of it.
+    """Return ``config`` with the test dataset as its data. ``config`` configures a data loader. If its dataset
+    contains an inner dataset, as with packed samples, the inner one is replaced.
 
     A dataset is a name, or from August 2026 on a configuration.
     """
@@ -150,7 +150,10 @@ def use_known_backend(config: Any, changes: Changes) -> None:
 
 @contextmanager
 def _no_op_timeout(changes: Changes) -> Iterator[None]:
-    """While active, ``torch.distributed.set_timeout`` exists. torchtitan calls it between steps."""
+    """While active, ``torch.distributed.set_timeout`` exists. If this torch lacks it, it does nothing.
+
+    torchtitan calls it between steps.
+    """
     if hasattr(dist, "set_timeout"):
         yield
         return

@@ -35,7 +35,10 @@ MAX_LISTED_MISMATCHES = 12
 
 
 def moe_layers(model: Any) -> list[Any]:
-    """Return the MoE layers in the model's configuration. Until April 2026 there is one template for all layers."""
+    """Return the MoE layers in the model's configuration. Until April 2026 there is one template for all layers.
+
+    Then the list has only this template.
+    """
     layers = getattr(model, "layers", None) or [getattr(model, "layer", None)]
     return [layer for layer in layers if getattr(layer, "moe", None) is not None]
 
@@ -194,7 +197,7 @@ def _differs(model: Any, shape: Geometry) -> bool:
 
 
 Mismatch = tuple[str, Any, Any]
-"""Name of a number, its actual value, and its expected value."""
+"""Name of a number, its actual value, and its expected value. ``_keep_differing`` leaves out equal values."""
 
 
 def _mismatches(trainer: Any, shape: Geometry) -> Iterator[Mismatch]:

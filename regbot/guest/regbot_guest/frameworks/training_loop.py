@@ -1,8 +1,9 @@
 """Counts one steady step of a framework that has its own training loop.
 
 The module of a framework builds a trainer and passes it as a ``TrainingLoop``. This module does the work that is the
-same for all frameworks. It runs the steps, plants collectives before the last one, counts the last one, compares the
-count with the sequence numbers of torch's process groups, and refuses steps that cannot be counted.
+same for all frameworks. It runs the steps, plants collectives before the last one, and counts the last one. It compares
+the count with torch's own count of collectives (the sequence number of a process group), and refuses steps that cannot
+be counted.
 
 Phases are detected from outside of the framework. A step begins in the phase ``forward``. During torch's backward call,
 the phase is ``backward``. After this call the phase is ``optimizer`` (clipping, the optimizer and its reductions),
@@ -37,7 +38,7 @@ Scalar = str | int | float | bool | None
 
 @dataclass(frozen=True)
 class TrainingLoop:
-    """A framework's training loop on real ranks, ready to run."""
+    """A framework's training loop, ready to run on real ranks: processes that exchange data, unlike fake ranks."""
 
     models: Sequence[nn.Module]
     """Modules whose calls begin the phase forward."""
@@ -57,7 +58,7 @@ class TrainingLoop:
     """Descriptions of what regbot has replaced in the framework, for the ledger."""
     warnings: Sequence[str] = ()
     seconds: dict[str, float] = field(default_factory=dict)
-    """Durations of the phases of the run."""
+    """Durations in the run, by name. A name is a stage such as ``build``, or a step such as ``step 1``."""
     build_watch: CompileWatch | None = None
     """The watch that was active while the loop was built. It sees when code that was compiled during the build is
     called later. None in timed runs, where compiled code may run.
@@ -65,7 +66,8 @@ class TrainingLoop:
 
 
 def count_loop(request: Request, loop: TrainingLoop, steps: int) -> dict[str, Any]:
-    """Run ``steps`` steps on real ranks, count the last step, and return the last step's part of the raw record.
+    """Run ``steps`` steps on real ranks, count the last step, and return the last step's part of the raw record (the
+    guest's output for the trusted half).
 
     The ``loss`` of the record is [] if a loss is not finite. Raises ContractError if the count is not reliable.
     """
