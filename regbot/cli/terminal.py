@@ -28,7 +28,7 @@ from regbot.report.evidence import DIFFERENCE, format_difference
 from regbot.report.not_measured import list_unmeasured
 from regbot.report.quantities import estimate_and_interval, milliseconds
 from regbot.report.sizes import ADVICE, name_small_variants
-from regbot.report.throughput import describe_expert_shares, format_change, select_mean_only_test
+from regbot.report.throughput import describe_expert_shares, explain_mean_only, format_change, select_mean_only_test
 from regbot.shapes import Shape
 from regbot.text.clip import clip_line, short_commit
 from regbot.text.printable import printable
@@ -304,7 +304,7 @@ def _throughput_lines(name: str, section: Throughput) -> list[str]:
     lines = [f"{section.status}  throughput of {printable(name)}"]
     if select_mean_only_test(section):  # only the mean step changed
         median = _join_change(format_change(section))
-        lines.append(wrapped(f"The mean step decided, because a few steps stall. The median step: {median}"))
+        lines.append(wrapped(f"The mean step decided, {explain_mean_only(section)}. The median step: {median}"))
     lines += [wrapped(_capitalise(reason)) for reason in (*section.reasons[:MAX_REASONS], section.wall) if reason]
     if section.base_step_s is not None and section.head_step_s is not None:
         void_text = f", and {section.void_pairs} void" if section.void_pairs else ""

@@ -367,7 +367,7 @@ def write_same_head_note(number: int, peers: Sequence[Stamp], strictest: Stamp) 
         peer_names = f"{peer_names} and {len(peers) - MAX_NAMED_PEERS} more"
     advice = ""
     if strictest.pr != number:
-        advice = f" When #{strictest.pr} is closed, run `regbot-static` of #{number} again."
+        advice = f" When #{strictest.pr} is closed, run the workflow `regbot-static` of #{number} again."
     return Markdown(
         f"👥 **This is the verdict on #{number}.** Other pull requests have the same head: {peer_names}. A required "
         "check cannot distinguish the check runs of these pull requests. So this check run has the conclusion of the "

@@ -8,7 +8,7 @@ from regbot.records.verdict import Sharding, Status, Throughput, select_gravest_
 from regbot.report.quantities import size
 from regbot.report.sizes import name_small_variants
 from regbot.report.state import Check, State
-from regbot.report.throughput import ThroughputAnswer, classify_throughput, select_deciding_test
+from regbot.report.throughput import ThroughputAnswer, classify_throughput, is_gate_contradicted, select_deciding_test
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,16 @@ def _answer_trust(check: Check) -> QuestionAnswer:
         return QuestionAnswer(question, "Trust", None, "nothing was measured")
     status = select_gravest_status(section.status for section in sections)
     all_invalid = all(section.status == "INVALID" for section in sections)
-    warning_note = ", with warnings" if status == "PASS" and check.verdict.warnings else ""
-    return QuestionAnswer(question, "Trust", status, "no" if all_invalid else f"{_TRUST_WORDS[status]}{warning_note}")
+    if all_invalid:
+        return QuestionAnswer(question, "Trust", status, "no")
+    notes = ""
+    if status == "PASS":
+        timed = [entry.throughput for entry in check.entries if entry.throughput is not None]
+        if any(section.status == "INCONCLUSIVE" and is_gate_contradicted(section) for section in timed):
+            notes += ", except for the step times"
+        if check.verdict.warnings:
+            notes += ", with warnings"
+    return QuestionAnswer(question, "Trust", status, f"{_TRUST_WORDS[status]}{notes}")
 
 
 _TRUST_WORDS: dict[Status, str] = {

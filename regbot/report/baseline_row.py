@@ -46,7 +46,7 @@ def _describe_test(test: StoredTest, times: StoredTimes) -> str:
     estimate, ends = estimate_and_interval(test.estimate_pct, test.low_pct, test.high_pct)
     # The words "longer" and "shorter" replace the sign.
     change = f"{estimate.lstrip('+−')} {'longer' if test.estimate_pct >= 0 else 'shorter'}"
-    note = f"{p_value}, more than these sessions differ" if _is_outside(test, times) else p_value
+    note = f"{p_value}, more than these sessions differ from each other" if _is_outside(test, times) else p_value
     return f"{test.arm}'s {step} is {change} {ends} ({note})"
 
 

@@ -21,6 +21,7 @@ from regbot.report.throughput import (
     describe_change,
     describe_reference,
     describe_undecided,
+    explain_mean_only,
     has_times,
     is_undecided_by_noise,
     select_mean_only_test,
@@ -289,7 +290,7 @@ def _describe_step_change(worst: WorkloadSection, changed: Sequence[WorkloadSect
     up_to = "up to " if len(changed) > 1 else ""
     scope = _count_timed_workloads(changed, check)
     if section and select_mean_only_test(section):
-        return (f"a training step is on average {up_to}{change_text} in {scope}, because a few steps stall",)
+        return (f"a training step is on average {up_to}{change_text} in {scope}, {explain_mean_only(section)}",)
     untimed_base = " (base was not timed)" if section and section.by == "stored" else ""
     return (f"a training step is {up_to}{change_text} in {scope}{untimed_base}",)
 

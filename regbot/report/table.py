@@ -61,9 +61,13 @@ def compare_workloads(check: Check, characters: int) -> Markdown:
 
 
 def volume(line: CollectiveLine, tally: CollectiveCounts) -> str:
-    """Return one arm's count of collectives in total and per layer: ``240 (5 per layer)``. ``tally``: counts of the
-    arm."""
+    """Return one arm's count of collectives in total and per layer: ``240 (5 per layer)`` or ``4 (all in layers.17)``.
+
+    ``tally``: counts of the arm.
+    """
     per_layer = line.describe_count(tally)
+    if per_layer.startswith(f"{tally.count} in "):
+        per_layer = f"all{per_layer.removeprefix(str(tally.count))}"
     return f"{tally.count} ({per_layer})" if per_layer else str(tally.count)
 
 

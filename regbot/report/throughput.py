@@ -130,18 +130,24 @@ def describe_decision(section: Throughput, thresholds: Thresholds) -> str:
 
 def _describe_slower(section: Throughput, thresholds: Thresholds) -> str:
     limit = size(thresholds.indifference_pct)
-    return (
-        f"slower than {describe_reference(section)} by more than {limit}, the limit for FAIL{_note_mean_only(section)}"
-    )
+    average, cause = _describe_mean_only(section)
+    return f"{average}slower than {describe_reference(section)} by more than {limit}, the limit for FAIL{cause}"
 
 
 def _describe_faster(section: Throughput, thresholds: Thresholds) -> str:
     limit = size(thresholds.indifference_pct)
-    return f"faster than {describe_reference(section)} by more than {limit}{_note_mean_only(section)}"
+    average, cause = _describe_mean_only(section)
+    return f"{average}faster than {describe_reference(section)} by more than {limit}{cause}"
 
 
-def _note_mean_only(section: Throughput) -> str:
-    return " on average, because a few steps stall" if select_mean_only_test(section) else ""
+def _describe_mean_only(section: Throughput) -> tuple[str, str]:
+    """Return the words before and after the change if only the mean changed, else two empty strings."""
+    return ("on average ", f", {explain_mean_only(section)}") if select_mean_only_test(section) else ("", "")
+
+
+def explain_mean_only(section: Throughput) -> str:
+    """Return why the mean changed and the median did not. ``section``: its decision is a change of the mean only."""
+    return "because fewer steps stall" if section.decision == "improved" else "because a few steps stall"
 
 
 def _describe_no_change(section: Throughput, thresholds: Thresholds) -> str:

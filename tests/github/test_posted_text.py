@@ -115,7 +115,11 @@ SITUATIONS: dict[str, Callable[[], str]] = {
     "job_cancelled_after_self_reported_fail": lambda: cancelled_after("sharding_fail", STATIC_OF),
     "job_cancelled_after_measured_pass": lambda: cancelled_after("pass_no_change", MEASURED_OF),
     "check_of_a_shared_head": of_a_shared_head,
-    "artifact_refused": lambda: invalid(STATIC_OF, "the job's artifact cannot be read: ", UntrustedText(HOSTILE)),
+    "artifact_refused": lambda: invalid(
+        STATIC_OF,
+        "the job's artifact cannot be read: ",
+        UntrustedText(f"session.jsonl: line 1 has an unknown key, {HOSTILE}"),
+    ),
 }
 
 

@@ -246,7 +246,7 @@ def test_comment_and_page_have_the_same_row_against_the_stored_baseline() -> Non
     words = "with the last 20 sessions of main on this node class and in this environment (newest: 3 days old), base"
     [line] = [line for line in comment(*case).splitlines() if words in line]
     assert "base's step is 5.67% longer [+3.78, +7.61]" in line
-    assert "more than these sessions differ" in line
+    assert "more than these sessions differ from each other" in line
     assert words in html(*case)
     assert "Not part of the verdict" not in comment(*CASES["pass_no_change"]()), "nothing is stored"
 
@@ -260,7 +260,7 @@ def test_a_difference_in_the_mean_alone_is_named() -> None:
     times = StoredTimes(sessions=20, alpha=0.025, tests=tests)
     assert "".join(describe_stored_times(times)).endswith(
         "base's step is 3.00% longer [+1.00, +5.00] (p = 0.5), "
-        "base's mean step is 3.00% longer [+1.00, +5.00] (p = 0.001, more than these sessions differ)"
+        "base's mean step is 3.00% longer [+1.00, +5.00] (p = 0.001, more than these sessions differ from each other)"
     )
 
 
