@@ -65,9 +65,9 @@ def volume(line: CollectiveLine, tally: CollectiveCounts) -> str:
 
     ``tally``: counts of the arm.
     """
+    if len(tally.layers) == 1 and line.reach > 1 and not tally.outside:
+        return f"{tally.count} (all in {next(iter(tally.layers))})"
     per_layer = line.describe_count(tally)
-    if per_layer.startswith(f"{tally.count} in "):
-        per_layer = f"all{per_layer.removeprefix(str(tally.count))}"
     return f"{tally.count} ({per_layer})" if per_layer else str(tally.count)
 
 
