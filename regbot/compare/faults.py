@@ -125,7 +125,10 @@ def _find_mismatch(first: Run, second: Run) -> str:
 
 
 def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
-    """Yield the warnings of a comparison. Of the Run records, only the first with another environment is named."""
+    """Yield the warnings of a comparison: about environments, logs, gaps in CSV files, and steady states.
+
+    Of several Run records whose environment differs from that of the first record, only one leads to warnings.
+    """
     runs = [file.run for file in (*base, *head) if file.run is not None]
     for run in runs[1:]:
         if differences := [*environment_warnings(runs[0], run)]:
@@ -139,7 +142,8 @@ def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str
 
 
 def _log_warnings(files: Sequence[StepFile]) -> Iterator[str]:
-    """Yield the warnings of the logs, merged by their text, and a warning if the files have different formats."""
+    """Yield the warnings of the logs, merged by their text. If one file is a log and another file has another format, warn of
+    that too."""
     yield from merge_warnings(
         (file.name, warning) for file in files if file.log is not None for warning in file.log.warnings
     )

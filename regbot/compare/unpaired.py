@@ -4,6 +4,8 @@ Unpaired files decide in two cases. If the files show that all runs are of one s
 normal interval if the noise is given. If the base files are of enough separate sessions, the prediction interval of one
 more session decides. In all other cases, a difference between the sessions looks like a difference between the commits.
 The section then says what the interval of these runs is worth, and what would decide.
+
+The field ``by`` of the section says what was compared: "runs", and not "pairs".
 """
 
 from collections.abc import Sequence
@@ -213,11 +215,11 @@ def _describe_scatter(sessions: Files) -> str:
 
     If all base files name the same host, head ran on this host: ``unpaired_section`` excludes unknown hosts.
     """
-    hosts = {read_hosts(file) for file in sessions}
+    hosts = {read_hosts(file) for file in sessions}  # () for a file that does not name its hosts
     same_kind = "The result holds only if head ran on the same kind of node, with the same software"
     if len(hosts - {()}) > 1:
         return f"the effects of sessions and nodes. {same_kind}"
-    if () in hosts:  # some files do not name their hosts
+    if () in hosts:
         return f"the effects of sessions, and of nodes only if the files are of several. {same_kind}"
     same_host = "Head ran on this host too; the result holds only if its software is the same"
     return f"the effects of sessions on one host. {same_host}"
