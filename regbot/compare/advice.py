@@ -61,7 +61,7 @@ def tipping_point(intervals: Mapping[str, Difference], has_single_launch: bool) 
     ``has_single_launch``: an arm has only one launch, so the unknown effect is the difference between two launches.
     That difference includes the noise inside a launch, so the interval from the steps is not added to it.
     """
-    # Summary -> largest standard deviation of the unknown effect with which the summary still decides; 0 if it never does.
+    # Summary -> largest standard deviation of the unknown effect with which the summary decides; 0 if it never does.
     largest_sds: dict[str, float] = {}
     for name, interval in intervals.items():
         half_width = 0.0 if has_single_launch else interval.high - interval.estimate
@@ -74,8 +74,8 @@ def tipping_point(intervals: Mapping[str, Difference], has_single_launch: bool) 
     size = f"more than {SETTINGS.indifference_pct:g}%" if beyond_eps else f"less than {SETTINGS.threshold_pct:g}%"
     claim = f"a change of {size}"
     if sd == 0:
-        provable = claim if beyond_eps else "that nothing changed"
-        return f"the runs of an arm differ too much among themselves to prove {provable}, even if sessions did not differ"
+        goal = claim if beyond_eps else "that nothing changed"
+        return f"the runs of an arm differ too much among themselves to prove {goal}, even if sessions did not differ"
     noise_pct = [noise.launch_pct if has_single_launch else noise.session_pct for noise in NODE_NOISES]
     # The variance of a difference is the sum of the two variances.
     difference_pct = [f"{math.sqrt(2) * pct:.1f}%" for pct in noise_pct]

@@ -142,8 +142,8 @@ def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str
 
 
 def _log_warnings(files: Sequence[StepFile]) -> Iterator[str]:
-    """Yield the warnings of the logs, merged by their text. If one file is a log and another file has another format, warn of
-    that too."""
+    """Yield the warnings of the logs, merged by their text. Yield one more warning if a log is compared with a file of
+    another format."""
     yield from merge_warnings(
         (file.name, warning) for file in files if file.log is not None for warning in file.log.warnings
     )

@@ -489,7 +489,7 @@ def check_command(check: Check, workloads: Sequence[str], flags: Sequence[str] =
     """Return the shell command that repeats this check with the same arms and declarations.
 
     ``workloads``: the workloads to check. If there are none, or more than ``MAX_WORKLOADS``, the command checks all.
-    ``flags``: further options.
+    ``flags``: further options. Settings and rules that are too long, or have invisible characters, are left out.
     """
     parts = [
         "regbot check",

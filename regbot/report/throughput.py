@@ -283,9 +283,9 @@ _DECISION_TEXTS: dict[ThroughputAnswer, Callable[[Throughput, Thresholds], str]]
 def explain_section(section: Throughput) -> Words:
     """Return the line below the numbers of a section; () if nothing needs an explanation.
 
-    For a change, it names the wall: the part of the step that explains the change. For a PASS, it says why so few pairs
-    or sessions were enough. For an undecided section, it says what a decision requires. Otherwise it says why there is
-    no answer.
+    For a change, it names the wall: the part of the step that explains the change. For a PASS, also of a faster head,
+    it says why so few pairs or sessions were enough. For an undecided section, it says what a decision requires.
+    Otherwise it says why there is no answer.
     """
     answer = classify_throughput(section)
     if answer is ThroughputAnswer.FASTER and section.wall:
@@ -340,8 +340,8 @@ def explain_entry(entry: WorkloadSection, throughput: Throughput) -> Words:
 
 
 def describe_setup(section: Throughput, timed: TimedRuns) -> Words:
-    """Return a sentence about the node, variant and ranks of the timed runs, then what was compared and what the result
-    does not cover. Without step times, it ends after the ranks."""
+    """Return a sentence about the node, variant and ranks of the timed runs, then what was compared, what the result
+    does not cover, and the calibration of the node class. Without step times, the text ends after the ranks."""
     node = next((timed_run.run.node for timed_run in timed.runs if timed_run.run.node is not None), None)
     variant = section.variant or (timed.plan.variant if timed.plan else "")
     verb = "Timed on " if has_times(section) else "The timed runs started on "
@@ -372,7 +372,8 @@ def describe_expert_shares(timed: Sequence[tuple[str, Throughput]]) -> Words:
     """Return which share of a step's FLOPs the routed experts have in each workload; () if no share is known.
 
     An example shows what the share means: how much longer a step takes if the experts take ``EXAMPLE_SLOWDOWN_PCT``
-    longer. ``timed``: names of workloads with their throughput sections.
+    longer. If a variant does not end in ``-moe``, a hint recommends one that does. ``timed``: names of workloads with
+    their throughput sections.
     """
     known = [(name, section) for name, section in timed if section.expert_flops_share is not None]
     if not known:
