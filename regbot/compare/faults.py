@@ -81,7 +81,7 @@ def _find_pair_faults(base: Sequence[StepFile], head: Sequence[StepFile]) -> Ite
 
 def _find_dispatcher_faults(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
     """Yield a fault for each combination of a base file and a head file in which an arm did not execute the requested
-    dispatcher."""
+    dispatcher. A *change* is such a case with one request for both arms that exactly one arm executed."""
     for base_file, head_file in product(base, head):
         if base_file.run is None or head_file.run is None:
             continue

@@ -46,7 +46,7 @@ def paired_section(
         for name, log_ratios in ratios.items():
             log_ratios.append(head_summaries[name] - base_summaries[name])
     warnings: list[str] = []
-    known_sd = given_sd
+    known_sd = given_sd  # the noise that the test uses; None: the noise that the pairs show
     # The scatter of few pairs shows too little, so the noise of the steps checks the given noise first.
     if given_sd is not None and len(base) < LOOKS[0]:
         known_sd, warnings = correct_known_noise(given_sd, base, head)

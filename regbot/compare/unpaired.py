@@ -112,7 +112,7 @@ def _common_session_section(
     estimates = _estimate_pct(values)
     has_enough_runs = min(len(base), len(head)) >= MIN_RUNS
     warnings: list[str] = []
-    known_sd = given_sd
+    known_sd = given_sd  # the noise that the intervals use; None: the noise that the runs show
     if given_sd is not None:
         # The observed standard deviation is None if an arm has one run. Such runs contradict no given noise.
         observed_sd = max(observed_pair_sd(*base_and_head) or 0.0 for base_and_head in values.values())

@@ -380,7 +380,7 @@ def _describe_noise(check: Check) -> Words:
     """Return why the pairs are undecided, and what to do.
 
     If even a full session cannot detect a slowdown of the threshold, the node is too noisy. Otherwise the change is
-    close to the threshold.
+    close to the threshold. The ``mde`` is the smallest detectable slowdown.
     """
     threshold = check.session.header.throughput.threshold_pct
     full_mdes = [entry.throughput.mde_full_pct for entry in check.decisive if entry.throughput]

@@ -118,7 +118,10 @@ class Check:
 
     @property
     def decisive(self) -> list[WorkloadSection]:
-        """The workloads that cause the state of the check. Other workloads may have failed in other ways."""
+        """The workloads that cause the state of the check. Other workloads may have failed in other ways.
+
+        For a passing state, these are the workloads whose status is that of the verdict.
+        """
         if self.state in (State.SHARDING_FAIL, State.BOTH_FAIL):
             return [entry for entry in self.entries if _get_sharding_status(entry) == "FAIL"]
         if self.state is State.THROUGHPUT_FAIL:

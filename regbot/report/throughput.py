@@ -414,10 +414,11 @@ def _describe_calibration(section: Throughput) -> Words:
             return ()
         assumed = size(section.assumed_luck_pct)
         return (f" {_LUCK_NOT_KNOWN}, so the interval assumes {assumed}. 'regbot calibrate' measures it.",)
+    # Both count sessions: ``count`` of ``total``. ``flags.high`` is the upper limit of the true rate of false alarms.
     flags, coverage = calibration.false_flags, calibration.covered
     alarms = f"were {count(flags.count, 'false alarm')}" if flags.count > 1 else "was one false alarm"
     alarms = alarms if flags.count else "was no false alarm"
-    words = (
+    text = (
         " This node class was calibrated with pairs: two runs of one commit differ by "
         f"{size(calibration.sd_pct)} (standard deviation). In {count(flags.total, 'session')} that compared a commit "
         f"with itself, there {alarms}, and the true rate is at most {flags.high:.0%}. The interval contained "
@@ -425,19 +426,19 @@ def _describe_calibration(section: Throughput) -> Words:
     )
     if calibration.detected is not None:
         detected = calibration.detected
-        words += (
+        text += (
             f" An injected slowdown of {calibration.injected_pct:g}% was detected in {detected.count} of "
             f"{count(detected.total, 'session')}."
         )
     luck = calibration.arm_luck
     if luck is not None:
         luck_range = f"{size(luck.low_pct)} to {size(luck.high_pct)}"
-        words += f" A new compilation of one commit changes its speed by {size(luck.sd_pct)} ({luck_range})."
+        text += f" A new compilation of one commit changes its speed by {size(luck.sd_pct)} ({luck_range})."
     elif section.assumed_luck_pct:
-        words += f" {_LUCK_NOT_KNOWN}, so the interval assumes {size(section.assumed_luck_pct)}."
+        text += f" {_LUCK_NOT_KNOWN}, so the interval assumes {size(section.assumed_luck_pct)}."
     else:
-        words += f" {_LUCK_NOT_KNOWN}."
-    return (words,)
+        text += f" {_LUCK_NOT_KNOWN}."
+    return (text,)
 
 
 def list_significant_metrics(section: Throughput) -> list[str]:
