@@ -40,7 +40,8 @@ NODE_NOISES = (
 def pairs_advice(estimates: Mapping[str, float]) -> str:
     """Return how many pairs would prove a difference as large as the estimate on a quiet, a typical and a noisy node.
 
-    If the estimate is below the threshold for PASS, the threshold takes its place. ``estimates`` are percentages, by summary (median, mean).
+    If the estimate is below the threshold for PASS, the threshold takes its place. ``estimates`` are percentages, by
+    summary (median, mean).
     """
     # ``delta`` is the difference that the pairs have to detect.
     thresholds = Thresholds(delta=math.log1p(_target_pct(estimates) / 100), eps=THRESHOLDS.eps)
