@@ -120,7 +120,7 @@ class Check:
     def decisive(self) -> list[WorkloadSection]:
         """The workloads that cause the state of the check. Other workloads may have failed in other ways.
 
-        They have the status of the verdict. Of an INVALID verdict, they are those with a reason of this state.
+        They have the status of the verdict. Of INVALID workloads, only those count whose cause the state names.
         """
         if self.state in (State.SHARDING_FAIL, State.BOTH_FAIL):
             return [entry for entry in self.entries if _get_sharding_status(entry) == "FAIL"]
