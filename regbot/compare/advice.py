@@ -40,8 +40,10 @@ NODE_NOISES = (
 def pairs_advice(estimates: Mapping[str, float]) -> str:
     """Return how many pairs would prove a difference as large as the estimate on a quiet, a typical and a noisy node.
 
-    A difference below the threshold counts as the threshold. ``estimates`` are percentages, by summary (median, mean).
+    If the estimate is below the threshold for PASS, the threshold takes its place. ``estimates`` are percentages, by
+    summary (median, mean).
     """
+    # ``delta`` is the difference that the pairs have to detect.
     thresholds = Thresholds(delta=math.log1p(_target_pct(estimates) / 100), eps=THRESHOLDS.eps)
     advice = (
         f"to prove {_target_text(estimates)}, run base and head in turn on one node and compare with --paired: it takes"
@@ -61,25 +63,26 @@ def tipping_point(intervals: Mapping[str, Difference], has_single_launch: bool) 
     ``has_single_launch``: an arm has only one launch, so the unknown effect is the difference between two launches.
     That difference includes the noise inside a launch, so the interval from the steps is not added to it.
     """
-    largest_sds: dict[str, float] = {}  # summary -> largest standard deviation with which the summary decides
+    # Summary -> largest standard deviation of the unknown effect with which the summary decides; 0 if it never does.
+    largest_sds: dict[str, float] = {}
     for name, interval in intervals.items():
         half_width = 0.0 if has_single_launch else interval.high - interval.estimate
         largest_sds[name] = tipping_sd(interval.estimate, half_width, ALPHA, THRESHOLDS)
     # Summaries whose estimate can prove a change. If there are none, the estimate can only prove "no change".
-    beyond = [name for name, interval in intervals.items() if abs(interval.estimate) > THRESHOLDS.eps]
+    beyond_eps = [name for name, interval in intervals.items() if abs(interval.estimate) > THRESHOLDS.eps]
     # A change is proven if one summary proves it. "No change" needs both summaries.
-    sd = max(largest_sds[name] for name in beyond) if beyond else min(largest_sds.values())
+    sd = max(largest_sds[name] for name in beyond_eps) if beyond_eps else min(largest_sds.values())
     noun = "runs" if has_single_launch else "sessions"
-    size = f"more than {SETTINGS.indifference_pct:g}%" if beyond else f"less than {SETTINGS.threshold_pct:g}%"
-    limit = f"a change of {size}"
+    size = f"more than {SETTINGS.indifference_pct:g}%" if beyond_eps else f"less than {SETTINGS.threshold_pct:g}%"
+    claim = f"a change of {size}"
     if sd == 0:
-        change = limit if beyond else "that nothing changed"
-        return f"the runs of an arm differ too much among themselves to prove {change}, even if sessions did not differ"
+        goal = claim if beyond_eps else "that nothing changed"
+        return f"the runs of an arm differ too much among themselves to prove {goal}, even if sessions did not differ"
     noise_pct = [noise.launch_pct if has_single_launch else noise.session_pct for noise in NODE_NOISES]
     # The variance of a difference is the sum of the two variances.
     difference_pct = [f"{math.sqrt(2) * pct:.1f}%" for pct in noise_pct]
     return (
-        f"the estimate proves {limit} only if two {noun} of one commit differ by less than {100 * sd:.2f}% (standard "
+        f"the estimate proves {claim} only if two {noun} of one commit differ by less than {100 * sd:.2f}% (standard "
         f"deviation); in simulations they differ by {_list_by_node(difference_pct)}"
     )
 
@@ -106,6 +109,7 @@ def sessions_advice(estimates: Mapping[str, float], sessions: int, has_undeclare
     needed = [
         sessions_needed(noise.launch_pct / 100, effect, PREDICTION_ALPHA, THRESHOLDS.eps) for noise in NODE_NOISES
     ]
+    # None stands for more files than is practical.
     missing_files = [None if number is None else max(number - sessions, 0) for number in needed]
     known_text = f"{sessions} base files show that they are of separate sessions"
     if sessions < 2:
@@ -147,7 +151,7 @@ def _list_by_node(values: Sequence[str], unit: str = "", pair_noises: Sequence[s
     """Return one value for each kind of node: ``4 pairs on a quiet node, 4 on a typical one, 8 on a noisy one``.
 
     ``values`` and ``pair_noises`` have one text for each of ``NODE_NOISES``. ``unit`` follows the first value.
-    ``pair_noises`` are added in parentheses.
+    ``pair_noises`` are added in parentheses. Equal values become ``4 pairs on any node, quiet or noisy``.
     """
     first_value = f"{values[0]} {unit}".rstrip()
     if len({*values}) == 1:

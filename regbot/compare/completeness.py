@@ -32,9 +32,10 @@ def usual_distance(numbers: Sequence[int]) -> int:
 
 
 def find_omissions(file: StepFile) -> Iterator[str]:
-    """Yield signs that the file lacks a part of the run after the warm-up.
+    """Yield signs that the file does not show a whole, normal run after the warm-up.
 
-    Each text continues the file name: ``lacks steps between 20 and 40``.
+    The signs are: several jobs, a restart, missing steps, skipped steps, and a loss that is not finite. Every text
+    continues the file name: ``lacks steps between 20 and 40``.
     """
     # ``file.log`` is None for a CSV file or a Run record.
     first_counted = file.numbers[file.cut]  # number of the first step after the warm-up
@@ -51,6 +52,7 @@ def find_omissions(file: StepFile) -> Iterator[str]:
         remainder = f", and in {len(gaps) - 1} more places" if len(gaps) > 1 else ""
         yield f"lacks steps between {before} and {after}{remainder}"
     steps = [step for step in file.log.steps if step.number >= first_counted] if file.log is not None else []
+    # ``skipped`` and ``nan`` are numbers of steps, because a value of a log may be the mean of several steps.
     if skipped_steps := sum(step.skipped for step in steps):
         yield f"contains {skipped_steps} steps that the optimizer skipped"
     if nan_steps := sum(step.nan for step in steps):

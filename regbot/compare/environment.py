@@ -82,7 +82,7 @@ def _read_facts(path: Path) -> dict[str, str]:
     try:
         for line in islice(StepLogFile(path).lines(), HEAD_LINES):
             if any(line_format.recognises(line.text) for line_format in LINE_FORMATS):
-                break
+                break  # this is the line of the first step
             for fact, pattern in FACTS.items():
                 if fact not in facts and (match := pattern.search(line.text)):
                     facts[fact] = clip(printable(match.group(1)).rstrip(" ,"), FACT_CHARACTERS)

@@ -81,7 +81,7 @@ def _find_pair_faults(base: Sequence[StepFile], head: Sequence[StepFile]) -> Ite
 
 def _find_dispatcher_faults(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
     """Yield a fault for each combination of a base file and a head file in which an arm did not execute the requested
-    dispatcher."""
+    dispatcher. A *change* is such a case with one request for both arms that exactly one arm executed."""
     for base_file, head_file in product(base, head):
         if base_file.run is None or head_file.run is None:
             continue
@@ -125,7 +125,10 @@ def _find_mismatch(first: Run, second: Run) -> str:
 
 
 def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
-    """Yield the warnings of a comparison. Of the Run records, only the first with another environment is named."""
+    """Yield the warnings of a comparison: about environments, logs, gaps in CSV files, and steady states.
+
+    Of several Run records whose environment differs from that of the first record, only one leads to warnings.
+    """
     runs = [file.run for file in (*base, *head) if file.run is not None]
     for run in runs[1:]:
         if differences := [*environment_warnings(runs[0], run)]:
@@ -139,7 +142,8 @@ def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str
 
 
 def _log_warnings(files: Sequence[StepFile]) -> Iterator[str]:
-    """Yield the warnings of the logs, merged by their text, and a warning if the files have different formats."""
+    """Yield the warnings of the logs, merged by their text. Yield one more warning if a log is compared with a file of
+    another format."""
     yield from merge_warnings(
         (file.name, warning) for file in files if file.log is not None for warning in file.log.warnings
     )

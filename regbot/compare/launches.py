@@ -84,6 +84,7 @@ def find_common_session(base: Sequence[StepFile], head: Sequence[StepFile]) -> C
     smaller arm, and at least twice. With fewer changes, an effect that lasts for hours could stay in one arm.
     """
     files = [*base, *head]
+    # Without its duplicates: ``other_hosts`` is [] if all files name the same hosts. ``hosts`` is () for unnamed hosts.
     hosts, *other_hosts = {read_hosts(file) for file in files}
     if other_hosts or not hosts:
         return None
@@ -145,7 +146,7 @@ def _group_by_session(launches: Sequence[LaunchTimes]) -> list[list[int]]:
 
 
 def _read_log_times(file: StepFile) -> LaunchTimes | None:
-    """Return the times of the first and the last step line that has a time; None if no step line has a time."""
+    """Return when the first and the last step of a log were printed; None if no line of a step has a date."""
     times: list[float] = []  # of the first and the last such line
     try:
         for line in StepLogFile(file.path).lines():

@@ -20,7 +20,7 @@ matter, because at least 10 steps of every long log are left out.
 
 
 def compare_page(verdict: Verdict) -> str:
-    """Return a verdict with one workload as plain text. Its file names are safe to print in a terminal."""
+    """Return a verdict with one workload as plain text. The file names in its sentences are safe in a terminal."""
     (entry,) = verdict.workloads  # an entry is the part of the verdict about one workload
     section = entry.throughput
     assert section is not None
@@ -48,7 +48,7 @@ def _headline(section: Throughput) -> str:
         return section.reasons[0]
     words = DECISION_WORDS[section.decision]
     deciding_tests = [test for test in section.tests if test.decision == section.decision]
-    if section.decision == "undecided":
+    if section.decision == "undecided":  # no test decided, so the estimate is that of the median
         deciding_tests = []
     if deciding_tests and all(test.summary != "median" for test in deciding_tests):
         deciding = deciding_tests[0]

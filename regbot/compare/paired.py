@@ -46,10 +46,11 @@ def paired_section(
         for name, log_ratios in ratios.items():
             log_ratios.append(head_summaries[name] - base_summaries[name])
     warnings: list[str] = []
-    known_sd = given_sd
+    known_sd = given_sd  # the noise that the test uses; None: the noise that the pairs show
     # The scatter of few pairs shows too little, so the noise of the steps checks the given noise first.
     if given_sd is not None and len(base) < LOOKS[0]:
         known_sd, warnings = correct_known_noise(given_sd, base, head)
+    # None if there are fewer pairs than the first look needs, and the noise is not known.
     test = sequential_test(ratios, len(SUMMARIES), THRESHOLDS, known_sd)
     if test is not None and given_sd is not None:
         observed_sd = _observed_sd(ratios, test.pairs)

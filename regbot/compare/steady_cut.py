@@ -1,6 +1,6 @@
 """Choice of the steps to compare: those of the steady state, and the same steps in both arms.
 
-The end of the warm-up and the thermal rise of the node change the step time. These effects cancel between files only if
+The step time changes while a run warms up and while the node gets hot. These effects cancel between files only if
 all files contain the same part of these effects. So both runs of a pair leave out the longer warm-up of the two, and
 unpaired files leave out the longest warm-up of all files. A file that never settles is kept, because dropping single
 runs would bias the result.
@@ -50,6 +50,7 @@ def _is_too_short_for(cut: int, file: StepFile) -> bool:
 def describe_left_out(files: Files) -> str:
     """Return a sentence that says which steps do not count, and why."""
     cuts = {file.cut for file in files}
+    # A value of a log may be the mean of several steps. The cut then counts values.
     unit = "steps" if all(file.log is None or file.log.steps_per_value == 1 for file in files) else "logged values"
     is_detected = any(file.steady for file in files)  # ``steady`` is None only with --skip
     cause = "warm-up" if is_detected else "as given by --skip"
@@ -77,7 +78,10 @@ def find_unsteady(base: Files, head: Files) -> list[str]:
 
 
 def _is_unsteady(file: StepFile) -> bool:
-    """Return whether the run has no steady state. A run on a CPU and a run with a cut by --skip are never unsteady."""
+    """Return whether the run has no steady state. A run on a CPU and a run with a cut by --skip are never unsteady.
+
+    ``file.steady`` is what was detected, None with --skip. Its field ``steady`` is True if there is a steady state.
+    """
     is_on_cpu = file.run is not None and file.run.node is not None and not file.run.node.gpus
     return file.steady is not None and not file.steady.steady and not is_on_cpu
 
@@ -87,10 +91,10 @@ def warnings(files: Files) -> Iterator[str]:
     of steps."""
     steady_states = [(file.name, file.steady) for file in files if file.steady is not None]
     yield from merge_warnings(
-        (name, f"no steady state: {steady.reason}") for name, steady in steady_states if not steady.steady
+        (name, f"no steady state: {state.reason}") for name, state in steady_states if not state.steady
     )
     yield from merge_warnings(
-        (name, warning) for name, steady in steady_states if steady.steady for warning in steady.warnings
+        (name, warning) for name, state in steady_states if state.steady for warning in state.warnings
     )
     fewest = min((len(file.kept_s) for file in files), default=FEW_STEPS)
     if fewest < FEW_STEPS:

@@ -4,6 +4,8 @@ Unpaired files decide in two cases. If the files show that all runs are of one s
 normal interval if the noise is given. If the base files are of enough separate sessions, the prediction interval of one
 more session decides. In all other cases, a difference between the sessions looks like a difference between the commits.
 The section then says what the interval of these runs is worth, and what would decide.
+
+The field ``by`` of the section says what was compared: "runs", and not "pairs".
 """
 
 from collections.abc import Sequence
@@ -110,7 +112,7 @@ def _common_session_section(
     estimates = _estimate_pct(values)
     has_enough_runs = min(len(base), len(head)) >= MIN_RUNS
     warnings: list[str] = []
-    known_sd = given_sd
+    known_sd = given_sd  # the noise that the intervals use; None: the noise that the runs show
     if given_sd is not None:
         # The observed standard deviation is None if an arm has one run. Such runs contradict no given noise.
         observed_sd = max(observed_pair_sd(*base_and_head) or 0.0 for base_and_head in values.values())
@@ -213,11 +215,11 @@ def _describe_scatter(sessions: Files) -> str:
 
     If all base files name the same host, head ran on this host: ``unpaired_section`` excludes unknown hosts.
     """
-    hosts = {read_hosts(file) for file in sessions}
+    hosts = {read_hosts(file) for file in sessions}  # () for a file that does not name its hosts
     same_kind = "The result holds only if head ran on the same kind of node, with the same software"
     if len(hosts - {()}) > 1:
         return f"the effects of sessions and nodes. {same_kind}"
-    if () in hosts:  # some files do not name their hosts
+    if () in hosts:
         return f"the effects of sessions, and of nodes only if the files are of several. {same_kind}"
     same_host = "Head ran on this host too; the result holds only if its software is the same"
     return f"the effects of sessions on one host. {same_host}"

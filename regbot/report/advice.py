@@ -380,7 +380,7 @@ def _describe_noise(check: Check) -> Words:
     """Return why the pairs are undecided, and what to do.
 
     If even a full session cannot detect a slowdown of the threshold, the node is too noisy. Otherwise the change is
-    close to the threshold.
+    close to the threshold. The ``mde`` is the smallest detectable slowdown.
     """
     threshold = check.session.header.throughput.threshold_pct
     full_mdes = [entry.throughput.mde_full_pct for entry in check.decisive if entry.throughput]
@@ -489,7 +489,7 @@ def check_command(check: Check, workloads: Sequence[str], flags: Sequence[str] =
     """Return the shell command that repeats this check with the same arms and declarations.
 
     ``workloads``: the workloads to check. If there are none, or more than ``MAX_WORKLOADS``, the command checks all.
-    ``flags``: further options.
+    ``flags``: further options. Settings and rules that are too long, or have invisible characters, are left out.
     """
     parts = [
         "regbot check",

@@ -31,7 +31,11 @@ def answer_questions(check: Check) -> tuple[QuestionAnswer, QuestionAnswer, Ques
 
 def _answer_sharding(check: Check) -> QuestionAnswer:
     """Return the answer for the workload with the gravest sharding section, with a note on the workloads whose
-    sharding is unknown. The status is None if no sharding section is known."""
+    sharding is unknown. The status is None if no sharding section is known.
+
+    If a workload was not run, and nothing proves that the change cannot affect it (``is_passing_but_unproven``), the
+    note gives the number of traced workloads.
+    """
     question = "Did the sharding change?"
     sections = [entry.verdict.sharding for entry in check.entries]
     known_sections = [section for section in sections if section is not None]

@@ -39,6 +39,7 @@ def html(result: Bisection) -> str:
     return template.render(
         result=result,
         bisection_words=words,
+        # The status whose colour and sign the report uses.
         tone=words.TONES[result.outcome],
         sign=SIGNS[words.TONES[result.outcome]],
         word=words.name_outcome(result),

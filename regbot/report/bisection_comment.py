@@ -25,7 +25,7 @@ SENTENCE_CHARACTERS = 900
 def bisection_comment(result: Bisection, commit_url: str) -> str:
     """Return ``result`` as GitHub-flavoured markdown. ``commit_url`` is the prefix of a commit's address, before the
     hash."""
-    status = words.TONES[result.outcome]
+    status = words.TONES[result.outcome]  # the status whose icon the heading has
     blocks: list[list[str]] = [
         [f"### {wording.ICONS[status]} {words.name_outcome(result)}: {sentence(words.headline(result))}"],
         *([*_write_change(change, result.axis, commit_url)] for change in result.changes[:MAX_CHANGES]),

@@ -161,7 +161,7 @@ def _format_pull_request(point: Point) -> str:
 def _write_picture(result: Bisection) -> Iterator[str]:
     """Yield the picture of the posterior, which is the probability of each point of being the culprit. Yield nothing
     for an exact search, which has no posterior, and if the range could not be searched. ``result.places`` are the
-    points."""
+    points. Of several changes, the picture is about the first one."""
     if not result.places or result.exact or result.outcome == "unmeasurable":
         return
     names = [words.point_name(place.key) for place in result.places]

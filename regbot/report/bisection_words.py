@@ -244,7 +244,7 @@ def describe_confirmation(change: Change) -> str:
     """Return how a change was confirmed by a comparison with the point before it, or that it was not confirmed.
 
     If the point before is not the parent in git, commits between the two points may have made the change. A note says
-    so.
+    so. ``change.left_out`` is then the number of these commits, else None.
     """
     parent, note = name_parent(change), ""
     if change.left_out is not None:  # the point before is not the parent in git

@@ -23,12 +23,12 @@ def collect_evidence(base: Run | None, head: Run | None, timed: TimedRuns) -> li
     ``base`` and ``head`` are the runs whose ledgers are compared. Equal facts of both arms appear once, under "base and
     head". The backends of traces and of timed runs stand next to each other, because they may differ.
     """
-    timed_facts = [_list_warnings(run.run.warnings) for run in timed.runs]
+    warnings_by_run = [_list_warnings(run.run.warnings) for run in timed.runs]
     return [
         *_compare_facts(base, head, _list_code),
         *_collect_backends(base, head, timed),
         *_compare_facts(base, head, _list_counter_facts),
-        *_merge_timed_facts(timed, timed_facts),
+        *_merge_timed_facts(timed, warnings_by_run),
     ]
 
 

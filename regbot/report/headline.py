@@ -187,7 +187,8 @@ def _review_headline(check: Check) -> Words:
 
 
 def _inconclusive_headline(check: Check) -> Words:
-    """Return in how many workloads throughput is undecided, with a cause.
+    """Return in how many workloads throughput is undecided, with a cause. Without any step times, return that nothing
+    has been timed.
 
     If all of them are undecided because of noise, the cause is the range of their smallest detectable slowdowns.
     Otherwise it is the cause of the first workload that has one.

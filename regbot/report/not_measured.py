@@ -55,6 +55,7 @@ def _describe_untimed(measured: Sequence[WorkloadVerdict], header: SessionHeader
         return ("Throughput: not measured, because no workload has usable traces of both base and head.",)
     if header.timing:  # timing was on, so there is no option to name
         return ("Throughput: not measured.",)
+    # If the programs of a step are identical, the code may be identical too. Then there is nothing to time.
     if header.command == "check" and not has_command and all(section.identical_program for section in comparable):
         return (
             "Throughput: not measured. ",

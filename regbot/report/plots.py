@@ -114,7 +114,8 @@ def draw_runs(timed: TimedRuns, section: Throughput | None) -> RunPlot | None:
 
 
 def _place_runs(runs: Sequence[TimedRun]) -> tuple[dict[int, float], list[BlockSpan]]:
-    """Return the x of each run by the run's number, and the spans of the blocks. There are gaps between blocks."""
+    """Return the x of each run by the run's number, and the spans of the blocks, with gaps between
+    blocks. If a block is too narrow for its label, the label is only the number, or ``w`` for a warm-up."""
     groups = [(key, list(group)) for key, group in groupby(runs, key=_get_block)]
     gap = 14.0
     column = min(MAX_COLUMN_WIDTH, (WIDTH - LEFT - RIGHT - gap * len(groups)) / max(len(runs), 1))

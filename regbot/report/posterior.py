@@ -346,7 +346,8 @@ def _draw_point_labels(
             if right >= other_left - LABEL_GAP and left <= other_right + LABEL_GAP
         ]
         places_below = (place for x, place in zip(xs, places, strict=True) if abs(x - middle) <= half_width + LABEL_GAP)
-        y = min(probability_scale(place.probability) for place in places_below) - 5  # above the highest bar below
+        # Above the highest of the bars below the label.
+        y = min(probability_scale(place.probability) for place in places_below) - 5
         while any(abs(y - other_y) < LABEL_GAP for other_y in ys_of_neighbours):
             y -= LABEL_GAP / 4
         is_inside_panel = y > probability_scale.end - LABEL_GAP

@@ -67,8 +67,8 @@ _FAILED_STATES = (State.HEAD_BREAKS, State.NEITHER_RUNS, State.BASE_BREAKS)
 """States that failed runs show. These runs may be traced or timed."""
 
 BASE_STOPPED = STOPPED - {"skipped"} | {"refused"}
-"""Outcomes of a base run after which there is nothing to compare head with. "skipped" is left out, because a run that
-was not started shows nothing about base."""
+"""Outcomes of a base run after which there is nothing to compare head with. "refused" means that the guest code could
+not measure the workload. "skipped" is left out, because a run that was not started shows nothing about base."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,10 @@ class Check:
 
     @property
     def decisive(self) -> list[WorkloadSection]:
-        """The workloads that cause the state of the check. Other workloads may have failed in other ways."""
+        """The workloads that cause the state of the check. Other workloads may have failed in other ways.
+
+        They have the status of the verdict. Of INVALID workloads, only those count whose cause the state names.
+        """
         if self.state in (State.SHARDING_FAIL, State.BOTH_FAIL):
             return [entry for entry in self.entries if _get_sharding_status(entry) == "FAIL"]
         if self.state is State.THROUGHPUT_FAIL:
@@ -209,7 +212,7 @@ def _find_invalid_state(entry: WorkloadSection | None) -> State:
     workload that was run is INVALID.
 
     ``entry.base`` and ``entry.head`` are the runs whose ledgers count; ``entry.judged`` says whether these ledgers were
-    compared.
+    compared. The outcome of an arm without such a run is "not planned".
     """
     if entry is None:
         return State.UNMEASURED

@@ -289,9 +289,9 @@ _DECISION_TEXTS: dict[ThroughputAnswer, Callable[[Throughput, Thresholds], str]]
 def explain_section(section: Throughput) -> Words:
     """Return the line below the numbers of a section; () if nothing needs an explanation.
 
-    For a change, it names the wall: the part of the step that explains the change. For a PASS, it says why so few pairs
-    or sessions were enough. For an undecided section, it says what a decision requires. Otherwise it says why there is
-    no answer.
+    For a change, it names the wall: the part of the step that explains the change. For a PASS, also of a faster head,
+    it says why so few pairs or sessions were enough. For an undecided section, it says what a decision requires.
+    Otherwise it says why there is no answer.
     """
     answer = classify_throughput(section)
     if answer is ThroughputAnswer.FASTER and section.wall:
@@ -346,8 +346,8 @@ def explain_entry(entry: WorkloadSection, throughput: Throughput) -> Words:
 
 
 def describe_setup(section: Throughput, timed: TimedRuns) -> Words:
-    """Return a sentence about the node, variant and ranks of the timed runs, then what was compared and what the result
-    does not cover. Without step times, it ends after the ranks."""
+    """Return a sentence about the node, variant and ranks of the timed runs, then what was compared, what the result
+    does not cover, and the calibration of the node class. Without step times, the text ends after the ranks."""
     node = next((timed_run.run.node for timed_run in timed.runs if timed_run.run.node is not None), None)
     variant = section.variant or (timed.plan.variant if timed.plan else "")
     verb = "Timed on " if has_times(section) else "The timed runs started on "
@@ -378,7 +378,8 @@ def describe_expert_shares(timed: Sequence[tuple[str, Throughput]]) -> Words:
     """Return which share of a step's FLOPs the routed experts have in each workload; () if no share is known.
 
     An example shows what the share means: how much longer a step takes if the experts take ``EXAMPLE_SLOWDOWN_PCT``
-    longer. ``timed``: names of workloads with their throughput sections.
+    longer. If a variant does not end in ``-moe``, a hint recommends one that does. ``timed``: names of workloads with
+    their throughput sections.
     """
     known = [(name, section) for name, section in timed if section.expert_flops_share is not None]
     if not known:
@@ -419,10 +420,11 @@ def _describe_calibration(section: Throughput) -> Words:
             return ()
         assumed = size(section.assumed_luck_pct)
         return (f" {_LUCK_NOT_KNOWN}, so the interval assumes {assumed}. 'regbot calibrate' measures it.",)
+    # Both count sessions: ``count`` of ``total``. ``flags.high`` is the upper limit of the true rate of false alarms.
     flags, coverage = calibration.false_flags, calibration.covered
     alarms = f"were {count(flags.count, 'false alarm')}" if flags.count > 1 else "was one false alarm"
     alarms = alarms if flags.count else "was no false alarm"
-    words = (
+    text = (
         " This node class was calibrated with pairs: two runs of one commit differ by "
         f"{size(calibration.sd_pct)} (standard deviation). In {count(flags.total, 'session')} that compared a commit "
         f"with itself, there {alarms}, and the true rate is at most {flags.high:.0%}. The interval contained "
@@ -430,19 +432,19 @@ def _describe_calibration(section: Throughput) -> Words:
     )
     if calibration.detected is not None:
         detected = calibration.detected
-        words += (
+        text += (
             f" An injected slowdown of {calibration.injected_pct:g}% was detected in {detected.count} of "
             f"{count(detected.total, 'session')}."
         )
     luck = calibration.arm_luck
     if luck is not None:
         luck_range = f"{size(luck.low_pct)} to {size(luck.high_pct)}"
-        words += f" A new compilation of one commit changes its speed by {size(luck.sd_pct)} ({luck_range})."
+        text += f" A new compilation of one commit changes its speed by {size(luck.sd_pct)} ({luck_range})."
     elif section.assumed_luck_pct:
-        words += f" {_LUCK_NOT_KNOWN}, so the interval assumes {size(section.assumed_luck_pct)}."
+        text += f" {_LUCK_NOT_KNOWN}, so the interval assumes {size(section.assumed_luck_pct)}."
     else:
-        words += f" {_LUCK_NOT_KNOWN}."
-    return (words,)
+        text += f" {_LUCK_NOT_KNOWN}."
+    return (text,)
 
 
 def list_significant_metrics(section: Throughput) -> list[str]:

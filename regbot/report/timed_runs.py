@@ -64,7 +64,10 @@ class TimedRuns:
 
 
 def select_timed_runs(session: Session, entry: str, section: Throughput | None) -> TimedRuns:
-    """Return the timed runs of ``entry``, with their verdicts from the throughput ``section`` of this entry."""
+    """Return the timed runs of ``entry``, with their verdicts from the throughput ``section`` of this entry.
+
+    The i-th verdict is about the i-th run. Runs without a verdict are left out.
+    """
     runs = session.timed_runs(entry)
     plan = next((plan for plan in session.header.timed if plan.entry == entry), None)
     verdicts = section.runs if section is not None else []

@@ -207,6 +207,7 @@ def fold_collectives(base: Ledger, head: Ledger) -> list[CollectiveLine]:
     for key in dict.fromkeys([*base_groups, *head_groups]):
         base_entries, head_entries = base_groups.get(key, []), head_groups.get(key, [])
         base_tally, head_tally = tally_entries(base_entries), tally_entries(head_entries)
+        # The layers that ``reach`` counts.
         layers = base_tally.layers.keys() | head_tally.layers.keys() if base_tally.layers else all_layers
         kind, axis, group_size = key
         folded.append(
