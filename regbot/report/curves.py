@@ -165,9 +165,9 @@ def draw_losses(timed: TimedRuns) -> LossPlot | None:
     # The smallest and the largest loss of the base runs, and the median loss of the head runs, minus the centre.
     low = {step: min(base_losses[step]) - centre[step] for step in steps}
     high = {step: max(base_losses[step]) - centre[step] for step in steps}
-    head_medians = {step: median(head_losses[step]) - centre[step] for step in steps}
+    median_changes = {step: median(head_losses[step]) - centre[step] for step in steps}
     top, bottom = 12.0, 152.0  # y of the ends of the scale
-    values = [*low.values(), *high.values(), *head_medians.values(), 0.0]
+    values = [*low.values(), *high.values(), *median_changes.values(), 0.0]
     y_scale = scale_around(values, bottom, top, min_span=1e-9)
     x_scale = Scale(0, max(steps[-1], 1), LEFT, WIDTH - RIGHT)
     stride = math.ceil(len(steps) / MAX_DRAWN_STEPS)
@@ -188,10 +188,10 @@ def draw_losses(timed: TimedRuns) -> LossPlot | None:
         steps=_place_step_ticks(x_scale),
         band=f"{path(high, drawn)} {path(low, drawn[::-1])}",  # along the upper edge, and back along the lower
         lines=tuple(_build_loss_curve(run, centre, x_scale, y_scale) for run in head_runs),
-        middle=path(head_medians, drawn),
+        middle=path(median_changes, drawn),
         # ``last_step`` is counted from 0.
         words=f"at step {last_step + 1}: base {centre[last_step]:.4f}, "
-        f"head {centre[last_step] + head_medians[last_step]:.4f}",
+        f"head {centre[last_step] + median_changes[last_step]:.4f}",
     )
 
 
