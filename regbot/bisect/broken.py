@@ -43,7 +43,7 @@ class CommonFailure(NamedTuple):
 
 
 def success_chances(point_count: int, measured: Collection[int], broken: Collection[int]) -> Floats:
-    """Return [points] the chance that a point can be measured: 1 for a measured point, 0 for a broken one.
+    """Return for each point the chance that it can be measured: 1 for a measured point, 0 for a broken one.
 
     ``measured`` and ``broken`` are positions in the range. The failures between two measured points are either
     unrelated single points or one block. Each failure halves the probability that they are unrelated: with three
@@ -62,9 +62,9 @@ def success_chances(point_count: int, measured: Collection[int], broken: Collect
         unrelated = 2.0 ** -len(failures)
         first, last = failures[0], failures[-1]
         for point in range(start + 1, end):
-            before_block = (first - point) / (first - start)
-            after_block = (point - last) / (end - last)
-            outside_block = max(0.0, before_block, after_block)
+            before_block = (first - point) / (first - start)  # the chance that the block begins after the point
+            after_block = (point - last) / (end - last)  # the chance that the block ends before the point
+            outside_block = max(0.0, before_block, after_block)  # 0 between the first and the last failure
             chances[point] *= unrelated + (1 - unrelated) * outside_block
     return chances
 

@@ -77,5 +77,6 @@ def posterior_test(
     decision = decide(bounds, thresholds)
     if decision != "regressed":
         return None
-    # Look 0 here stands for a decision outside of the planned looks of the gate. No pair was measured after it.
+    # Look 0 here stands for a decision outside of the planned looks of the gate. ``unused`` is 0, because no pair was
+    # measured after the decision.
     return SequentialTest(decision, pairs, look=0, alpha=alpha, tests={summary: (decision, bounds)}, unused=0)

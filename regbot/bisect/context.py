@@ -76,6 +76,7 @@ class BisectionSetup:
             return None
         containment = history.containment_matrix(self.options.repo, merged.points)
         span_name = f"inside {merge.key}"
+        # "No culprit" in this span means that the merge itself is the culprit.
         span = build_span(
             merged.points, containment, noisy.MERGE_ITSELF_PRIOR, self.noisy_span.smallest, span_name, merge.key
         )

@@ -110,15 +110,15 @@ def list_merged_commits(
     if len(merge.parents) < 2:
         return None
     first_parent, tip = merge.parents[:2]
-    base = _merge_base(repo, first_parent, tip)
-    if not base and is_shallow(repo):
+    fork = _merge_base(repo, first_parent, tip)
+    if not fork and is_shallow(repo):
         raise CheckoutError(
             f"{repo}: the fork of the branch that {merge.name} merges is missing, because the repository is shallow",
             DEEPEN_ADVICE,
         )
-    if base in ("", tip):  # unrelated histories, or a branch without commits of its own
+    if fork in ("", tip):  # unrelated histories, or a branch without commits of its own
         return None
-    ends = _Ends(repo, short_commit(base), base, short_commit(tip), tip)
+    ends = _Ends(repo, short_commit(fork), fork, short_commit(tip), tip)
     suspected = {name: find_commit(repo, name, "suspect") for name in suspects}
     if suspected:
         branch_commits = _read_parents(ends)
@@ -142,7 +142,8 @@ def match_trees(points: Sequence[Point]) -> list[Point]:
     """Set ``same_as_before`` of each point for the measurement of a command.
 
     A command may read any file, so only points with equal trees count as the same code. Equal trees of commits on
-    different branches do not count, for the reason in ``_same_as_before``.
+    different branches do not count: if both branches made the same change, either can be the culprit. So the point must
+    be a child of the point before it, or ``same_as_before`` must be true already.
     """
     matched = [points[0].model_copy(update={"same_as_before": False})]
     for previous, point in pairwise(points):
@@ -153,9 +154,9 @@ def match_trees(points: Sequence[Point]) -> list[Point]:
 
 
 def containment_matrix(repo: Path, points: Sequence[Point], full: bool = False) -> NDArray[np.bool_]:
-    """Return which points contain which candidate commit, as an array [points - 1, points].
+    """Return which points contain which candidate commit, as an array with a row for each point but the first.
 
-    Row k, column x is True if points[x] contains the commit points[k + 1]. With ``full``, the points come from a full
+    Element [k, x] is True if points[x] contains the commit points[k + 1]. With ``full``, the points come from a full
     history, and git supplies their ancestry. Otherwise each point contains all points before it. Raises CheckoutError.
     """
     count = len(points)

@@ -116,6 +116,7 @@ def _load_known_noise(
     if reused_runs.noise_pct is not None or header.plan is None:
         return reused_runs
     workload_variants = [(header.plan.entry, header.plan.variant)]
+    # ``override=None``: the store is that of the good commit, and not a folder that the user named.
     with store_at(options.repo, good, config.baselines.folder, override=None, workloads=workload_variants) as store:
         stored, notes = with_references(header.plan, store, config.throughput, node.node_class)
     # A reference has no calibration (None) if the store has none for it.
@@ -183,8 +184,9 @@ def _load_workloads(
 ) -> tuple[Config, dict[str, Task], list[str]]:
     """Load the regbot.toml of the good commit, and plan the selected workloads.
 
-    Return the configuration, the tasks to measure by entry, and notes. ``on="time"`` gives exactly one task,
-    ``on="command"`` gives none. Raises ConfigError if no selected workload can be measured.
+    Return the configuration, the tasks to measure by entry, and notes about the choice of the configuration.
+    ``on="time"`` gives exactly one task, ``on="command"`` gives no task and no notes. Raises ConfigError if no selected
+    workload can be measured, or if untrusted code would choose its own sandbox.
     """
     try:
         # Here ``exact`` means that the configuration of no other branch is used.

@@ -135,6 +135,7 @@ def _reuse_session(session: Session, header: BisectionHeader) -> ReusedRuns:
                     point=key_by_arm[run.arm.name],
                     purpose="reused",
                     usable=True,
+                    # ``launch_cut`` is the number of warm-up steps to leave out.
                     values=summarise_timing(run.timing, launch_cut(run.timing)),
                     stratum=_run_stratum(session, run),
                     block=number,  # the number of the pair, from 0

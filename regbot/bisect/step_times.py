@@ -81,6 +81,7 @@ class StepTimeMeasurer:
         if run.outcome == "ok":
             distrust_reasons = [strip_arm_prefix(reason) for reason in _distrust_reasons(run)]
             if run.timing is not None and not node_cause and not distrust_reasons:
+                # ``launch_cut`` is the number of warm-up steps to leave out.
                 values = summarise_timing(run.timing, launch_cut(run.timing))
         usable = bool(values)
         return build_observation(

@@ -58,6 +58,7 @@ class CalibrationOptions:
     """Options of a calibration."""
 
     workload: str
+    """A shape or a workload of the configuration, as ``NAME[:SHAPE][/MESH]``."""
     out: Path
     """Folder for the sessions."""
     who: str
@@ -65,7 +66,7 @@ class CalibrationOptions:
     rev: str | None = None
     """Commit to measure; None for the files in the working tree."""
     variant: str | None = None
-    """None for the variant that a check would time on this node."""
+    """Variant of the shape; None for the one that a check would time on this node."""
     pairs: int = PLACEBO_PAIRS
     """Number of placebo pairs."""
     injected_pct: float = NO_SLOWDOWN_PCT
@@ -305,7 +306,7 @@ class _Runner:
             base=_rename_arm(self._arm, "base"),
             head=_rename_arm(self._arm, "head"),
             workloads=[plan.entry],
-            untraced=[plan.entry],
+            untraced=[plan.entry],  # so the verdict needs no trace
             timed=[plan],
             seed=secrets.randbelow(2**32),
             throughput=ThroughputThresholds(gate="pairs"),

@@ -36,8 +36,8 @@ def find_config(
 
     If ``base`` has no configuration, the branch ``target`` (None: a guessed branch) and then ``head`` are tried. The
     commit ``head`` is allowed, because a pull request may introduce regbot. With ``exact``, the check
-    compares with ``base`` itself and not with a merge base, so ``target`` is not tried. If
-    ``file`` is given, use this file in any case.
+    compares with ``base`` itself and not with a merge base, so ``target`` is not tried. If ``file`` is given, use this
+    file in any case. If the configuration comes from ``base`` and that of ``head`` differs, the result has a warning.
 
     If ``repo`` is a partial clone, ``readable`` is the private clone that has the files of the commits. If it is None,
     only ``repo`` is read.

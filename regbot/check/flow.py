@@ -125,6 +125,7 @@ class CheckOptions:
 def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine | None = None) -> CheckResult:
     """Trace and time both arms, and judge them. Raises ConfigError, CheckoutError, EngineError, RecordError."""
     if options.exact:
+        # Without --base, the head commit is compared with itself.
         base, head, warnings = resolve_exactly(options.repo, options.base or options.head, options.head)
     else:
         base, head, warnings = resolve_arms(
@@ -216,6 +217,7 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
     if not planned_tasks:
         raise ConfigError("all workloads have adapter = 'command', which can only be timed", "leave out --no-timing")
     entries = [task.entry for task in planned_tasks]
+    # Entries of the configuration that the options of this check exclude.
     entries_left_out = [task.entry for task in plan(config) if task.entry not in entries]
     # A bad override raises its error here, not after minutes of work.
     for arm in (base, head):
@@ -285,9 +287,9 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
 
 
 def _find_unconcerned(context: _CheckContext, base: Arm, head: Arm, tasks: Sequence[Task]) -> ConcernResult:
-    """Return the entries that the change does not concern.
+    """Return the entries that the change does not concern. They are neither traced nor timed.
 
-    The result is empty if the user asked for a measurement. A user does so by naming workloads, by overrides, or by
+    The result is empty if no workload has the setting ``paths``, or if the user asked for a measurement. A user does so by naming workloads, by overrides, or by
     requesting to time identical programs."""
     options, config = context.options, context.config
     is_requested = options.workloads or options.even_if_identical or base.overrides or head.overrides
