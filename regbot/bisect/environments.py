@@ -368,7 +368,7 @@ def _copy_scripts(parent: _InterpreterReport, folder: Path) -> None:
             text = path.read_bytes()
             if first_line := shebang.match(text):
                 # Start the interpreter through the shell, because a path in a ``#!`` line must not contain spaces and
-                # must not be too long.
+                # must not be too long. ``first_line[1]`` has the options after the old path of the interpreter.
                 new_start = b"#!/bin/sh\n'''exec' \"%s\"%s \"$0\" \"$@\"\n' '''\n" % (interpreter, first_line[1])
                 new_text = new_start + text[first_line.end() :]
             elif wrapper := shell_wrapper.match(text):

@@ -87,7 +87,7 @@ def bisect(
         header, observations = _open_log(log, setup)
         setup.header = header  # A resumed bisection keeps the seed, the noise and the smallest slowdown of its log.
         setup.noisy_span = replace(setup.noisy_span, smallest=math.log1p(header.smallest_pct / 100))
-        fitness = Fitness(nodes_folder(options.cache), options.out)
+        fitness = Fitness(nodes_folder(options.cache), options.out)  # has the list of nodes in quarantine
         active_engine = engine or stack.enter_context(
             open_engine(
                 options.engine,

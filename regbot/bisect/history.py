@@ -311,18 +311,19 @@ def _check_depth(ends: _Ends, commits: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
-def _suspect_commits(ends: _Ends, walked: set[str], suspected: Mapping[str, str]) -> set[str]:
-    """Return the commits of ``walked`` that are suspects, or the first ones that contain a suspect.
+def _suspect_commits(ends: _Ends, range_commits: set[str], suspected: Mapping[str, str]) -> set[str]:
+    """Return the commits of ``range_commits`` that are suspects, or the first ones that contain a suspect.
 
-    ``walked`` has the commits of the range. For example, if the range follows first parents and a suspect lies on a
-    merged branch, the merge is returned. Raises CheckoutError for a suspect that no commit of the range brought in.
+    ``suspected`` maps each suspect, as the user named it, to its commit. For example, if the range follows first
+    parents and a suspect lies on a merged branch, the merge is returned. Raises CheckoutError for a suspect that no
+    commit of the range brought in.
     """
-    if set(suspected.values()) <= walked:
+    if set(suspected.values()) <= range_commits:
         return set(suspected.values())
-    carrier: dict[str, str] = {}  # commit -> the first walked commit that contains it
+    carrier: dict[str, str] = {}  # commit -> the first commit of the range that contains it
     parents = _read_parents(ends)
-    walked_oldest_first = [commit for commit in parents if commit in walked]
-    for commit in walked_oldest_first:
+    oldest_first = [commit for commit in parents if commit in range_commits]
+    for commit in oldest_first:
         stack = [commit]
         while stack:
             ancestor = stack.pop()
@@ -366,12 +367,14 @@ def _same_as_before(ends: _Ends, fields: Sequence[Mapping[str, Any]], full: bool
     branches, the trees must be equal. ``fields`` has the fields of each commit as ``_read_commits`` returns them, good
     first. ``full`` says whether the list is the full history.
     """
-    steps = list(pairwise(fields))
-    has_branches = any(after["parents"] != [before["commit"]] for before, after in steps)
+    neighbours = list(pairwise(fields))
+    has_branches = any(after["parents"] != [before["commit"]] for before, after in neighbours)
     if full and has_branches:
         # Neighbours of different branches may have equal trees because both made the same change. Then either can be
         # the culprit. So only a commit and its parent can be the same.
-        return [before["commit"] in after["parents"] and before["tree"] == after["tree"] for before, after in steps]
+        return [
+            before["commit"] in after["parents"] and before["tree"] == after["tree"] for before, after in neighbours
+        ]
     rule = load_inert_rule(ends.repo, [ends.good_commit, ends.bad_commit], ends.revision_range)
-    trees = [(before["tree"], after["tree"]) for before, after in steps]
+    trees = [(before["tree"], after["tree"]) for before, after in neighbours]
     return have_same_code(ends.repo, trees, rule.is_inert)

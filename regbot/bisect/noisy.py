@@ -493,7 +493,7 @@ def evaluate_contrast(
     contrast_runs = [run for run in observations if run.purpose == "confirm" and run.contrast == sides.name]
     log_ratios: dict[str, list[float]] = {}  # by summary (median, mean or cost): culprit against parent, pair by pair
     gate: SequentialTest | None = None
-    for block in range(1, block_count(LOOKS[-1]) + 1):
+    for block in range(1, block_count(LOOKS[-1]) + 1):  # the blocks that the last look needs
         order = draw_order(seed, sides.name, block)  # "ABBA" or "BAAB"
         block_runs = [run for run in contrast_runs if run.block == block]
         state = block_state(_list_attempts(block_runs, stratum), BLOCK_VOID_LIMIT)

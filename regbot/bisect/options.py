@@ -45,7 +45,7 @@ class BisectionOptions:
     suspects: Sequence[str] = ()
     """Revisions with a larger prior weight."""
     config: Path | None = None
-    """File that replaces the ``regbot.toml`` of the good commit; None to use that of the good commit, or else the bad."""
+    """File that replaces the ``regbot.toml`` of the good commit; None for that of good, or else of bad."""
     node_config: Path | None = None
     """File with the machine tables ``[sandbox]``, ``[slurm]`` and ``[local]``; None to take them from ``config``."""
     check: Path | None = None

@@ -86,6 +86,7 @@ def load_reused_runs(options: ReuseOptions, header: BisectionHeader, node_class:
 def _find_mismatch(session: Session, header: BisectionHeader, node_class: str) -> str:
     """Return why the runs of the check ``session`` cannot be reused; '' if they can.
 
+    The subject of the returned words is the session file, as in "has not timed mixtral-8x7b@1/ep".
     ``node_class`` is the class of the node on which the bisection will run.
     """
     if header.axis:

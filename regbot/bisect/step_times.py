@@ -42,7 +42,7 @@ class StepTimeMeasurer:
         self._task, self._plan, self._checkouts = task, plan, checkouts
         self._seats, self._out, self._limits = seats, out, limits
         self._session = time.time_ns()
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(1)  # numbers the runs, for the names of their folders
 
     def stratum(self, slot: int) -> str:
         return self._seats.stratum(slot)

@@ -48,7 +48,9 @@ class TraceMeasurer:
         limits: Limits,
         index_options: Sequence[str] = (),
     ) -> None:
-        """``tasks`` has the task of each entry. ``index_options`` are the options of pip for a search over versions."""
+        """``tasks`` has the task of each entry. ``out`` is the output folder, and ``limits`` bound a run's output.
+        ``index_options`` are the options of pip for a search over versions.
+        """
         self._index_options = list(index_options)
         self._tasks, self._checkouts, self._engine = tasks, checkouts, engine
         self._out, self._limits = out, limits

@@ -94,8 +94,10 @@ def find_unconcerned(
 ) -> ConcernResult:
     """Return the entries of ``tasks`` that ``change`` does not concern, with or without a proof.
 
-    An entry is left out if a changed file matches its pathspecs, or if its pathspecs are wrong. ``evidence`` is the result of ``list_evidence``. ``store`` has the stored references of the base. Raises
-    CheckoutError if git cannot read the trees, and ConfigError for pathspecs that git refuses."""
+    An entry is left out if a changed file matches its pathspecs, or if its pathspecs are wrong. ``evidence`` is the
+    result of ``list_evidence``. ``store`` has the stored references of the base. Raises CheckoutError if git cannot
+    read the trees, and ConfigError for pathspecs that git refuses.
+    """
     result = ConcernResult([], [])
     changed_files = list_diff_entries(change.repo, change.base, change.head)
     for workload_name in dict.fromkeys(task.workload_name for task in tasks if task.workload.paths):
@@ -146,8 +148,8 @@ def _prove(
     """Return ``task`` as a workload that the change does not concern, with or without a proof.
 
     With a proof, the field ``proof`` is the commit of a stored session, and the workload passes. Without a proof, it is
-    None. The proof needs a usable stored session of each kind in ``needed``. ``gaps`` collects what is missing for the proof. If
-    a stored session loaded files that no pathspec matches, return these files instead.
+    None. The proof needs a usable stored session of each kind in ``needed``. ``gaps`` collects what is missing for the
+    proof. If a stored session loaded files that no pathspec matches, return these files instead.
     """
     if not needed:
         return _unproven(task, "a command does not report which files it loads")

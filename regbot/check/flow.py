@@ -241,10 +241,10 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
     ]
     # None for a node that the engine does not know yet.
     nodes = [engine.describe(needs_of(task)) for task in tasks_to_time]
-    confined = ("confined",) if engine.sandbox is not None else ()
+    confinement = ("confined",) if engine.sandbox is not None else ()
     # Pairs of earlier sessions are reused only if they come from nodes of the same kind and were confined in the same
     # way.
-    node_kinds = [(*engine.kind(needs_of(task)), *confined) for task in tasks_to_time]
+    node_kinds = [(*engine.kind(needs_of(task)), *confinement) for task in tasks_to_time]
     plans, stored_base_traces, reference_warnings = _load_references(
         context, throughput_settings, base, tasks_to_trace, plans, nodes
     )
@@ -289,8 +289,9 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
 def _find_unconcerned(context: _CheckContext, base: Arm, head: Arm, tasks: Sequence[Task]) -> ConcernResult:
     """Return the entries that the change does not concern. They are neither traced nor timed.
 
-    The result is empty if no workload has the setting ``paths``, or if the user asked for a measurement. A user does so by naming workloads, by overrides, or by
-    requesting to time identical programs."""
+    The result is empty if no workload has the setting ``paths``, or if the user requested a measurement. A user does so
+    by naming workloads, by overrides, or by requesting to time identical programs.
+    """
     options, config = context.options, context.config
     is_requested = options.workloads or options.even_if_identical or base.overrides or head.overrides
     if is_requested or not has_paths(tasks):
