@@ -117,19 +117,19 @@ def explain_common_failure(common: CommonFailure, tasks: Mapping[str, Task]) -> 
     if task is None and len(tasks) == 1:
         (task,) = tasks.values()
     if missing_module is None:
-        reason, mend = f"the last one: {clip(common.last.reason, REASON_CHARACTERS)}", "mend it"
+        reason, remedy = f"the last one: {clip(common.last.reason, REASON_CHARACTERS)}", "mend it"
     elif task is None:
         module_name = missing_module[1]
-        reason, mend = f"the Python module {module_name} is missing", "install the module where the command finds it"
+        reason, remedy = f"the Python module {module_name} is missing", "install the module where the command finds it"
     else:
         python = interpreter(task, Path())  # an interpreter in the checkout gets a path relative to the checkout
         reason = f"the Python module {missing_module[1]} is missing for the interpreter {python}"
         keys = f"the keys python and build of [workloads.{task.workload_name}]"
-        mend = f"install the module there, or start a new search after a change of {keys}"
+        remedy = f"install the module there, or start a new search after a change of {keys}"
     points = count(len(common.points), "point")
     return (
         f"the search stopped because {points} cannot be measured for one reason ({reason}). If the code is not the "
-        f"cause, {mend}; --resume measures these points again. --resume --anyway continues without them"
+        f"cause, {remedy}; --resume measures these points again. --resume --anyway continues without them"
     )
 
 

@@ -34,7 +34,9 @@ class CheckLease:
     """The machine that a check used, and the time of its last run."""
 
     engine: str
+    """Name of the engine."""
     host: str
+    """Name of the machine."""
     end_unix_s: float
     """End of the last run of the check, in seconds since 1970."""
     stratum: str

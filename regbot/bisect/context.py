@@ -27,6 +27,7 @@ class BisectionSetup:
     header: BisectionHeader
     config: Config
     tasks: dict[str, Task]
+    """The workloads to measure, by entry; {} if a command is measured."""
     reused_runs: ReusedRuns
     """Runs of an earlier check of the same commits, and what that check saw."""
     noisy_span: NoisySpan

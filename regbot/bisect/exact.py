@@ -273,6 +273,7 @@ def _find_middle(gap: _Gap, chances: Floats, largest_side: float) -> int:
     """
     places = np.array([place for place, _ in gap.inside])
     suspicion_before = np.cumsum([suspicion for _, suspicion in gap.inside])
+    # ``split_worth`` is largest if the place divides the suspicion into halves.
     worth = chances[places] * split_worth(suspicion_before, _sum_suspicion(gap))
     candidate_count = len(places) + 1
     counts_before = np.arange(1, candidate_count)

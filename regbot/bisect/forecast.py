@@ -46,8 +46,8 @@ class Trial(NamedTuple):
     """Result of one simulated search."""
 
     culprit: int | None
-    """Number of the hypothesis that the search named. It is None if the search answered "none", and ``NO_ANSWER`` if
-    the search gave no answer.
+    """Number of the hypothesis that the search named; hypothesis k is that place k + 1 is the culprit. It is None if
+    the search answered "none", and ``NO_ANSWER`` if the search gave no answer.
     """
     runs: int
     builds: int
@@ -67,6 +67,7 @@ def simulate(
 ) -> Trial:
     """Simulate one search on runs with Gaussian noise.
 
+    In the array ``model.affected``, element [k, p] says whether place p contains the commit of hypothesis k.
     ``culprit`` is the number of the true hypothesis; None if there is no culprit. ``effect`` is the slowdown by the
     culprit, and ``noise`` the standard deviation of a run, both as log-ratios. The search ends when one answer has the
     probability ``target``, or after ``most_runs`` runs. ``known`` has the runs before the search.

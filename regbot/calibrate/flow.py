@@ -317,6 +317,7 @@ class _WorkingTree:
     """Supplies the working tree as the checkout of both arms."""
 
     def __init__(self, folder: Path) -> None:
+        """``folder`` is the working tree. It is used as it is, so nothing is built."""
         self._tree = Worktree(
             path=folder,
             commit=WORKING_TREE.commit,

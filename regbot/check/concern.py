@@ -134,6 +134,7 @@ class _WrongPaths(NamedTuple):
     files: list[str]
 
     def describe(self, workload: str) -> str:
+        """Return the warning, which names the first of the files."""
         more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
         return clip_message(
             f"workloads.{workload}.paths: {self.session.workload} at {short_commit(self.session.commit)} loaded "

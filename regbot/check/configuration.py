@@ -57,6 +57,7 @@ def find_config(
         return next((text for text in texts if text is not None), None)
 
     def sources() -> Iterator[ConfigSource]:
+        """Yield the commits to look for a configuration in, in this order."""
         yield ConfigSource(SourceKind.BASE, base)
         if not exact and (tip := target_tip(repo, target)) not in (base, head):
             yield ConfigSource(SourceKind.TARGET, tip)

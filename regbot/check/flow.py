@@ -165,6 +165,7 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
 
 
 def _open_engine(options: CheckOptions, config: Config, say: Callable[[str], None]) -> AbstractContextManager[Engine]:
+    """Open the engine that the options name. It uses no nodes in quarantine. ``say`` shows its messages."""
     return open_engine(
         options.engine,
         config,
@@ -436,6 +437,7 @@ def _raise_if_disk_full(options: CheckOptions) -> None:
 
 
 def _make_run_log(out: Path) -> RunLog[Session]:
+    """Return the log of the check in the folder ``out``: its session file."""
     return RunLog(
         out / "session.jsonl",
         activity="check",
