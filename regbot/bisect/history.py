@@ -183,7 +183,7 @@ def containment_matrix(repo: Path, points: Sequence[Point], full: bool = False) 
 def _check_order(ends: _Ends) -> None:
     """Raise CheckoutError if good is not an ancestor of bad, or if both are the same commit.
 
-    If one of two commits is an ancestor of the other, it is the merge base of both.
+    If one of two commits is an ancestor of the other, it is the fork: the last common ancestor of both.
     """
     repo, good, bad = ends.repo, ends.good_revision, ends.bad_revision
     if ends.good_commit == ends.bad_commit:
@@ -192,10 +192,10 @@ def _check_order(ends: _Ends) -> None:
             f"{repo}: no commit lies between GOOD {good!r} and BAD {bad!r}: both are commit {commit}",
             "name an older commit as GOOD",
         )
-    base = _merge_base(repo, ends.good_commit, ends.bad_commit)
-    if base == ends.good_commit:
+    fork = _merge_base(repo, ends.good_commit, ends.bad_commit)
+    if fork == ends.good_commit:
         return
-    if base == ends.bad_commit:
+    if fork == ends.bad_commit:
         raise CheckoutError(
             f"{repo}: good and bad seem to be swapped: BAD {bad!r} is an ancestor of GOOD {good!r}",
             f"write them the other way round: {bad!r} as GOOD and {good!r} as BAD",
@@ -205,10 +205,10 @@ def _check_order(ends: _Ends) -> None:
             f"{repo}: the history between BAD {bad!r} and GOOD {good!r} is missing, because the repository is shallow",
             DEEPEN_ADVICE,
         )
-    if base:
+    if fork:
         raise CheckoutError(
             f"{repo}: GOOD {good!r} is not an ancestor of BAD {bad!r}, so no commits lie between them",
-            f"they share their history up to {short_commit(base)}: check that this commit is good, and name it as GOOD",
+            f"they share their history up to {short_commit(fork)}: check that this commit is good, and name it as GOOD",
         )
     raise CheckoutError(
         f"{repo}: GOOD {good!r} and BAD {bad!r} have unrelated histories", "name an ancestor of BAD as GOOD"

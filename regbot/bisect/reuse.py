@@ -41,7 +41,7 @@ class ReusedRuns:
     effect: float | None = None
     """Slowdown of bad against good that the check estimates, as a log-ratio; None if there is no check."""
     run_s: float | None = None
-    """Mean seconds of a run of the check."""
+    """Mean seconds of a run of the check; None if no run is reused."""
     warnings: tuple[str, ...] = ()
     lease: CheckLease | None = None
     """Lease of the check: the node on which a bisection may continue its session. None if there is no such node, as
