@@ -23,7 +23,7 @@ def estimate_run_costs(observations: Sequence[Observation]) -> noisy.RunCosts:
     """Return the mean seconds of the runs and of the builds so far, and the points that are already built.
 
     Runs of an earlier check and values from the cache do not count. Before the first run, a run counts as one second
-    and a build as free.
+    and a build as free. A point counts as built after its first measurement, even a failed one.
     """
     launched = [
         observation for observation in observations if observation.purpose != "reused" and not observation.cached
@@ -31,7 +31,7 @@ def estimate_run_costs(observations: Sequence[Observation]) -> noisy.RunCosts:
     runs = [observation.wall_s for observation in launched if observation.usable]
     builds = [observation.build_s for observation in launched if observation.built]
     return noisy.RunCosts(
-        run_s=max(fmean(runs), 1e-3) if runs else 1.0,
+        run_s=max(fmean(runs), 1e-3) if runs else 1.0,  # never 0, so that a run always has a cost
         build_s=fmean(builds) if builds else 0.0,
         built=frozenset(observation.point for observation in launched),
     )
@@ -43,7 +43,9 @@ def describe_progress(result: Bisection) -> str:
 
 
 def _describe_belief(result: Bisection) -> str:
-    """Return the changes located so far, or the probabilities of the likeliest candidate and of no culprit."""
+    """Return how many changes an exact search has located. For a noisy search, return two probabilities instead: that
+    of the likeliest candidate, and that of no culprit.
+    """
     if result.exact:
         return f"{count(len(result.changes), 'change')} so far" if result.changes else "no change located yet"
     if not result.candidates:

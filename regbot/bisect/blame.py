@@ -27,7 +27,8 @@ def next_exact(
 ) -> list[MeasurementRequest]:
     """Return the next measurement of good's code with the first version, as a list of at most one request.
 
-    A workload needs this measurement once, after both ends of the dependency axis are measured for the workload.
+    A workload needs this measurement once, after both ends of the dependency axis are measured for the workload. It is
+    not repeated if it fails.
     """
     if header.corner is None or pending:
         return []
@@ -74,9 +75,9 @@ def compare_code(
     """
     if header.corner is None:
         return None
-    # ``smallest`` is the smallest slowdown to look for. If the runs rule it out (``delta``), the code has no effect. If
-    # they show a slowdown above ``eps``, the code has an effect. The confirmation of a culprit computes ``eps`` by the
-    # same formula, with the estimated effect in place of ``smallest``.
+    # ``smallest`` is the smallest slowdown to look for. If the runs rule out a slowdown of ``delta``, the code has no
+    # effect. If they show a slowdown above ``eps``, a quarter of ``smallest`` or less, the code has an effect. For the
+    # confirmation of a culprit, ``eps`` has the same formula, with the estimated effect in place of ``smallest``.
     smallest = root.span.smallest
     thresholds = Thresholds(delta=smallest, eps=min(settings.indifference, noisy.SLOWER_SHARE * smallest))
     sides = noisy.ContrastSides(CONTRAST_NAME, parent=header.corner, culprit=root.span.points[0])
@@ -108,7 +109,10 @@ def _find_value(observations: Sequence[Observation], point_key: str, entry: str)
 
 
 def noisy_blame(header: BisectionHeader, outcome: BisectionOutcome, contrast: Contrast | None) -> str:
-    """Say whether the dependency or the code is to blame, from noisy values; '' if only one commit was given."""
+    """Say whether the dependency or the code is to blame, from noisy values; '' if only one commit was given.
+
+    ``contrast`` is the result of ``compare_code``. Its ``gate`` is None before the first look at its pairs.
+    """
     if contrast is None:
         return ""
     decision = contrast.gate.decision if contrast.gate is not None else "undecided"
@@ -119,7 +123,8 @@ def noisy_blame(header: BisectionHeader, outcome: BisectionOutcome, contrast: Co
 def _blame_sentence(header: BisectionHeader, outcome: BisectionOutcome, code_has_effect: bool | None) -> str:
     """Return the sentence of the report; '' if neither the dependency nor the code is known to be to blame.
 
-    ``code_has_effect`` is None if the effect of the code is not known.
+    ``outcome`` is that of the search over the versions. ``code_has_effect`` is None if the effect of the code is not
+    known.
     """
     assert header.corner is not None
     name, first_version = header.axis, header.points[0].version

@@ -43,7 +43,7 @@ class CommonFailure(NamedTuple):
 
 
 def success_chances(point_count: int, measured: Collection[int], broken: Collection[int]) -> Floats:
-    """Return [points] the chance that a point can be measured: 1 for a measured point, 0 for a broken one.
+    """Return for each point the chance that it can be measured: 1 for a measured point, 0 for a broken one.
 
     ``measured`` and ``broken`` are positions in the range. The failures between two measured points are either
     unrelated single points or one block. Each failure halves the probability that they are unrelated: with three
@@ -62,9 +62,9 @@ def success_chances(point_count: int, measured: Collection[int], broken: Collect
         unrelated = 2.0 ** -len(failures)
         first, last = failures[0], failures[-1]
         for point in range(start + 1, end):
-            before_block = (first - point) / (first - start)
-            after_block = (point - last) / (end - last)
-            outside_block = max(0.0, before_block, after_block)
+            before_block = (first - point) / (first - start)  # the chance that the block begins after the point
+            after_block = (point - last) / (end - last)  # the chance that the block ends before the point
+            outside_block = max(0.0, before_block, after_block)  # 0 between the first and the last failure
             chances[point] *= unrelated + (1 - unrelated) * outside_block
     return chances
 
@@ -117,19 +117,19 @@ def explain_common_failure(common: CommonFailure, tasks: Mapping[str, Task]) -> 
     if task is None and len(tasks) == 1:
         (task,) = tasks.values()
     if missing_module is None:
-        reason, mend = f"the last one: {clip(common.last.reason, REASON_CHARACTERS)}", "mend it"
+        reason, remedy = f"the last one: {clip(common.last.reason, REASON_CHARACTERS)}", "mend it"
     elif task is None:
         module_name = missing_module[1]
-        reason, mend = f"the Python module {module_name} is missing", "install the module where the command finds it"
+        reason, remedy = f"the Python module {module_name} is missing", "install the module where the command finds it"
     else:
         python = interpreter(task, Path())  # an interpreter in the checkout gets a path relative to the checkout
         reason = f"the Python module {missing_module[1]} is missing for the interpreter {python}"
         keys = f"the keys python and build of [workloads.{task.workload_name}]"
-        mend = f"install the module there, or start a new search after a change of {keys}"
+        remedy = f"install the module there, or start a new search after a change of {keys}"
     points = count(len(common.points), "point")
     return (
         f"the search stopped because {points} cannot be measured for one reason ({reason}). If the code is not the "
-        f"cause, {mend}; --resume measures these points again. --resume --anyway continues without them"
+        f"cause, {remedy}; --resume measures these points again. --resume --anyway continues without them"
     )
 
 

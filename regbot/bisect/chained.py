@@ -34,7 +34,9 @@ class CheckLease:
     """The machine that a check used, and the time of its last run."""
 
     engine: str
+    """Name of the engine."""
     host: str
+    """Name of the machine."""
     end_unix_s: float
     """End of the last run of the check, in seconds since 1970."""
     stratum: str
@@ -77,5 +79,6 @@ def posterior_test(
     decision = decide(bounds, thresholds)
     if decision != "regressed":
         return None
-    # Look 0 here stands for a decision outside of the planned looks of the gate. No pair was measured after it.
+    # Look 0 here stands for a decision outside of the planned looks of the gate. ``unused`` is 0, because no pair was
+    # measured after the decision.
     return SequentialTest(decision, pairs, look=0, alpha=alpha, tests={summary: (decision, bounds)}, unused=0)

@@ -27,6 +27,7 @@ class BisectionSetup:
     header: BisectionHeader
     config: Config
     tasks: dict[str, Task]
+    """The workloads to measure, by entry; {} if a command is measured."""
     reused_runs: ReusedRuns
     """Runs of an earlier check of the same commits, and what that check saw."""
     noisy_span: NoisySpan
@@ -76,6 +77,7 @@ class BisectionSetup:
             return None
         containment = history.containment_matrix(self.options.repo, merged.points)
         span_name = f"inside {merge.key}"
+        # "No culprit" in this span means that the merge itself is the culprit.
         span = build_span(
             merged.points, containment, noisy.MERGE_ITSELF_PRIOR, self.noisy_span.smallest, span_name, merge.key
         )

@@ -45,14 +45,15 @@ class CommandMeasurer:
         exact: bool,
         timeout_min: float,
     ) -> None:
-        """``seats`` is None if the command runs on this machine without a reservation of nodes. ``exact``: costs are
-        compared for equality, and not as noisy values.
+        """``seats`` is None if the command runs on this machine without a reservation of nodes. ``out`` is the output
+        folder of the bisection. ``exact``: costs are compared for equality, and not as noisy values. ``timeout_min``
+        limits one run of the command.
         """
         self._command, self._exact, self._checkouts = command, exact, checkouts
         self._engine, self._seats, self._out, self._timeout_min = engine, seats, out, timeout_min
         self._started_ns = time.time_ns()
         self._session = f"{this_node().name} {self._started_ns}"
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(1)  # numbers the runs, for the names of their folders
 
     def stratum(self, slot: int) -> str:
         """Return the stratum of a slot. Slots never share a stratum, because they may run at different speeds."""
@@ -152,7 +153,8 @@ class CommandMeasurer:
 
 
 def _has_valid_result(result: LaunchResult | str, checkout: Path) -> bool:
-    """Return whether a result counts. ``result`` is a text if the command could not be run.
+    """Return whether a result counts, so that no second try is needed. ``result`` is a text if the command could not
+    be run, which never counts.
 
     A success counts. A failure counts if the checkout still exists. If the checkout is gone, the cause may not be the
     commit.

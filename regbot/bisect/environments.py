@@ -67,7 +67,7 @@ class VersionEnvironment:
     """A virtual environment with one version of the package and the other packages of the workload's interpreter."""
 
     python: str
-    """Path of the interpreter."""
+    """Path of the environment's own interpreter."""
     variables: dict[str, str]
     """Environment variables of a launch. They put the commands of the environment first on PATH."""
     built: bool
@@ -120,10 +120,9 @@ def provide_environment(
 ) -> VersionEnvironment:
     """Return the environment of ``axis_package`` at ``version``, newly built or from the cache.
 
-    ``version`` is spelled as ``versions_between`` returns it. ``python`` is the workload's interpreter.
-    ``index_options`` are options of pip, and ``timeout_s`` limits the installation. Raises VersionUnavailable if this
-    version cannot be installed. Raises AxisError if no version can be installed, because the interpreter, pip or venv
-    is missing.
+    ``version`` is text such as "2.9.1+cpu". ``python`` is the workload's interpreter. ``index_options`` are options of
+    pip, and ``timeout_s`` limits the installation. Raises VersionUnavailable if this version cannot be installed.
+    Raises AxisError if no version can be installed, because the interpreter, pip or venv is missing.
     """
     package = canonicalize_name(axis_package)
     options = index_arguments(index_options)
@@ -135,7 +134,7 @@ def provide_environment(
     identity = [package, version, parent.executable, parent.prefix, parent.version, *options]
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:24]
     home = cache.resolve() / "versions" / key
-    marker = home / "made.json"
+    marker = home / "made.json"  # the record of the environment; it exists only if the environment is complete
     build_s = 0.0
     with lock(home.with_name(f"{key}.lock"), timeout_s + PROBE_TIMEOUT_S):
         record = _load_reusable(home, marker, package, version)
@@ -369,7 +368,7 @@ def _copy_scripts(parent: _InterpreterReport, folder: Path) -> None:
             text = path.read_bytes()
             if first_line := shebang.match(text):
                 # Start the interpreter through the shell, because a path in a ``#!`` line must not contain spaces and
-                # must not be too long.
+                # must not be too long. ``first_line[1]`` has the options after the old path of the interpreter.
                 new_start = b"#!/bin/sh\n'''exec' \"%s\"%s \"$0\" \"$@\"\n' '''\n" % (interpreter, first_line[1])
                 new_text = new_start + text[first_line.end() :]
             elif wrapper := shell_wrapper.match(text):

@@ -35,7 +35,7 @@ class _Gap(NamedTuple):
     """The places that can still be measured between two measured neighbours with different values."""
 
     inside: list[tuple[int, float]]
-    """Each of these places with its suspicion."""
+    """Each of these places with its suspicion, which includes that of the broken places just before it."""
     end: float
     """Suspicion of the places after the last one in ``inside``, including the later neighbour."""
 
@@ -138,9 +138,9 @@ def next_in_history(
 ) -> list[int]:
     """Return the points to measure next in a history with branches, at most ``slots``; [] if nothing can be learned.
 
-    A hypothesis is a commit that may be the culprit. ``affected`` [hypotheses, points] says which points contain which
-    of these commits, and ``prior`` [hypotheses] has the suspicion of each commit. Here every point is a place of its
-    own, and point 0 is good. The chosen points divide the remaining suspicion best.
+    A hypothesis is a commit that may be the culprit. In the array ``affected``, element [h, p] says whether point p
+    contains the commit of hypothesis h. Element [h] of ``prior`` is the suspicion of this commit. Here every point is a
+    place of its own, and point 0 is good. The chosen points divide the remaining suspicion best.
     """
     last = affected.shape[1] - 1
     open_ends = [end for end in (0, last) if end not in states and end not in broken]
@@ -177,10 +177,10 @@ def next_in_history(
 
 
 def remaining_hypotheses(affected: Bools, states: Mapping[int, str]) -> Bools:
-    """Return which hypotheses agree with all values, as an array [hypotheses].
+    """Return for each hypothesis whether it agrees with all measured values.
 
-    A hypothesis is a commit that may be the culprit. ``affected`` [hypotheses, points] says which points contain this
-    commit. A hypothesis agrees if two things hold: every measured point that contains
+    A hypothesis is a commit that may be the culprit. In the array ``affected``, element [h, p] says whether point p
+    contains the commit of hypothesis h. A hypothesis agrees if two things are true: every measured point that contains
     the commit differs from good, and every other measured point equals good. Point 0 is good.
     """
     remaining = np.ones(len(affected), dtype=bool)
@@ -273,10 +273,12 @@ def _find_middle(gap: _Gap, chances: Floats, largest_side: float) -> int:
     """
     places = np.array([place for place, _ in gap.inside])
     suspicion_before = np.cumsum([suspicion for _, suspicion in gap.inside])
+    # ``split_worth`` is largest if the place divides the suspicion into halves.
     worth = chances[places] * split_worth(suspicion_before, _sum_suspicion(gap))
     candidate_count = len(places) + 1
     counts_before = np.arange(1, candidate_count)
     half_of_power_of_two = 2.0 ** ((candidate_count - 1).bit_length() - 1)
     limit = max(largest_side, half_of_power_of_two)
     larger_sides = np.maximum(counts_before, candidate_count - counts_before)
+    # A place that divides the candidates too unevenly gets the worth -1, so it is never chosen.
     return int(np.argmax(np.where(larger_sides <= limit, worth, -1.0)))

@@ -136,10 +136,10 @@ def find_changes(
     """Return the changes in the value of one workload, each with as few candidates as the values allow."""
     states, broken = place_values(span, entry, observations)
     if span.affected is None:  # the range is a line, without branches
-        steps = exact.changes_on_line(span.place_of_point, states, broken)
+        value_steps = exact.changes_on_line(span.place_of_point, states, broken)
     else:
-        steps = _steps_in_history(span, span.affected, states, broken)
-    changes = [ValueChange(entry, span, step.before, step.candidates) for step in steps]
+        value_steps = _steps_in_history(span, span.affected, states, broken)
+    changes = [ValueChange(entry, span, step.before, step.candidates) for step in value_steps]
     for change in changes:
         if (branch := _expand_culprit(change, expand_merge)) is not None:
             change.branch_changes = find_changes(branch, entry, observations, expand_merge)

@@ -87,7 +87,7 @@ def bisect(
         header, observations = _open_log(log, setup)
         setup.header = header  # A resumed bisection keeps the seed, the noise and the smallest slowdown of its log.
         setup.noisy_span = replace(setup.noisy_span, smallest=math.log1p(header.smallest_pct / 100))
-        fitness = Fitness(nodes_folder(options.cache), options.out)
+        fitness = Fitness(nodes_folder(options.cache), options.out)  # has the list of nodes in quarantine
         active_engine = engine or stack.enter_context(
             open_engine(
                 options.engine,
@@ -110,6 +110,7 @@ def bisect(
             """Show the answer so far, and which measurement comes next."""
             bisection = answer.compute_answer(setup, observations)
             picture(bisection)
+            # Remainder runs search for a second culprit before or after the first.
             run_count = bisection.search_runs + bisection.confirm_runs + bisection.remainder_runs
             description = " ".join(word for word in (request.purpose, request.point.name, request.entry) if word)
             text = f"{description}; {answer.describe_progress(bisection)}"
@@ -270,7 +271,7 @@ def _create_measurer(
     if header.on == "ledger":
         return TraceMeasurer(setup.tasks, checkouts, engine, options.out, limits, options.index_options)
     (task,) = setup.tasks.values()
-    assert header.plan is not None
+    assert header.plan is not None  # a search by step time always has the plan of its timed workload
     if seats is None:
         raise ConfigError(
             f"--slots {options.slots}: the engine {engine.name} allows {engine.slots} timed runs at a time "

@@ -46,8 +46,8 @@ class Trial(NamedTuple):
     """Result of one simulated search."""
 
     culprit: int | None
-    """Number of the hypothesis that the search named. It is None if the search answered "none", and ``NO_ANSWER`` if
-    the search gave no answer.
+    """Number of the hypothesis that the search named; hypothesis k is that place k + 1 is the culprit. It is None if
+    the search answered "none", and ``NO_ANSWER`` if the search gave no answer.
     """
     runs: int
     builds: int
@@ -67,6 +67,7 @@ def simulate(
 ) -> Trial:
     """Simulate one search on runs with Gaussian noise.
 
+    In the array ``model.affected``, element [k, p] says whether place p contains the commit of hypothesis k.
     ``culprit`` is the number of the true hypothesis; None if there is no culprit. ``effect`` is the slowdown by the
     culprit, and ``noise`` the standard deviation of a run, both as log-ratios. The search ends when one answer has the
     probability ``target``, or after ``most_runs`` runs. ``known`` has the runs before the search.
@@ -100,8 +101,9 @@ def forecast(header: BisectionHeader, span: NoisySpan, reused_runs: ReusedRuns) 
     """Return the plan of the bisection with its expected cost.
 
     For an exact search, the cost is the maximum number of measurements. For a noisy search, it is the mean over
-    simulated searches. If the noise is not known, the plan has no cost. ``reused_runs`` are the runs of an earlier
-    check of good and bad, with the slowdown that it saw.
+    simulated searches. If the noise is not known, the plan has no cost. ``runs_90`` is the number of runs that suffices
+    for nine of ten searches, and ``success`` the share of searches with the right answer. ``reused_runs`` are the
+    runs of an earlier check of good and bad, with the slowdown that it saw.
     """
     candidate_count = len(span.points) - 1  # the commits that run the same code as the one before them are left out
     plan = BisectionPlan(
@@ -148,7 +150,7 @@ def forecast(header: BisectionHeader, span: NoisySpan, reused_runs: ReusedRuns) 
         update={
             "ratio": effect / noise,
             "expected_runs": float(np.mean(run_counts)),
-            "runs_90": float(np.percentile(run_counts, 90)),  # nine of ten searches need no more runs
+            "runs_90": float(np.percentile(run_counts, 90)),
             "expected_builds": expected_builds,
             "confirm_runs": 2 * LOOKS[-1] if header.confirm else 0,  # at most: two runs for each pair of the last look
             # in minutes

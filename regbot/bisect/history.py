@@ -110,15 +110,15 @@ def list_merged_commits(
     if len(merge.parents) < 2:
         return None
     first_parent, tip = merge.parents[:2]
-    base = _merge_base(repo, first_parent, tip)
-    if not base and is_shallow(repo):
+    fork = _merge_base(repo, first_parent, tip)
+    if not fork and is_shallow(repo):
         raise CheckoutError(
             f"{repo}: the fork of the branch that {merge.name} merges is missing, because the repository is shallow",
             DEEPEN_ADVICE,
         )
-    if base in ("", tip):  # unrelated histories, or a branch without commits of its own
+    if fork in ("", tip):  # unrelated histories, or a branch without commits of its own
         return None
-    ends = _Ends(repo, short_commit(base), base, short_commit(tip), tip)
+    ends = _Ends(repo, short_commit(fork), fork, short_commit(tip), tip)
     suspected = {name: find_commit(repo, name, "suspect") for name in suspects}
     if suspected:
         branch_commits = _read_parents(ends)
@@ -142,7 +142,8 @@ def match_trees(points: Sequence[Point]) -> list[Point]:
     """Set ``same_as_before`` of each point for the measurement of a command.
 
     A command may read any file, so only points with equal trees count as the same code. Equal trees of commits on
-    different branches do not count, for the reason in ``_same_as_before``.
+    different branches do not count: if both branches made the same change, either can be the culprit. So the point must
+    be a child of the point before it, or ``same_as_before`` must be true already.
     """
     matched = [points[0].model_copy(update={"same_as_before": False})]
     for previous, point in pairwise(points):
@@ -153,9 +154,9 @@ def match_trees(points: Sequence[Point]) -> list[Point]:
 
 
 def containment_matrix(repo: Path, points: Sequence[Point], full: bool = False) -> NDArray[np.bool_]:
-    """Return which points contain which candidate commit, as an array [points - 1, points].
+    """Return which points contain which candidate commit, as an array with a row for each point but the first.
 
-    Row k, column x is True if points[x] contains the commit points[k + 1]. With ``full``, the points come from a full
+    Element [k, x] is True if points[x] contains the commit points[k + 1]. With ``full``, the points come from a full
     history, and git supplies their ancestry. Otherwise each point contains all points before it. Raises CheckoutError.
     """
     count = len(points)
@@ -182,7 +183,7 @@ def containment_matrix(repo: Path, points: Sequence[Point], full: bool = False) 
 def _check_order(ends: _Ends) -> None:
     """Raise CheckoutError if good is not an ancestor of bad, or if both are the same commit.
 
-    If one of two commits is an ancestor of the other, it is the merge base of both.
+    If one of two commits is an ancestor of the other, it is the fork: the last common ancestor of both.
     """
     repo, good, bad = ends.repo, ends.good_revision, ends.bad_revision
     if ends.good_commit == ends.bad_commit:
@@ -191,10 +192,10 @@ def _check_order(ends: _Ends) -> None:
             f"{repo}: no commit lies between GOOD {good!r} and BAD {bad!r}: both are commit {commit}",
             "name an older commit as GOOD",
         )
-    base = _merge_base(repo, ends.good_commit, ends.bad_commit)
-    if base == ends.good_commit:
+    fork = _merge_base(repo, ends.good_commit, ends.bad_commit)
+    if fork == ends.good_commit:
         return
-    if base == ends.bad_commit:
+    if fork == ends.bad_commit:
         raise CheckoutError(
             f"{repo}: good and bad seem to be swapped: BAD {bad!r} is an ancestor of GOOD {good!r}",
             f"write them the other way round: {bad!r} as GOOD and {good!r} as BAD",
@@ -204,10 +205,10 @@ def _check_order(ends: _Ends) -> None:
             f"{repo}: the history between BAD {bad!r} and GOOD {good!r} is missing, because the repository is shallow",
             DEEPEN_ADVICE,
         )
-    if base:
+    if fork:
         raise CheckoutError(
             f"{repo}: GOOD {good!r} is not an ancestor of BAD {bad!r}, so no commits lie between them",
-            f"they share their history up to {short_commit(base)}: check that this commit is good, and name it as GOOD",
+            f"they share their history up to {short_commit(fork)}: check that this commit is good, and name it as GOOD",
         )
     raise CheckoutError(
         f"{repo}: GOOD {good!r} and BAD {bad!r} have unrelated histories", "name an ancestor of BAD as GOOD"
@@ -310,18 +311,19 @@ def _check_depth(ends: _Ends, commits: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
-def _suspect_commits(ends: _Ends, walked: set[str], suspected: Mapping[str, str]) -> set[str]:
-    """Return the commits of ``walked`` that are suspects, or the first ones that contain a suspect.
+def _suspect_commits(ends: _Ends, range_commits: set[str], suspected: Mapping[str, str]) -> set[str]:
+    """Return the commits of ``range_commits`` that are suspects, or the first ones that contain a suspect.
 
-    ``walked`` has the commits of the range. For example, if the range follows first parents and a suspect lies on a
-    merged branch, the merge is returned. Raises CheckoutError for a suspect that no commit of the range brought in.
+    ``suspected`` maps each suspect, as the user named it, to its commit. For example, if the range follows first
+    parents and a suspect lies on a merged branch, the merge is returned. Raises CheckoutError for a suspect that no
+    commit of the range brought in.
     """
-    if set(suspected.values()) <= walked:
+    if set(suspected.values()) <= range_commits:
         return set(suspected.values())
-    carrier: dict[str, str] = {}  # commit -> the first walked commit that contains it
+    carrier: dict[str, str] = {}  # commit -> the first commit of the range that contains it
     parents = _read_parents(ends)
-    walked_oldest_first = [commit for commit in parents if commit in walked]
-    for commit in walked_oldest_first:
+    oldest_first = [commit for commit in parents if commit in range_commits]
+    for commit in oldest_first:
         stack = [commit]
         while stack:
             ancestor = stack.pop()
@@ -365,12 +367,14 @@ def _same_as_before(ends: _Ends, fields: Sequence[Mapping[str, Any]], full: bool
     branches, the trees must be equal. ``fields`` has the fields of each commit as ``_read_commits`` returns them, good
     first. ``full`` says whether the list is the full history.
     """
-    steps = list(pairwise(fields))
-    has_branches = any(after["parents"] != [before["commit"]] for before, after in steps)
+    neighbours = list(pairwise(fields))
+    has_branches = any(after["parents"] != [before["commit"]] for before, after in neighbours)
     if full and has_branches:
         # Neighbours of different branches may have equal trees because both made the same change. Then either can be
         # the culprit. So only a commit and its parent can be the same.
-        return [before["commit"] in after["parents"] and before["tree"] == after["tree"] for before, after in steps]
+        return [
+            before["commit"] in after["parents"] and before["tree"] == after["tree"] for before, after in neighbours
+        ]
     rule = load_inert_rule(ends.repo, [ends.good_commit, ends.bad_commit], ends.revision_range)
-    trees = [(before["tree"], after["tree"]) for before, after in steps]
+    trees = [(before["tree"], after["tree"]) for before, after in neighbours]
     return have_same_code(ends.repo, trees, rule.is_inert)

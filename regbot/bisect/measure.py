@@ -66,9 +66,9 @@ class PointCheckouts:
     ) -> None:
         """Create the checkouts.
 
-        ``build`` has the build commands of points that are measured without a workload. ``package`` and
-        ``version_environment`` are given if the points are versions of a package: the function returns the environment
-        of a version. Warnings about checkouts and environments are appended to ``notes``.
+        ``trees`` makes the worktrees. ``build`` has the build commands of points that are measured without a workload.
+        ``package`` and ``version_environment`` are given if the points are versions of a package: the function returns
+        the environment of a version. Warnings about checkouts and environments are appended to ``notes``.
         """
         self._notes = notes if notes is not None else []
         self.trees, self._build = trees, build

@@ -139,9 +139,11 @@ class SearchState:
     span: NoisySpan
     status: Status
     """The status "found" means that a culprit is likely enough. Its confirmation may still be open
-    (``gate_finished``).
+    (``gate_finished``). "none": the answer is that the span has no culprit. "undecided": the search stopped without an
+    answer. "unmeasurable": good or bad cannot be measured.
     """
     analysis: SpanAnalysis | None = None
+    """Analysis of the runs in the span. It is never None in a state that ``compute_search`` returns."""
     gate: SequentialTest | None = None
     """Result of the culprit's confirmation so far; None before its first look."""
     gate_finished: bool = False
@@ -364,7 +366,7 @@ def _is_run_limit_reached(
 
 
 def _measurement_chances(span: NoisySpan, analysis: SpanAnalysis, observations: Sequence[Observation]) -> Floats:
-    """Return [places] the chance that a run of the place gives a value.
+    """Return for each place the chance that a run of it gives a value.
 
     The chance is 0 for a place that failed and has no value. It is also 0 for a place whose last ``MAX_ATTEMPTS`` runs
     failed, even if earlier runs gave values.
@@ -457,7 +459,7 @@ class Contrast:
     gate: SequentialTest | None
     """Result of the gate so far; None before its first look."""
     finished: bool
-    """Whether the comparison needs no more runs, because it is decided, used up or has failed."""
+    """Whether the comparison needs no more runs, because it is decided, has all its pairs, or has failed."""
     requests: list[MeasurementRequest]
     """The next run, as a list of at most one request."""
     failure: str = ""
@@ -491,11 +493,12 @@ def evaluate_contrast(
     contrast_runs = [run for run in observations if run.purpose == "confirm" and run.contrast == sides.name]
     log_ratios: dict[str, list[float]] = {}  # by summary (median, mean or cost): culprit against parent, pair by pair
     gate: SequentialTest | None = None
-    for block in range(1, block_count(LOOKS[-1]) + 1):
+    for block in range(1, block_count(LOOKS[-1]) + 1):  # the blocks that the last look needs
         order = draw_order(seed, sides.name, block)  # "ABBA" or "BAAB"
         block_runs = [run for run in contrast_runs if run.block == block]
         state = block_state(_list_attempts(block_runs, stratum), BLOCK_VOID_LIMIT)
-        if state.status in ("failed", "lost"):  # "lost": too many runs were void, because the nodes are unfit
+        # "failed": runs failed by themselves too often. "lost": too many runs were void, because the nodes are unfit.
+        if state.status in ("failed", "lost"):
             last_failure = [run for run in block_runs if not run.usable][-1]
             nodes_unfit = state.status == "lost"
             return Contrast(gate, finished=True, requests=[], failure=last_failure.reason, nodes_unfit=nodes_unfit)
@@ -518,6 +521,7 @@ def _list_attempts(runs: Sequence[Observation], stratum: str) -> list[Attempt]:
     """Return the attempts at a block: the failed ones, and the current one last.
 
     A failed attempt has the fault "run" if a run failed by itself, or "nodes" if its run was void because of the nodes.
+    Its number of runs does not matter, so it is always 1. The attempts are listed by fault and not in order of time.
 
     ``stratum`` is the stratum of the next run; '' means the stratum of the last run. Nodes that were lost in another
     session do not count. If another stratum has begun the block and not finished it, the current attempt begins anew.

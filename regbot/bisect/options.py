@@ -19,11 +19,17 @@ class BisectionOptions:
     """Options of one bisection."""
 
     repo: Path
+    """The user's repository."""
     cache: Path
+    """Cache folder of this machine."""
     out: Path
+    """Folder for the log and the result."""
     good: str
+    """Revision of the good end."""
     bad: str
+    """Revision of the bad end."""
     workloads: Sequence[str] = ()
+    """Names of the workloads to measure; () for all."""
     on: SearchMetric | None = None
     """What the bisection searches by; None to choose it from the other options."""
     command: str = ""
@@ -39,7 +45,9 @@ class BisectionOptions:
     suspects: Sequence[str] = ()
     """Revisions with a larger prior weight."""
     config: Path | None = None
+    """File that replaces the ``regbot.toml`` of the good commit; None for that of good, or else of bad."""
     node_config: Path | None = None
+    """File with the machine tables ``[sandbox]``, ``[slurm]`` and ``[local]``; None to take them from ``config``."""
     check: Path | None = None
     """Folder or session file of the check that saw the slowdown; None for ``regbot-out``."""
     reuse: bool = True
@@ -61,12 +69,13 @@ class BisectionOptions:
     build: Sequence[str] = ()
     """Build commands for the checkouts of ``command``."""
     timeout_min: float = DEFAULT_TIMEOUT_MIN
-    """Limit for one run of ``command``."""
+    """Limit for one run of ``command``, in minutes."""
     index_options: Sequence[str] = ()
     """Options of pip that select the package index."""
     slots: int = 1
     """Number of measurements that run at the same time."""
     engine: str = "local"
+    """Name of the engine that starts the processes: ``local`` or ``slurm``."""
     untrusted: bool = False
     """Whether the code must run in a sandbox."""
     resume: bool = False

@@ -83,6 +83,7 @@ def prepare(options: BisectionOptions) -> BisectionSetup:
     )
     has_branches = options.full and not header.axis
     containment = history.containment_matrix(options.repo, points, full=has_branches)
+    # ``none_prior`` is the prior probability that there is no culprit.
     noisy_span = build_span(points, containment, header.none_prior, math.log1p(smallest_pct / 100))
     exact_span = exact_search.ExactSpan(tuple(points), affected=containment if has_branches else None)
     return BisectionSetup(options, header, config, tasks, reused_runs, noisy_span, exact_span)
@@ -116,6 +117,7 @@ def _load_known_noise(
     if reused_runs.noise_pct is not None or header.plan is None:
         return reused_runs
     workload_variants = [(header.plan.entry, header.plan.variant)]
+    # ``override=None``: the store is that of the good commit, and not a folder that the user named.
     with store_at(options.repo, good, config.baselines.folder, override=None, workloads=workload_variants) as store:
         stored, notes = with_references(header.plan, store, config.throughput, node.node_class)
     # A reference has no calibration (None) if the store has none for it.
@@ -135,13 +137,13 @@ def _load_known_noise(
 def _list_points(options: BisectionOptions, bad: str, tasks: Mapping[str, Task]) -> tuple[list[Point], list[str]]:
     """Return the commits from good to bad, or the versions of the dependency axis at bad. Also return warnings."""
     if not options.axis:
-        walked = history.list_commits(
+        commit_range = history.list_commits(
             options.repo, options.good, options.bad, full=options.full, paths=options.paths, suspects=options.suspects
         )
-        points = walked.points
+        points = commit_range.points
         if options.command:  # a command may read any file, so only equal trees count as the same code
             points = history.match_trees(points)
-        return points, walked.warnings
+        return points, commit_range.warnings
     axis = parse_axis(options.axis)
     versions = versions_between(axis, common_interpreter(tasks), options.index_options)
     return build_points(options.repo, bad, axis, versions), []
@@ -183,8 +185,9 @@ def _load_workloads(
 ) -> tuple[Config, dict[str, Task], list[str]]:
     """Load the regbot.toml of the good commit, and plan the selected workloads.
 
-    Return the configuration, the tasks to measure by entry, and notes. ``on="time"`` gives exactly one task,
-    ``on="command"`` gives none. Raises ConfigError if no selected workload can be measured.
+    Return the configuration, the tasks to measure by entry, and notes about the choice of the configuration.
+    ``on="time"`` gives exactly one task, ``on="command"`` gives no task and no notes. Raises ConfigError if no selected
+    workload can be measured, or if untrusted code would choose its own sandbox.
     """
     try:
         # Here ``exact`` means that the configuration of no other branch is used.

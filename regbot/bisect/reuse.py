@@ -41,7 +41,7 @@ class ReusedRuns:
     effect: float | None = None
     """Slowdown of bad against good that the check estimates, as a log-ratio; None if there is no check."""
     run_s: float | None = None
-    """Mean seconds of a run of the check."""
+    """Mean seconds of a run of the check; None if no run is reused."""
     warnings: tuple[str, ...] = ()
     lease: CheckLease | None = None
     """Lease of the check: the node on which a bisection may continue its session. None if there is no such node, as
@@ -86,6 +86,7 @@ def load_reused_runs(options: ReuseOptions, header: BisectionHeader, node_class:
 def _find_mismatch(session: Session, header: BisectionHeader, node_class: str) -> str:
     """Return why the runs of the check ``session`` cannot be reused; '' if they can.
 
+    The subject of the returned words is the session file, as in "has not timed mixtral-8x7b@1/ep".
     ``node_class`` is the class of the node on which the bisection will run.
     """
     if header.axis:
@@ -135,6 +136,7 @@ def _reuse_session(session: Session, header: BisectionHeader) -> ReusedRuns:
                     point=key_by_arm[run.arm.name],
                     purpose="reused",
                     usable=True,
+                    # ``launch_cut`` is the number of warm-up steps to leave out.
                     values=summarise_timing(run.timing, launch_cut(run.timing)),
                     stratum=_run_stratum(session, run),
                     block=number,  # the number of the pair, from 0

@@ -24,7 +24,9 @@ class Seats:
     """
 
     def __init__(self, engine: Engine, needs: Needs, check_stratum: str = "") -> None:
-        """``check_stratum`` is the stratum of the check whose session slot 0 continues; '' if there is none."""
+        """``needs`` says what a run needs: ranks and GPUs. ``check_stratum`` is the stratum of the check whose session
+        slot 0 continues; '' if there is none.
+        """
         self._engine, self._needs, self._check_stratum = engine, needs, check_stratum
         self._session = time.time_ns()
         self._lock = threading.Lock()

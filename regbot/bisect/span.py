@@ -50,8 +50,8 @@ class NoisySpan:
     weights: tuple[float, ...]
     """Prior suspicion of every place but the first."""
     affected: Bools
-    """[places - 1, places] Whether the place of the column contains the code of the row's candidate. Row k is the
-    candidate at place k + 1.
+    """Array with a row for each candidate and a column for each place. Element [k, p] is whether place p contains the
+    commit of the candidate at place k + 1.
     """
     places: Mapping[str, int]
     """Key of every point -> number of its place."""
@@ -106,7 +106,7 @@ class SpanAnalysis:
 
     samples: tuple[Sample, ...]
     available: Bools
-    """[places] False for a place whose measurement has failed."""
+    """One element for each place: False if its measurement has failed and none has succeeded."""
     posterior: Posterior
     likeliest: tuple[int, ...]
     """The likeliest places. There are several if they cannot be separated, because the points between them cannot be
@@ -121,9 +121,8 @@ def build_span(
 ) -> NoisySpan:
     """Build the span of a range, with one place for each series of points that run the same code.
 
-    ``affected`` is [points - 1, points], as ``containment_matrix`` returns it. The parameters after it are fields of
-    ``NoisySpan``. The span numbers its places 0, 1, 2.
-    ``exact`` instead numbers a place by its first point.
+    Element [k, x] of ``affected`` is whether points[x] contains the commit points[k + 1]. The parameters after it are
+    fields of ``NoisySpan``. The span numbers its places 0, 1, 2. ``exact`` instead numbers a place by its first point.
     """
     first_points = find_places([point.same_as_before for point in points])
     distinct = sorted(set(first_points))

@@ -42,7 +42,7 @@ class StepTimeMeasurer:
         self._task, self._plan, self._checkouts = task, plan, checkouts
         self._seats, self._out, self._limits = seats, out, limits
         self._session = time.time_ns()
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(1)  # numbers the runs, for the names of their folders
 
     def stratum(self, slot: int) -> str:
         return self._seats.stratum(slot)
@@ -81,6 +81,7 @@ class StepTimeMeasurer:
         if run.outcome == "ok":
             distrust_reasons = [strip_arm_prefix(reason) for reason in _distrust_reasons(run)]
             if run.timing is not None and not node_cause and not distrust_reasons:
+                # ``launch_cut`` is the number of warm-up steps to leave out.
                 values = summarise_timing(run.timing, launch_cut(run.timing))
         usable = bool(values)
         return build_observation(

@@ -48,7 +48,9 @@ class TraceMeasurer:
         limits: Limits,
         index_options: Sequence[str] = (),
     ) -> None:
-        """``tasks`` has the task of each entry. ``index_options`` are the options of pip for a search over versions."""
+        """``tasks`` has the task of each entry. ``out`` is the output folder, and ``limits`` bound a run's output.
+        ``index_options`` are the options of pip for a search over versions.
+        """
         self._index_options = list(index_options)
         self._tasks, self._checkouts, self._engine = tasks, checkouts, engine
         self._out, self._limits = out, limits
@@ -141,7 +143,9 @@ class TraceMeasurer:
             yield from unmet_dispatcher_request(run)
 
     def _cache_key(self, task: Task, point: Point) -> str:
-        """Return the cache key of a trace: a digest of tree, workload, shape, interpreter, and regbot itself."""
+        """Return the cache key of a trace: a digest of the tree, the version of the dependency, the workload with its
+        variant, mesh and shape, regbot itself, and the interpreter with its packages.
+        """
         parts = {
             "tree": point.tree,
             "version": [self._checkouts.package, point.version, self._index_options],
@@ -156,7 +160,8 @@ class TraceMeasurer:
 
 
 def ledger_state(ledger: Ledger) -> str:
-    """Return a digest of the collectives of a ledger: kinds, axes, sizes, types, phases, and numbers of calls.
+    """Return a digest of the collectives of a ledger: the numbers of calls and bytes of each kind, axis, group size,
+    type, phase, role, and communication library (``via``, such as nccl).
 
     The digest also covers calls that could not be classified, and the collectives of the other ranks that were run
     (``rank_digests``). It ignores which module asks for a collective, so moving code between modules is no change.
@@ -191,7 +196,7 @@ def _guest_digest() -> str:
 
 
 def list_editable_packages(task: Task, repo: Path) -> list[str]:
-    """Return the folders of editable packages that a task's interpreter imports.
+    """Return the folders of editable packages that a task's interpreter can import.
 
     Two editable packages are left out: regbot itself, because the cache key contains a digest of it, and ``repo``,
     because the checkout replaces it.

@@ -89,16 +89,16 @@ def versions_between(axis: VersionAxis, python: str, index_options: Sequence[str
     """
     options = index_arguments(index_options)
     offered = _list_offered(axis.package, python, options)
-    skipped: dict[Version, str] | None = None
+    skip_reasons: dict[Version, str] | None = None  # None until pip was queried for the versions that it leaves out
     ends = []
     for text in (axis.first, axis.last):
         end = _match_offered(axis, Version(text), offered)
         if end is None:
-            if skipped is None:
-                skipped = _list_skipped(axis.package, python, options)
+            if skip_reasons is None:
+                skip_reasons = _list_skipped(axis.package, python, options)
             # If pip skipped this version, use the spelling of the index.
-            end = next((version for version in skipped if version == Version(text)), Version(text))
-            skip_reason = skipped.get(end, "")
+            end = next((version for version in skip_reasons if version == Version(text)), Version(text))
+            skip_reason = skip_reasons.get(end, "")
             if not skip_reason.startswith("yanked"):
                 raise AxisError(_missing_message(axis, end, offered, skip_reason))
         ends.append(end)

@@ -58,6 +58,7 @@ class CalibrationOptions:
     """Options of a calibration."""
 
     workload: str
+    """A shape or a workload of the configuration, as ``NAME[:SHAPE][/MESH]``."""
     out: Path
     """Folder for the sessions."""
     who: str
@@ -65,7 +66,7 @@ class CalibrationOptions:
     rev: str | None = None
     """Commit to measure; None for the files in the working tree."""
     variant: str | None = None
-    """None for the variant that a check would time on this node."""
+    """Variant of the shape; None for the one that a check would time on this node."""
     pairs: int = PLACEBO_PAIRS
     """Number of placebo pairs."""
     injected_pct: float = NO_SLOWDOWN_PCT
@@ -152,8 +153,8 @@ def _calibrate_on(
     calibration = build_calibration(sessions, options.who)
     path = store.add_calibration(calibration)
     group = path.parent.parent  # workload, node class and environment; the calibrations lie in a folder below it
-    stored = [store.calibration(stored_path) for stored_path in store.calibrations(group)]
-    on_same_terms = [other for other in stored if _terms_of(other) == _terms_of(calibration)]
+    stored_calibrations = [store.calibration(stored_path) for stored_path in store.calibrations(group)]
+    on_same_terms = [other for other in stored_calibrations if _terms_of(other) == _terms_of(calibration)]
     summary = summarise_calibrations(on_same_terms, thresholds(sessions[0].header))
     return CalibrationResult(calibration, store.root / path, summary)
 
@@ -290,12 +291,12 @@ class _Runner:
         )
         (session_plan,) = session.header.timed
         session_runner.run(session_plan, self._task, session.runs, NO_TIME_LIMIT_S)
-        measured = Session(header=session.header, runs=runs)
+        measured_session = Session(header=session.header, runs=runs)
         if not pair_up(runs).valid:
-            verdict = judge(measured, Config()).workloads[0]  # a calibration has one workload
+            verdict = judge(measured_session, Config()).workloads[0]  # a calibration has one workload
             reasons = verdict.validity.reasons or (verdict.throughput.reasons if verdict.throughput else [])
             raise UserError(f"{log.path}: {'; '.join(reasons)[:2000]}", "fix that, then continue with --resume")
-        return measured
+        return measured_session
 
     def _make_header(self, plan: TimedPlan) -> SessionHeader:
         """Return the header of a new session. Both arms are the same commit, and nothing is traced."""
@@ -305,7 +306,7 @@ class _Runner:
             base=_rename_arm(self._arm, "base"),
             head=_rename_arm(self._arm, "head"),
             workloads=[plan.entry],
-            untraced=[plan.entry],
+            untraced=[plan.entry],  # so the verdict needs no trace
             timed=[plan],
             seed=secrets.randbelow(2**32),
             throughput=ThroughputThresholds(gate="pairs"),
@@ -316,6 +317,7 @@ class _WorkingTree:
     """Supplies the working tree as the checkout of both arms."""
 
     def __init__(self, folder: Path) -> None:
+        """``folder`` is the working tree. It is used as it is, so nothing is built."""
         self._tree = Worktree(
             path=folder,
             commit=WORKING_TREE.commit,
@@ -389,7 +391,7 @@ def describe_luck(luck: ArmLuck | None) -> str:
 def summary_lines(summary: CalibrationSummary) -> list[str]:
     """Return the summary of all calibrations on the same terms, as lines for the terminal."""
     # Two rates over sessions: those that were called changed although nothing had changed, and those whose intervals
-    # contain the true value.
+    # contain the true value. ``low`` and ``high`` are the bounds of the 95% interval of a rate.
     flags, covering = summary.false_flags, summary.covered
     sd_bounds = f"(95%: {summary.sd_low_pct:.2g}% to {summary.sd_high_pct:.2g}%)"
     lines = [

@@ -42,6 +42,7 @@ class LoadEvidence(NamedTuple):
     """A kind of stored session that shows which files a workload loads."""
 
     tier: Tier
+    """``static`` for a trace, ``timed`` for a timed session."""
     variant: str
 
     @property
@@ -64,6 +65,7 @@ class ConcernResult(NamedTuple):
     """The entries that a change does not concern, and warnings about paths that cannot be used."""
 
     unconcerned: list[UnconcernedWorkload]
+    """Entries with and without a proof. No changed file matches their pathspecs."""
     warnings: list[str]
 
 
@@ -90,10 +92,12 @@ def list_evidence(config: Config, tasks: Sequence[Task], timing: bool) -> dict[s
 def find_unconcerned(
     change: ChangedTrees, tasks: Sequence[Task], evidence: Mapping[str, Sequence[LoadEvidence]], store: Store
 ) -> ConcernResult:
-    """Return the entries of ``tasks`` that ``change`` does not concern.
+    """Return the entries of ``tasks`` that ``change`` does not concern, with or without a proof.
 
-    ``evidence`` is the result of ``list_evidence``. ``store`` has the stored references of the base. Raises
-    CheckoutError if git cannot read the trees, and ConfigError for pathspecs that git refuses."""
+    An entry is left out if a changed file matches its pathspecs, or if its pathspecs are wrong. ``evidence`` is the
+    result of ``list_evidence``. ``store`` has the stored references of the base. Raises CheckoutError if git cannot
+    read the trees, and ConfigError for pathspecs that git refuses.
+    """
     result = ConcernResult([], [])
     changed_files = list_diff_entries(change.repo, change.base, change.head)
     for workload_name in dict.fromkeys(task.workload_name for task in tasks if task.workload.paths):
@@ -130,6 +134,7 @@ class _WrongPaths(NamedTuple):
     files: list[str]
 
     def describe(self, workload: str) -> str:
+        """Return the warning, which names the first of the files."""
         more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
         return clip_message(
             f"workloads.{workload}.paths: {self.session.workload} at {short_commit(self.session.commit)} loaded "
@@ -143,9 +148,9 @@ def _prove(
 ) -> UnconcernedWorkload | _WrongPaths:
     """Return ``task`` as a workload that the change does not concern, with or without a proof.
 
-    With a proof, ``proof`` is the commit of a stored session, and the workload passes. Without a proof, it is None. The
-    proof needs a usable stored session of each kind in ``needed``. ``gaps`` collects what is missing for the proof. If
-    a stored session loaded files that no pathspec matches, return these files instead.
+    With a proof, the field ``proof`` is the commit of a stored session, and the workload passes. Without a proof, it is
+    None. The proof needs a usable stored session of each kind in ``needed``. ``gaps`` collects what is missing for the
+    proof. If a stored session loaded files that no pathspec matches, return these files instead.
     """
     if not needed:
         return _unproven(task, "a command does not report which files it loads")

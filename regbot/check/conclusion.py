@@ -73,6 +73,7 @@ def judge_sessions(
     warnings = list(dict.fromkeys(warning for session in sessions for warning in session.header.warnings))
     # If several sessions have a plan for the same entry, the last plan counts.
     plans = {plan.entry: plan for session in sessions for plan in session.header.timed}
+    # Entries that a session left out, and that no other session has.
     left_out = dict.fromkeys(entry for session in sessions for entry in session.header.left_out if entry not in entries)
     combined_header = first_header.model_copy(
         update={
@@ -84,7 +85,8 @@ def judge_sessions(
         }
     )
     combined = Session(header=combined_header, runs=_combine_runs(files, sessions))
-    # The header of the combined session also has the settings for throughput, and the judge takes them from there.
+    # The header of the combined session also has the settings for throughput, and the judge takes them from there. The
+    # setting ``wire`` has the bandwidths of the links.
     settings = load_config(config) if config else Config(sharding=first_header.sharding, wire=first_header.wire)
     if config:
         combined = combined.model_copy(
@@ -126,7 +128,7 @@ def _combine_runs(files: Sequence[Path], sessions: Sequence[Session]) -> list[Ru
     Raises RecordError if a session or a run occurs twice, because its times would count twice.
     """
     last_blocks: dict[str, int] = {}  # highest block number of each workload
-    file_index_by_times: dict[tuple[float, ...], int] = {}  # see _refuse_copied_run
+    file_index_by_times: dict[tuple[float, ...], int] = {}  # times of a run -> index of its file, to detect copies
     digests: set[str] = set()
     timed_workloads: set[str] = set()
     runs: list[Run] = []

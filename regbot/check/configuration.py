@@ -36,8 +36,8 @@ def find_config(
 
     If ``base`` has no configuration, the branch ``target`` (None: a guessed branch) and then ``head`` are tried. The
     commit ``head`` is allowed, because a pull request may introduce regbot. With ``exact``, the check
-    compares with ``base`` itself and not with a merge base, so ``target`` is not tried. If
-    ``file`` is given, use this file in any case.
+    compares with ``base`` itself and not with a merge base, so ``target`` is not tried. If ``file`` is given, use this
+    file in any case. If the configuration comes from ``base`` and that of ``head`` differs, the result has a warning.
 
     If ``repo`` is a partial clone, ``readable`` is the private clone that has the files of the commits. If it is None,
     only ``repo`` is read.
@@ -57,6 +57,7 @@ def find_config(
         return next((text for text in texts if text is not None), None)
 
     def sources() -> Iterator[ConfigSource]:
+        """Yield the commits to look for a configuration in, in this order."""
         yield ConfigSource(SourceKind.BASE, base)
         if not exact and (tip := target_tip(repo, target)) not in (base, head):
             yield ConfigSource(SourceKind.TARGET, tip)

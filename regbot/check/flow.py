@@ -125,6 +125,7 @@ class CheckOptions:
 def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine | None = None) -> CheckResult:
     """Trace and time both arms, and judge them. Raises ConfigError, CheckoutError, EngineError, RecordError."""
     if options.exact:
+        # Without --base, the head commit is compared with itself.
         base, head, warnings = resolve_exactly(options.repo, options.base or options.head, options.head)
     else:
         base, head, warnings = resolve_arms(
@@ -164,6 +165,7 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
 
 
 def _open_engine(options: CheckOptions, config: Config, say: Callable[[str], None]) -> AbstractContextManager[Engine]:
+    """Open the engine that the options name. It uses no nodes in quarantine. ``say`` shows its messages."""
     return open_engine(
         options.engine,
         config,
@@ -216,6 +218,7 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
     if not planned_tasks:
         raise ConfigError("all workloads have adapter = 'command', which can only be timed", "leave out --no-timing")
     entries = [task.entry for task in planned_tasks]
+    # Entries of the configuration that the options of this check exclude.
     entries_left_out = [task.entry for task in plan(config) if task.entry not in entries]
     # A bad override raises its error here, not after minutes of work.
     for arm in (base, head):
@@ -239,10 +242,10 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
     ]
     # None for a node that the engine does not know yet.
     nodes = [engine.describe(needs_of(task)) for task in tasks_to_time]
-    confined = ("confined",) if engine.sandbox is not None else ()
+    confinement = ("confined",) if engine.sandbox is not None else ()
     # Pairs of earlier sessions are reused only if they come from nodes of the same kind and were confined in the same
     # way.
-    node_kinds = [(*engine.kind(needs_of(task)), *confined) for task in tasks_to_time]
+    node_kinds = [(*engine.kind(needs_of(task)), *confinement) for task in tasks_to_time]
     plans, stored_base_traces, reference_warnings = _load_references(
         context, throughput_settings, base, tasks_to_trace, plans, nodes
     )
@@ -285,10 +288,11 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
 
 
 def _find_unconcerned(context: _CheckContext, base: Arm, head: Arm, tasks: Sequence[Task]) -> ConcernResult:
-    """Return the entries that the change does not concern.
+    """Return the entries that the change does not concern. They are neither traced nor timed.
 
-    The result is empty if the user asked for a measurement. A user does so by naming workloads, by overrides, or by
-    requesting to time identical programs."""
+    The result is empty if no workload has the setting ``paths``, or if the user requested a measurement. A user does so
+    by naming workloads, by overrides, or by requesting to time identical programs.
+    """
     options, config = context.options, context.config
     is_requested = options.workloads or options.even_if_identical or base.overrides or head.overrides
     if is_requested or not has_paths(tasks):
@@ -433,6 +437,7 @@ def _raise_if_disk_full(options: CheckOptions) -> None:
 
 
 def _make_run_log(out: Path) -> RunLog[Session]:
+    """Return the log of the check in the folder ``out``: its session file."""
     return RunLog(
         out / "session.jsonl",
         activity="check",

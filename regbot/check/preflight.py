@@ -56,6 +56,7 @@ class PreflightResult:
                 )
                 for conflict in self.conflicts
             ],
+            # Here an entry is one of the list of advice (``advice.toml``), and not a workload on a mesh.
             advice=[
                 PreflightAdvice(
                     advice=applicable.entry.id,

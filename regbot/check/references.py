@@ -26,8 +26,8 @@ def store_at(
 ) -> Iterator[Store]:
     """Yield the store of ``commit``, exported from its ``folder`` to a temporary folder.
 
-    If the folder ``override`` is given, yield the store in it instead. Only files of ``workloads``, which are pairs of
-    entry and variant, are exported. Raises CheckoutError.
+    If the folder ``override`` is given, yield the store in it instead. Only the files of ``workloads``, which are pairs
+    of entry and variant, and the stored ledgers of all workloads are exported. Raises CheckoutError.
     """
     if override is not None:
         yield Store(override)
@@ -46,7 +46,8 @@ def with_references(
     """Return ``plan`` with its stored references, and warnings about references that cannot be used.
 
     References are the stored sessions of main, and the calibrations, on nodes of the class ``node_class``.
-    Without references, ``no_reference`` in the plan says why there are none."""
+    If the stored sessions are not comparable, ``no_reference`` in the plan says why; otherwise it is ''.
+    """
     lookup = load_references(store, plan, node_class, thresholds_from(settings), datetime.now(UTC))
     warnings = [
         clip_message(f"{plan.entry}: not all stored references can be used: {fault}") for fault in lookup.faults
