@@ -30,8 +30,8 @@ MIN_SUCCESS = 0.5
 """If a smaller share of the simulated bisections names the right commit, the search is refused."""
 
 UNKNOWN_NOISE = (
-    "the search works without this number; to see its cost first, name a check of the two commits with --check, or "
-    "give the standard deviation of a run with --noise PCT"
+    "the search measures the noise itself; to see beforehand how many runs it takes, name a check of the two commits "
+    "with --check, or give the standard deviation of a run with --noise PCT"
 )
 
 
@@ -117,9 +117,7 @@ def forecast(header: BisectionHeader, span: NoisySpan, reused_runs: ReusedRuns) 
     if header.exact:
         workload_count = max(1, len(header.entries))
         most_measurements = float(max_measurements(candidate_count) * workload_count)
-        reasons = [
-            "the plan assumes one change in the range; each further change takes at most as many measurements again"
-        ]
+        reasons = ["the plan assumes one change in the range; each further change takes at most as many again"]
         return plan.model_copy(
             update={
                 "expected_runs": most_measurements,
@@ -145,7 +143,9 @@ def forecast(header: BisectionHeader, span: NoisySpan, reused_runs: ReusedRuns) 
         )
     reasons = [refusal] if refusal else []
     if reused_runs.effect is None:
-        reasons.append(f"for a slowdown of {100 * math.expm1(effect):.3g}%, the smallest that the search looks for")
+        reasons.append(
+            f"the plan is for a slowdown of {100 * math.expm1(effect):.3g}%, the smallest that the search looks for"
+        )
     return plan.model_copy(
         update={
             "ratio": effect / noise,

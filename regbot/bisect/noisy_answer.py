@@ -152,7 +152,10 @@ def _explain_undecided(
             f"the likeliest commit has a probability of {100 * analysis.probability:.0f}%, and --posterior requires "
             f"{100 * header.posterior:.0f}%"
         )
-    reasons = [f"undecided after {run_count} search runs: {explanation}; continue with --resume and more --runs"]
+    # If the budget or void runs ended the search instead, ``flow`` adds how to continue.
+    is_run_limit_reached = run_count >= header.most_runs
+    advice = "; continue with --resume and more --runs" if is_run_limit_reached else ""
+    reasons = [f"undecided after {run_count} search runs: {explanation}{advice}"]
     if root.cleared_places:
         names = ", ".join(root.span.points[place].name for place in root.cleared_places)
         reasons.append(f"the gate has cleared {names}: the runs do not fit a single lasting slowdown")
@@ -254,7 +257,7 @@ def _state_change(setup: BisectionSetup, state: noisy.SearchState) -> Change | N
         size = f"about {percent_words(state.analysis.posterior.effect)}"
     confirmation_words = {
         "yes": "confirmed by pairs",
-        "undecided": "not confirmed: the pairs do not decide whether it is slower than the commit before it",
+        "undecided": "by an estimate from the search runs only: pairs have not confirmed it",
         "not asked": "by an estimate from the search runs only",
     }
     merge_note = (
@@ -262,6 +265,9 @@ def _state_change(setup: BisectionSetup, state: noisy.SearchState) -> Change | N
         if inside_search is not None and inside_search.status == "none"
         else ""
     )
+    text = f"{name}{merge_note} is {size} slower, {confirmation_words[confirmed]}"
+    if confirmed == "undecided" and estimate is not None:
+        text = f"{name}{merge_note} may or may not be slower than the commit before it"
     failure = f" ({state.failure})" if state.failure else ""
     point_before = span.points[span.before(earliest)]
     # ``left_out`` is the number of commits between parent and culprit that are no points of the search.
@@ -274,7 +280,7 @@ def _state_change(setup: BisectionSetup, state: noisy.SearchState) -> Change | N
         entries=header.entries,
         estimate=estimate,
         confirmed=confirmed,
-        text=clip_message(f"{name}{merge_note} is {size} slower, {confirmation_words[confirmed]}{failure}"),
+        text=clip_message(f"{text}{failure}"),
     )
 
 

@@ -37,17 +37,15 @@ NODE_NOISES = (
 )
 
 
-def pairs_advice(estimates: Mapping[str, float]) -> str:
+def pairs_advice(estimates: Mapping[str, float], command: str = " and compare with --paired: it takes") -> str:
     """Return how many pairs would prove a difference as large as the estimate on a quiet, a typical and a noisy node.
 
     If the estimate is below the threshold for PASS, the threshold takes its place. ``estimates`` are percentages, by
-    summary (median, mean).
+    summary (median, mean). ``command`` are the words between how to run and the numbers of pairs.
     """
     # ``delta`` is the difference that the pairs have to detect.
     thresholds = Thresholds(delta=math.log1p(_target_pct(estimates) / 100), eps=THRESHOLDS.eps)
-    advice = (
-        f"to prove {_target_text(estimates)}, run base and head in turn on one node and compare with --paired: it takes"
-    )
+    advice = f"to prove {_target_text(estimates)}, run base and head in turn on one node{command}"
     needed = [pairs_needed(noise.pair_pct / 100, ALPHA, thresholds) for noise in NODE_NOISES]
     numbers = [_number_text(pairs, limit=LOOKS[-1]) for pairs in needed]  # a session has no more pairs than this
     pair_noises = [f"{noise.pair_pct:g}%" for noise in NODE_NOISES]
@@ -76,8 +74,11 @@ def tipping_point(intervals: Mapping[str, Difference], has_single_launch: bool) 
     size = f"more than {SETTINGS.indifference_pct:g}%" if beyond_eps else f"less than {SETTINGS.threshold_pct:g}%"
     claim = f"a change of {size}"
     if sd == 0:
-        goal = claim if beyond_eps else "that nothing changed"
-        return f"the runs of an arm differ too much among themselves to prove {goal}, even if sessions did not differ"
+        goal = f"is slower or faster than base by {size}" if beyond_eps else "did not change"
+        return (
+            "the runs of an arm differ too much among themselves: even if sessions did not differ, they could not show "
+            f"that head {goal}"
+        )
     noise_pct = [noise.launch_pct if has_single_launch else noise.session_pct for noise in NODE_NOISES]
     # The variance of a difference is the sum of the two variances.
     difference_pct = [f"{math.sqrt(2) * pct:.1f}%" for pct in noise_pct]
@@ -93,7 +94,7 @@ def single_pair_power() -> str:
         mde(noise.pair_pct / 100, pairs=1, alpha=ALPHA, eps=THRESHOLDS.eps, known=True) for noise in NODE_NOISES
     ]
     return (
-        "one pair of one session, compared with --paired --noise, proves a slowdown if it is at least "
+        "if the noise of the node is known (--paired --noise), one pair of one session proves a slowdown of at least "
         f"{_list_by_node([f'{percent(log_ratio):.1f}%' for log_ratio in detectable])}"
     )
 
@@ -111,15 +112,15 @@ def sessions_advice(estimates: Mapping[str, float], sessions: int, has_undeclare
     ]
     # None stands for more files than is practical.
     missing_files = [None if number is None else max(number - sessions, 0) for number in needed]
-    known_text = f"{sessions} base files show that they are of separate sessions"
-    if sessions < 2:
-        known_text = (
-            f"{'1' if sessions else 'none'} of the base files shows that it is of another session than the others"
-        )
+    known_text = (
+        f"{sessions} base files are known to be of separate sessions"
+        if sessions > 1
+        else f"{'1' if sessions else 'no'} base file is known to be of a separate session"
+    )
     advice = (
         f"without pairs, a decision needs {MIN_SESSIONS} or more base files of separate sessions (other days), with "
         f"which regbot compares head's files. Here {known_text}; to prove {_target_text(estimates)} it takes "
-        f"{_list_by_node([_number_text(number, limit=MAX_SESSIONS) for number in missing_files], 'more files')}"
+        f"{_list_by_node([_number_text(number, limit=MAX_SESSIONS) for number in missing_files], 'further files')}"
     )
     if not has_undeclared:
         return advice
@@ -139,7 +140,10 @@ def _target_pct(estimates: Mapping[str, float]) -> int:
 def _target_text(estimates: Mapping[str, float]) -> str:
     """Return the difference to prove as text. A difference above ``UNUSUAL_PCT`` is not given as a number."""
     pct = _target_pct(estimates)
-    return f"{pct}%" if pct <= UNUSUAL_PCT else "a difference like this"
+    if pct > UNUSUAL_PCT:
+        return "a difference like this"
+    is_threshold = pct <= round(SETTINGS.threshold_pct)
+    return f"{'or rule out ' if is_threshold else ''}a difference of {pct}%"
 
 
 def _number_text(number: int | None, limit: int) -> str:

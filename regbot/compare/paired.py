@@ -28,6 +28,7 @@ from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import LOOKS, Interval, SequentialTest, pairs_needed, sequential_test, session_mde
 from regbot.stats.paired import interval as pair_interval
 from regbot.text.percentages import round_up_percent
+from regbot.text.words import count
 
 Ratios = dict[str, list[float]]
 """Summary (median, mean) -> the log-ratio of each pair, in session order."""
@@ -159,11 +160,13 @@ def _too_few_section(base: Sequence[StepFile], head: Sequence[StepFile], ratios:
     """Return the undecided section of fewer pairs than the first look needs."""
     pairs = len(base)
     estimates = {name: percent(fmean(values)) for name, values in ratios.items()}
+    missing = LOOKS[0] - pairs
+    missing_files = f"{count(missing, 'more base file')} and {count(missing, 'more head file')}"
     headline = "1 pair decides nothing" if pairs == 1 else f"{pairs} pairs decide nothing"
     reasons = [
-        f"{headline}; at least {LOOKS[0]} are needed: give {LOOKS[0] - pairs} more of each",
+        f"{headline}; at least {LOOKS[0]} are needed: give {missing_files}",
         *estimate_sentences(estimates),
-        pairs_advice(estimates),
+        pairs_advice(estimates, ": in all it takes"),
     ]
     return section_without_intervals(base, head, estimates["median"], reasons, {"by": "pairs", "pairs": pairs})
 

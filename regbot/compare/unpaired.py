@@ -186,7 +186,7 @@ def _prediction_section(sessions: Files, base: Files, head: Files) -> Throughput
     reasons.append(f"{len(sessions)} base files are of separate sessions: {source}")
     worst_sd = max(prediction.sd for prediction in predictions.values())
     reasons.append(
-        f"base files of separate sessions scatter by {100 * worst_sd:.2g}%. This scatter contains "
+        f"base's step time differs by {100 * worst_sd:.2g}% from session to session (standard deviation), "
         f"{_describe_scatter(sessions)}"
     )
     if decision == "undecided":
@@ -218,11 +218,11 @@ def _describe_scatter(sessions: Files) -> str:
     hosts = {read_hosts(file) for file in sessions}  # () for a file that does not name its hosts
     same_kind = "The result holds only if head ran on the same kind of node, with the same software"
     if len(hosts - {()}) > 1:
-        return f"the effects of sessions and nodes. {same_kind}"
-    if () in hosts:
-        return f"the effects of sessions, and of nodes only if the files are of several. {same_kind}"
-    same_host = "Head ran on this host too; the result holds only if its software is the same"
-    return f"the effects of sessions on one host. {same_host}"
+        return f"which includes differences between nodes. {same_kind}"
+    if () in hosts:  # some files do not name their hosts
+        return f"which includes differences between nodes only if the files are of several nodes. {same_kind}"
+    same_host = "Head ran on this host too; the result holds only if head had the same software"
+    return f"all on one host. {same_host}"
 
 
 def _undecided_section(base: Files, head: Files, values: ArmValues, sessions: int, has_undeclared: bool) -> Throughput:
@@ -251,8 +251,12 @@ def _undecided_section(base: Files, head: Files, values: ArmValues, sessions: in
     )
     reasons.append(tipping_point(intervals, has_single_launch))
     if len(base) == len(head) == 1:
-        reasons.append(single_pair_power())
-    reasons.append(pairs_advice(estimates))
+        reasons += [
+            single_pair_power(),
+            pairs_advice(estimates, " and compare with --paired: without --noise it takes"),
+        ]
+    else:
+        reasons.append(pairs_advice(estimates))
     if sessions < MIN_SESSIONS:
         reasons.append(sessions_advice(estimates, sessions, has_undeclared))
     fields: dict[str, Any] = {

@@ -165,8 +165,11 @@ def _write_picture(result: Bisection) -> Iterator[str]:
     if not result.places or result.exact or result.outcome == "unmeasurable":
         return
     names = [words.point_name(place.key) for place in result.places]
-    change = "the change" if len(result.changes) < 2 else "the change that was found first"
-    yield f"where {change} may be"
+    change = "a change" if result.outcome == "none" else "the change"
+    if len(result.changes) > 1:
+        change = "the change that was found first"
+    verb = "could" if result.outcome == "none" else "may"
+    yield f"where {change} {verb} be"
     yield INDENT + posterior_heading()
     yield from (INDENT + row for row in posterior_rows(result.places, names, result.none_probability))
 
@@ -216,13 +219,13 @@ def _format_plan_headline(plan: BisectionPlan) -> str:
 
 
 def _write_plan_numbers(plan: BisectionPlan) -> Iterator[str]:
-    """Yield one line for each number of the plan that is known. The effect has a line even if its size is unknown. An
-    exact search needs no effect and no probability of success."""
+    """Yield one line for each number of the plan that is known. The effect has a line, or a line says that the noise
+    is unknown. An exact search needs no effect and no probability of success."""
     if not plan.exact:
-        unknown = "unknown, because it is not known how much runs on this node differ"
-        yield _format_fact(
-            "slowdown", unknown if plan.ratio is None else f"{plan.ratio:.3g} times the noise of one run"
-        )
+        if plan.ratio is None:
+            yield _format_fact("noise", "not known: how much runs of one commit differ on this node")
+        else:
+            yield _format_fact("slowdown", f"{plan.ratio:.3g} times the noise of one run")
     search = "traces" if plan.on == "ledger" else "search runs"
     if plan.exact and plan.expected_runs is not None:
         yield _format_fact(search, f"at most {plan.expected_runs:.0f} for one change")

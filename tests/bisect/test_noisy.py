@@ -764,7 +764,7 @@ def test_the_plan_of_a_noisy_search_is_what_trials_of_it_took() -> None:
     assert 4 < plan.expected_builds < plan.expected_runs
     assert plan.expected_min == pytest.approx(plan.expected_runs)
     assert (plan.possible, plan.confirm_runs) == (True, 2 * LOOKS[-1])
-    assert plan.reasons == ["for a slowdown of 5%, the smallest that the search looks for"]
+    assert plan.reasons == ["the plan is for a slowdown of 5%, the smallest that the search looks for"]
     unconfirmed = forecast(header(line(16), noise_pct=2.0, confirm=False), one, ReusedRuns(run_s=60.0))
     assert unconfirmed == plan.model_copy(update={"confirm_runs": 0})
 

@@ -343,7 +343,7 @@ class TestOneAgainstOne:
         (base,) = write_runs("b", 1)
         for by, plain, enough in (
             (1.5, True, "to prove a difference like this, run base and head in turn on one node"),
-            (1.05, False, "to prove 5%, run base and head in turn"),
+            (1.05, False, "to prove a difference of 5%, run base and head in turn"),
             (
                 1.0,
                 False,

@@ -205,7 +205,7 @@ class TestSeparateSessions:
         head = write_nights("n", 1, sd=0.0, seconds=STEP_S * 1.08, started_unix_s=START + 9e5)
         result = section(verdict_of(evening, head))
         assert result.status == "INCONCLUSIVE"
-        assert "1 of the base files shows" in result.reasons[-2]
+        assert "1 base file is known to be" in result.reasons[-2]
         nights = write_nights("a", 8)
         reasons = reasons_of([*nights, *evening[1:]], head)
         assert "one file of each session counts; 7 base files are left out" in reasons
@@ -217,7 +217,7 @@ class TestSeparateSessions:
             node = Node(name=f"n{number}", node_class="2 cores", cores=2)
             base += write_nights(f"b{number}-", 1, node=node, started_unix_s=START + 300 * number)
         reasons = reasons_of(base, write_nights("h", 1, seconds=STEP_S * 1.1))
-        assert "1 of the base files shows" in reasons
+        assert "1 base file is known to be" in reasons
 
     def test_a_head_on_a_host_that_is_not_named_is_not_judged_by_one_host(self, files: Folder) -> None:
         base, head = write_nights("b", 20, sd=0.002), files("h", 1, seconds=STEP_S * 1.05)
@@ -242,13 +242,13 @@ class TestSeparateSessions:
     def test_the_scatter_contains_what_the_hosts_of_the_files_show(self, files: Folder) -> None:
         head = write_nights("h", 1, sd=0.0, seconds=STEP_S * 1.08)
         one_host = write_nights("b", 8)
-        assert "contains the effects of sessions on one host" in reasons_of(one_host, head)
+        assert "from session to session (standard deviation), all on one host" in reasons_of(one_host, head)
         other = Node(name="n2", node_class="2 cores", cores=2)
         hosts = [*one_host[:7], *write_nights("c", 1, node=other, started_unix_s=START + 86_400 * 30)]
-        assert "contains the effects of sessions and nodes" in reasons_of(hosts, head)
+        assert "which includes differences between nodes. " in reasons_of(hosts, head)
         unnamed = files("u", 8, run_sd=0.01)
         reasons = reasons_of(unnamed, files("v", 1, seconds=STEP_S * 1.08), "--separate-sessions")
-        assert "contains the effects of sessions, and of nodes only if the files are of several" in reasons
+        assert "which includes differences between nodes only if the files are of several nodes" in reasons
 
     @pytest.mark.parametrize("change", [{}, {"started_unix_s": None}], ids=["dated", "undated"])
     def test_a_node_that_base_does_not_know_is_not_judged_by_one_or_two_others(self, change: dict[str, Any]) -> None:
@@ -277,9 +277,7 @@ class TestSeparateSessions:
         assert "--separate-sessions declares that their sessions are separate" in reasons_of(base, head)
         assert verdict_of(base, head, "--separate-sessions").verdict == "FAIL"
         assert "says it of files" not in reasons_of(base[:5], head, "--separate-sessions")
-        assert "5 base files show that they are of separate sessions" in reasons_of(
-            base[:5], head, "--separate-sessions"
-        )
+        assert "5 base files are known to be of separate sessions" in reasons_of(base[:5], head, "--separate-sessions")
 
     def test_what_the_user_says_does_not_outweigh_the_times_of_the_files(self) -> None:
         base, _ = write_session(8, 0)
@@ -331,14 +329,14 @@ class TestNoEvidence:
         )
         assert "0.7% on a quiet node, 1.4% on a typical one, 3.4% on a noisy one" in reasons
         assert (
-            "one pair of one session, compared with --paired --noise, proves a slowdown if it is at least 2.0%"
-            in reasons
+            "if the noise of the node is known (--paired --noise), one pair of one session proves a slowdown of at "
+            "least 2.0%" in reasons
         )
         assert (
             "4 pairs on a quiet node (0.3% from pair to pair), 4 on a typical one (0.8%), 10 on a noisy one (2.5%)"
             in reasons
         )
-        assert re.search(r"to prove 5% it takes \d+ more files on a quiet node", reasons)
+        assert re.search(r"to prove a difference of 5% it takes \d+ further files on a quiet node", reasons)
 
     def test_two_equal_launches_say_at_which_noise_they_would_prove_no_change(self, files: Folder) -> None:
         reasons = reasons_of(files("b", 1, run_sd=0.0, step_sd=1e-4), files("h", 1, run_sd=0.0, step_sd=1e-4))

@@ -489,7 +489,7 @@ def test_every_advice_has_a_complete_comparison_and_its_command() -> None:
 
 
 def test_the_page_matches_its_golden_file() -> None:
-    config: Config = {**SOUND, "moe_token_dispatcher_type": "alltoall", "moe_flex_dispatcher_backend": "deepep"}
+    config: Config = {**SOUND, "moe_flex_dispatcher_backend": "deepep"}
     page = preflight_page(find_conflicts(config, NODE), find_advice(NODE, config, "qwen3"))
     golden = Path(__file__).parents[1] / "golden" / "terminal" / "preflight.txt"
     if os.environ.get("REGBOT_WRITE_GOLDEN"):

@@ -198,7 +198,7 @@ def test_the_results_own_sentence_is_used_if_the_facts_do_not_cover_it() -> None
 
     assert extra_text("time_culprit") == extra_text("ledger_culprit") == extra_text("command_exact") == ""
     assert "by an estimate from the search runs only" in extra_text("in_a_merge")
-    assert "do not decide whether it is slower" in extra_text("time_not_confirmed")
+    assert "may or may not be slower" in extra_text("time_not_confirmed")
     made = CASES["time_culprit"]().changes[0].candidates[0]
     parents = [made.point.commit, made.point.tree]
     merge = made.model_copy(update={"point": made.point.model_copy(update={"parents": parents})})

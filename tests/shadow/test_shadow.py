@@ -132,9 +132,9 @@ def two_weeks(tmp_path: Path) -> Path:
     for number, (start, status, subject, workloads) in enumerate(DAYS):
         judged = verdict(start * 10, status, subject).model_copy(update={"workloads": workloads})
         record_check(judged, folder, at(40 * number))
-    settle_commit(folder, "b82eb82e", "confirmed", "ann", "bisect names it; fixed in #819", at(60))
+    settle_commit(folder, "b82eb82e", "confirmed", "ann", "bisect names this commit; fixed in #819", at(60))
     settle_commit(folder, "9e409e40", "refuted", "bob", "timed again on another node: no change", at(170))
-    settle_commit(folder, "5ac15ac1", "missed", "ann", "the nightly monitor has it since then", at(300))
+    settle_commit(folder, "5ac15ac1", "missed", "ann", "the nightly runs are slower since this commit", at(300))
     return folder
 
 

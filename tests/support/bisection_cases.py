@@ -315,8 +315,7 @@ def time_not_confirmed() -> Bisection:
         [named],
         point(40),
         "undecided",
-        f"{point(41).name} is +2.1% [-0.6, +4.9] slower, not confirmed: the pairs do not decide whether it is slower "
-        "than its parent",
+        f"{point(41).name} may or may not be slower than the commit before it",
         estimate=estimate(2.1, -0.6, 4.9, 12, "undecided"),
     )
     return result(
@@ -367,7 +366,7 @@ def none_found() -> Bisection:
         posterior=0.03,
         none_probability=0.97,
         reasons=["with probability 97%, no commit raised the step time by 2% or more"],
-        **searched(lambda _: 0.0, {41: 0.004}, [0, 64, 32, 48] * 4, none=0.97),
+        **searched(lambda _: 0.0, {41: 0.004}, [0, 64, 32, 48] * 5, none=0.97),
     )
 
 
@@ -383,9 +382,9 @@ def undecided_budget() -> Bisection:
         reasons=[
             (
                 "undecided after 14 search runs: the likeliest commit has a probability of 21%, and --posterior "
-                "requires 95%; continue with --resume and more --runs"
+                "requires 95%"
             ),
-            "--budget ended the search after 30 minutes; continue with --resume and a larger budget",
+            "--budget ended the search after 19 minutes; continue with --resume and a larger budget",
         ],
         **searched(lambda number: 0.05 if number >= 35 else 0.0, probable, MEASURED[:14], none=0.04),
     )
@@ -405,7 +404,7 @@ def in_a_merge() -> Bisection:
     """The culprit is a commit of a merged branch, and confirmation was not requested."""
     points = [point(number) for number in range(7)]
     named = candidate(points[4], 0.982)
-    told = f"{points[4].name} is about 22% slower, by an estimate from the search runs only"
+    told = f"{points[4].name} is about 24% slower, by an estimate from the search runs only"
     found = change([named], points[3], "not asked", told, merge=point(90).commit)
     return result(
         found="culprit",
@@ -521,8 +520,8 @@ def hostile() -> Bisection:
         changes=changes,
         remainders=[Remainder(where="before", culprit=points[3].key, none_probability=0.5, text=text)],
         axis=text,
-        good=points[0],
-        bad=points[5],
+        good=point(0, version="1.0.0"),
+        bad=point(5, version="1.1.0"),
         commits=5,
         different=5,
         reasons=[text, text],
@@ -580,9 +579,7 @@ PLANS: dict[str, Callable[[], BisectionPlan]] = {
         expected_builds=None,
         expected_min=None,
         success=1.0,
-        reasons=[
-            "the plan assumes one change in the range; each further change takes at most as many measurements again"
-        ],
+        reasons=["the plan assumes one change in the range; each further change takes at most as many again"],
     ),
     "plan_impossible": lambda: plan(
         ratio=0.41,
