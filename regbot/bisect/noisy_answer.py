@@ -153,7 +153,8 @@ def _explain_undecided(
             f"{100 * header.posterior:.0f}%"
         )
     # If the budget or void runs ended the search instead, ``flow`` adds how to continue.
-    is_run_limit_reached = run_count >= header.most_runs
+    own_run_count = sum(observation.purpose == "search" and not observation.cached for observation in observations)
+    is_run_limit_reached = own_run_count >= header.most_runs
     advice = "; continue with --resume and more --runs" if is_run_limit_reached else ""
     reasons = [f"undecided after {run_count} search runs: {explanation}{advice}"]
     if root.cleared_places:
