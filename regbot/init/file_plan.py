@@ -92,7 +92,10 @@ class InitFile(Record):
 
 @dataclass(frozen=True)
 class PlannedFile:
-    """A file, what to do with it, and its new text. ``text`` is None if the file is kept or removed."""
+    """A file, what to do with it, and its new text. ``text`` is None if regbot keeps or removes the file.
+
+    A kept file may be outdated or edited.
+    """
 
     file: InitFile
     text: str | None = None

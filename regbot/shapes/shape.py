@@ -96,7 +96,7 @@ class OwnMesh(Record):
 
     @property
     def axis_sizes(self) -> dict[str, int]:
-        """Sizes of the axes that are set by keys of the framework's configuration. EP is set by the request."""
+        """Sizes of TP, CP and ETP by axis name. EP is left out, because ``name`` and ``parallelism`` treat it apart."""
         return {"tp": self.tp, "cp": self.cp, "etp": self.etp}
 
     @property
@@ -270,8 +270,8 @@ class Shape(Record):
         """Return the mesh for ``world`` ranks with expert-parallel groups of ``ep`` ranks.
 
         If only ``world`` is given, ``ep`` is min(world, ``expert_parallel_cap``). If only ``ep`` is given, ``world`` is
-        ``ep``. If neither is given, ``world`` is the number of ranks of the mesh 'ep', and ``ep`` is as for this
-        ``world``. Raises ShapeError if the ranks or the experts do not divide evenly.
+        ``ep``. If neither is given, ``world`` is the number of ranks of the mesh 'ep', and ``ep`` follows
+        from this ``world`` as above. Raises ShapeError if the ranks or the experts do not divide evenly.
         """
         experts = self.sizes[size].experts
         if world is None:
