@@ -90,7 +90,8 @@ def detect(repository: Repository, branch: str | None = None) -> RepositoryFacts
     """
     texts, size_warnings = python_files(repository)
     entry_points, stacks = find_entries(repository, texts), find_stacks(repository, texts)
-    # In a repository with a framework, a build_layer with other parameters than the contract's is the framework's own.
+    # The best entry point is first. In a repository with a framework, a function that lacks the name or the parameters
+    # of the contract is taken as the framework's own.
     if stacks and (not entry_points or not entry_points[0].exact):
         entry_points = []
     runners = _runners(repository)

@@ -230,6 +230,7 @@ def _read_installed(root: Path, path: str) -> str | Unreadable | None:
 
 
 def _diff(path: str, installed: str, wanted: str) -> str:
+    """Return the unified diff from the installed text to the wanted text. It is safe for a terminal."""
     lines = difflib.unified_diff(
         installed.splitlines(), wanted.splitlines(), f"a/{path}", f"b/{path}", n=3, lineterm=""
     )

@@ -124,7 +124,7 @@ def initialise(options: InitOptions) -> InitReport:
     if not options.dry_run:
         _write(root, planned_files)
     files = [planned_file.file for planned_file in planned_files]
-    if config is None:
+    if config is None:  # the new regbot.toml has a workload for the best framework only
         warnings += [
             f"also found: {stack.framework} ({stack.evidence}); it has no workload" for stack in facts.other_stacks
         ]
@@ -169,6 +169,7 @@ def _check_options(options: InitOptions) -> None:
 
 
 def _write(root: Path, planned_files: Sequence[PlannedFile]) -> None:
+    """Write the files that have a new text, and delete those with the action "removed". All other files stay."""
     for planned_file in planned_files:
         if planned_file.text is not None:
             write_text(root / planned_file.file.path, planned_file.text)

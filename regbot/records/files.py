@@ -113,7 +113,7 @@ def write_text(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)  # only its owner can read a temporary file
+        Path(temporary).chmod(0o644)  # mkstemp lets only the owner read the file
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

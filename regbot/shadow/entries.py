@@ -186,6 +186,7 @@ def _summarize_workload(workload: WorkloadVerdict) -> ShadowWorkload:
 
 
 def _summarize_throughput(throughput: Throughput) -> ShadowThroughput:
+    """Return the values of a throughput section that an entry stores. The minutes are 0 without a recorded cost."""
     return ShadowThroughput(
         status=throughput.status,
         decision=throughput.decision,

@@ -88,6 +88,7 @@ class OwnMesh(Record):
 
     @model_validator(mode="after")
     def _check_division(self) -> Self:
+        """Check that the ranks divide evenly into the groups of each mesh, so that DP and EDP are whole numbers."""
         group_sizes = {"TP x CP": self.tp * self.cp, "ETP x EP": self.etp * self.ep}
         for axes, ranks in group_sizes.items():
             if self.world % ranks:
@@ -141,6 +142,7 @@ class Geometry(Record):
 
     @model_validator(mode="after")
     def _check_sizes(self) -> Self:
+        """Check that each key-value head serves the same number of heads, and that enough experts exist for top_k."""
         if self.heads % self.kv_heads:
             raise ValueError(f"{self.heads} heads do not divide over {self.kv_heads} key-value heads")
         if self.top_k > self.experts:
