@@ -37,6 +37,7 @@ class RepositoryFacts:
     runner: Runner | None
     """Best self-hosted runner in the repository's own workflows; None if there is none."""
     runners: list[Runner]
+    """All self-hosted runners in these workflows, without duplicates."""
     slurm: str
     """Evidence that a Slurm cluster is used; '' if there is none."""
     packages: list[str]

@@ -213,7 +213,10 @@ class StragglerSession(Record):
 
 
 class Evidence(Record):
-    """Why a node was quarantined. ``automatic`` is true if regbot decided, and false if a person did."""
+    """Why a node was quarantined. ``automatic`` is true if regbot decided, and false if a person did.
+
+    If regbot decided, ``probes`` has one probe.
+    """
 
     host: Host
     when: Text = Field(description="UTC")
