@@ -124,7 +124,7 @@ def initialise(options: InitOptions) -> InitReport:
     if not options.dry_run:
         _write(root, planned_files)
     files = [planned_file.file for planned_file in planned_files]
-    if config is None:  # the new regbot.toml has a workload for the best framework only
+    if config is None:  # the new regbot.toml has only one workload
         warnings += [
             f"also found: {stack.framework} ({stack.evidence}); it has no workload" for stack in facts.other_stacks
         ]

@@ -101,7 +101,8 @@ class Stack:
 def find_stacks(repository: Repository, texts: dict[str, str]) -> list[Stack]:
     """Return the frameworks that the repository contains or uses, the best one first.
 
-    ``texts`` has the repository's Python files.
+    Frameworks whose source is in the repository come before those that it only requires or imports. ``texts`` has the
+    repository's Python files.
     """
     candidates = [_find_own(repository, framework, paths, texts) for framework, paths in _PATHS]
     own_stacks = [stack for stack in candidates if stack is not None]

@@ -215,7 +215,7 @@ class StragglerSession(Record):
 class Evidence(Record):
     """Why a node was quarantined. ``automatic`` is true if regbot decided, and false if a person did.
 
-    If regbot decided, ``probes`` has one probe.
+    ``probes`` has the slow probe, or the node's last probe if a person decided; [] if the node was never probed.
     """
 
     host: Host

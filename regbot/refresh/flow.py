@@ -117,11 +117,11 @@ def _refresh_on(
 
 def _select_tasks(config: Config, planned: Sequence[Task], engine: Engine) -> list[Task]:
     """Return the timed tasks whose sessions can be references. Raises ConfigError if there are none."""
-    all_timed = timed_tasks(config, planned, engine.gpus)
-    tasks = [task for task in all_timed if task.workload.adapter != "command"]
-    if all_timed and not tasks:
+    candidates = timed_tasks(config, planned, engine.gpus)
+    tasks = [task for task in candidates if task.workload.adapter != "command"]
+    if candidates and not tasks:
         raise ConfigError(
-            f"workloads.{all_timed[0].workload_name}: a command does not prove what code it runs, so its sessions "
+            f"workloads.{candidates[0].workload_name}: a command does not prove what code it runs, so its sessions "
             "cannot be references",
             "its step times are judged by pairs; calibrate it with 'regbot calibrate'",
         )
