@@ -115,6 +115,7 @@ def build_repository(destination: Path, pull_request: PullRequest) -> DemoReposi
     branch = BRANCHES[pull_request]
     _git(destination, "checkout", "--quiet", "-b", branch)
     with as_file(files("regbot.demo") / "patches" / f"{pull_request}.patch") as patch:
+        # The patch names its author. The merger is git's committer.
         merger = _identity("Ines Moreau", "ines@moetrain.example", roles=("COMMITTER",))
         _git(destination, "am", "--quiet", "--committer-date-is-author-date", str(patch.resolve()), env=merger)
     head, title = _git(destination, "log", "-1", "--format=%H %s").split(" ", 1)

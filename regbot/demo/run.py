@@ -183,8 +183,8 @@ def _write_conclusion(
 
 def _describe_miss(entries: Sequence[WorkloadVerdict]) -> str:
     """Return why the verdict does not show the known effect: the machine is too noisy, or regbot has a bug."""
-    timed = [entry.throughput for entry in entries if entry.throughput is not None]
-    if any(section.decision == "undecided" for section in timed):
+    throughput_sections = [entry.throughput for entry in entries if entry.throughput is not None]
+    if any(section.decision == "undecided" for section in throughput_sections):
         return "could not decide on this machine, because it is too noisy now; stop other work and run the demo again"
     return "DID NOT SEE IT: please report this"
 

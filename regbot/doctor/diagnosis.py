@@ -304,7 +304,7 @@ def check_sandbox(sandbox: Sandbox) -> Capability:
         fix = "run untrusted code only on machines without secrets (docs/sandbox.md)"
         return Capability(name="sandbox", ok=False, detail=clip(printable(reason), 1000), fix=fix)
     proof = prove(sandbox)
-    if proof.fault:
+    if proof.fault:  # the attempts to escape could not be run
         return Capability(name="sandbox", ok=False, detail=f"{bubblewrap_version()}: {printable(proof.fault)}"[:1000])
     # Limits that cannot be set on this machine, with the reasons. Include a memory limit, so that it is tested too.
     unlimited = unbounded(replace(sandbox, memory_gb=sandbox.memory_gb or 1.0))

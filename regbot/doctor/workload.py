@@ -79,8 +79,8 @@ def examine_workload(name: str, folder: Path, engine: Engine | None = None) -> D
 def _collect_needs(workload: Workload, *, compiler: bool) -> _Needs:
     """Return the needs of a workload. ``compiler`` says whether its trace needs a C++ compiler."""
     framework = needs_of(workload)
-    for_torch = [framework.torch, NUMPY] if framework.torch else []
-    return _Needs(framework, [*for_torch, *framework.packages], list(framework.commands), compiler)
+    torch_requirements = [framework.torch, NUMPY] if framework.torch else []
+    return _Needs(framework, [*torch_requirements, *framework.packages], list(framework.commands), compiler)
 
 
 def _query_packages(python: str, needs: _Needs, variables: Mapping[str, str], engine: Engine) -> dict[str, Any]:

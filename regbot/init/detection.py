@@ -37,6 +37,7 @@ class RepositoryFacts:
     runner: Runner | None
     """Best self-hosted runner in the repository's own workflows; None if there is none."""
     runners: list[Runner]
+    """All self-hosted runners in these workflows, without duplicates."""
     slurm: str
     """Evidence that a Slurm cluster is used; '' if there is none."""
     packages: list[str]
@@ -90,7 +91,8 @@ def detect(repository: Repository, branch: str | None = None) -> RepositoryFacts
     """
     texts, size_warnings = python_files(repository)
     entry_points, stacks = find_entries(repository, texts), find_stacks(repository, texts)
-    # In a repository with a framework, a build_layer with other parameters than the contract's is the framework's own.
+    # The best entry point is first. In a repository with a framework, a function that lacks the name or the parameters
+    # of the contract is taken as the framework's own.
     if stacks and (not entry_points or not entry_points[0].exact):
         entry_points = []
     runners = _runners(repository)

@@ -127,11 +127,11 @@ def _candidates(text: str) -> Iterator[tuple[str, bool]]:
             continue
         positional = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
         required_count = len(positional) - len(node.args.defaults)
-        accepts_four = required_count <= len(PARAMETERS) <= len(positional)
+        accepts_four_arguments = required_count <= len(PARAMETERS) <= len(positional)
         has_required_keyword = None in node.args.kw_defaults  # a keyword-only parameter without a default
         has_contract_parameters = tuple(positional[: len(PARAMETERS)]) == PARAMETERS
         has_contract_name = node.name == FUNCTION_NAME
-        if accepts_four and not has_required_keyword and (has_contract_parameters or has_contract_name):
+        if accepts_four_arguments and not has_required_keyword and (has_contract_parameters or has_contract_name):
             yield node.name, has_contract_parameters and has_contract_name
 
 

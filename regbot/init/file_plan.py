@@ -92,7 +92,10 @@ class InitFile(Record):
 
 @dataclass(frozen=True)
 class PlannedFile:
-    """A file, what to do with it, and its new text. ``text`` is None if the file is kept or removed."""
+    """A file, what to do with it, and its new text. ``text`` is None if regbot keeps or removes the file.
+
+    A kept file may be outdated or edited.
+    """
 
     file: InitFile
     text: str | None = None
@@ -227,6 +230,7 @@ def _read_installed(root: Path, path: str) -> str | Unreadable | None:
 
 
 def _diff(path: str, installed: str, wanted: str) -> str:
+    """Return the unified diff from the installed text to the wanted text. It is safe for a terminal."""
     lines = difflib.unified_diff(
         installed.splitlines(), wanted.splitlines(), f"a/{path}", f"b/{path}", n=3, lineterm=""
     )

@@ -124,20 +124,21 @@ def initialise(options: InitOptions) -> InitReport:
     if not options.dry_run:
         _write(root, planned_files)
     files = [planned_file.file for planned_file in planned_files]
-    if config is None:
+    if config is None:  # the new regbot.toml has only one workload
         warnings += [
             f"also found: {stack.framework} ({stack.evidence}); it has no workload" for stack in facts.other_stacks
         ]
     workflows_change = any(file.action in WRITTEN and file.path.startswith(FOLDER) for file in files)
-    has_sources = bool(sources) and all(map(is_usable, sources))
+    all_sources_usable = bool(sources) and all(map(is_usable, sources))
     best_runner = requested_runner or facts.installed or facts.runner or DEFAULT
     timing_runner = best_runner if selection.has_node_workflows else None
     next_steps: list[SetupStep] = []
-    if not (has_sources or settings.source or settings.own_source or settings.other_source):
+    if not (all_sources_usable or settings.source or settings.own_source or settings.other_source):
         next_steps.append(source_step())
     if workflows_change and (path := _path_without_owner(root, selection.planned)):
         next_steps.append(owner_step(path))
-    if workflows_change and facts.server and settings.enterprise is None:  # None: nobody said whether it is one
+    # ``settings.enterprise`` is None if it is unknown whether the server is an Enterprise Server.
+    if workflows_change and facts.server and settings.enterprise is None:
         next_steps.append(enterprise_step(facts.server))
     next_steps += _next_steps(facts, files, timing_runner, options.shadow, settings.source)
     return InitReport(
@@ -147,7 +148,7 @@ def initialise(options: InitOptions) -> InitReport:
             *_describe_facts(facts, timing_runner, label_given=bool(options.labels)),
             DetectedFact(
                 what="regbot",
-                value=", ".join(map(printable, sources)) if has_sources else "not set",
+                value=", ".join(map(printable, sources)) if all_sources_usable else "not set",
                 why="what the workflows install",
             ),
         ],
@@ -168,6 +169,7 @@ def _check_options(options: InitOptions) -> None:
 
 
 def _write(root: Path, planned_files: Sequence[PlannedFile]) -> None:
+    """Write the files that have a new text, and delete those with the action "removed". All other files stay."""
     for planned_file in planned_files:
         if planned_file.text is not None:
             write_text(root / planned_file.file.path, planned_file.text)

@@ -101,7 +101,8 @@ class Stack:
 def find_stacks(repository: Repository, texts: dict[str, str]) -> list[Stack]:
     """Return the frameworks that the repository contains or uses, the best one first.
 
-    ``texts`` has the repository's Python files.
+    Frameworks whose source is in the repository come before those that it only requires or imports. ``texts`` has the
+    repository's Python files.
     """
     candidates = [_find_own(repository, framework, paths, texts) for framework, paths in _PATHS]
     own_stacks = [stack for stack in candidates if stack is not None]
@@ -158,6 +159,7 @@ def _find_program(repository: Repository, framework: Framework, texts: dict[str,
     ]
 
     def rank(name: str) -> tuple[bool, bool, int, str]:
+        """Return a sort key that puts the best script first. False sorts before True."""
         path = PurePosixPath(name)
         is_at_root = str(path.parent) == "."
         is_copy = not is_at_root and (path.name == MEGATRON_PROGRAM or _is_vendored(repository, path))
@@ -221,6 +223,7 @@ def _functions(text: str) -> Iterator[ast.FunctionDef]:
 
 
 def _has_required_parameter(function: ast.FunctionDef) -> bool:
+    """Return whether a call of ``function`` without arguments would fail."""
     parameters = function.args
     required_count = len(parameters.posonlyargs) + len(parameters.args) - len(parameters.defaults)
     has_required_keyword = None in parameters.kw_defaults  # a keyword-only parameter without a default
@@ -254,7 +257,7 @@ def requirements(repository: Repository) -> list[tuple[str, str]]:
 
     Project metadata is read only at the root of the repository and in the folders directly in it."""
     required = []
-    # By file name: the function that returns the lines of such a file which may be requirements.
+    # For each file name, the function that reads such a file and returns the lines that may be requirements.
     readers = dict.fromkeys(("setup.cfg", "environment.yml"), _read_lines)
     readers |= {"pyproject.toml": _read_pyproject, "setup.py": _read_setup}
     for file in repository.names_ending(*readers, ".txt", ".in"):

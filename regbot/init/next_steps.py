@@ -110,8 +110,8 @@ def enterprise_step(host: str) -> SetupStep:
 def waiting_steps(outdated: bool, edited: bool, source: str | None) -> list[SetupStep]:
     """Return the steps for files that have a newer version which was shown, but not written.
 
-    ``outdated`` and ``edited`` say whether there are outdated and edited files. ``source`` is the value of
-    ``--source``.
+    ``outdated`` says whether there are such files that nobody edited, and ``edited`` whether there are edited ones.
+    ``source`` is the value of ``--source``.
     """
     source_option = f" --source {shlex.quote(source)}" if source else ""
     steps = []

@@ -44,7 +44,10 @@ def _file_line(file: InitFile, dry_run: bool) -> str:
 
 
 def _outcome(report: InitReport) -> str:
-    """Return one line with the numbers of written, removed and waiting files."""
+    """Return one line with the numbers of written, removed and waiting files, or the sentence that there are none.
+
+    A waiting file has a newer version that was not written. The actions ``WRITTEN`` include "removed".
+    """
     removed = sum(file.action == "removed" for file in report.files)
     written = sum(file.action in WRITTEN for file in report.files) - removed
     waiting = sum(file.action in WAITING for file in report.files)

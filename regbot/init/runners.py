@@ -45,6 +45,7 @@ class Runner:
         return f"{{ group: {_yaml_scalar(self.group)}{labels_text} }}"
 
     def __str__(self) -> str:
+        """Return the labels and the group as people read them, such as ``self-hosted, gpu of group nodes``."""
         labels = ", ".join(self.labels)
         if not self.group:
             return labels

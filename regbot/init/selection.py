@@ -40,11 +40,11 @@ def select_workflows(root: Path, options: InitOptions, config: Config | None, se
     # Workflows that do not run on a GitHub Enterprise Server.
     unsupported = OWN_ARTIFACT_WORKFLOWS if settings.enterprise else ()
     supported = [name for name in NODE_WORKFLOWS if name not in unsupported]
-    excludes_nodes, left_out, warnings = _select_node_workflows(root, installed, options, settings, supported)
+    omits_node_workflows, left_out, warnings = _select_node_workflows(root, installed, options, settings, supported)
     excluded = {*left_out, *unsupported, *([STATIC] if nothing_to_trace else [])}
-    candidates = HOSTED_WORKFLOWS if excludes_nodes else (*HOSTED_WORKFLOWS, *NODE_WORKFLOWS)
+    candidates = HOSTED_WORKFLOWS if omits_node_workflows else (*HOSTED_WORKFLOWS, *NODE_WORKFLOWS)
     planned_files = [plan_workflow(root, name, settings, options) for name in candidates if name not in excluded]
-    removals: list[PlannedFile | None] = []
+    removals: list[PlannedFile | None] = []  # None for a workflow that is not installed
     if options.only_static:
         removals = [
             plan_removal(root, name, settings, options, "--only-static", explicit=True) for name in NODE_WORKFLOWS
@@ -55,15 +55,15 @@ def select_workflows(root: Path, options: InitOptions, config: Config | None, se
             "run has ended"
         )
         removals = [plan_removal(root, name, settings, options, reason, explicit=False) for name in unsupported]
-        if not excludes_nodes:
+        if not omits_node_workflows:
             warnings.append(f"{' and '.join(unsupported)} are left out: {reason} (docs/github.md)")
     if nothing_to_trace:
         reason = f"every workload of {FILE_NAME} is a command, which cannot be traced"
         removals.append(plan_removal(root, STATIC, settings, options, reason, explicit=False))
-        advice = "; 'regbot init --with-nodes' installs the workflows that time it" if excludes_nodes else ""
+        advice = "; 'regbot init --with-nodes' installs the workflows that time it" if omits_node_workflows else ""
         warnings.append(f"{STATIC} is left out: {reason}, and only '/regbot run' on a node measures one{advice}")
     planned_files += [removal for removal in removals if removal is not None]
-    return Selection(planned_files, warnings, has_node_workflows=not excludes_nodes)
+    return Selection(planned_files, warnings, has_node_workflows=not omits_node_workflows)
 
 
 def _select_node_workflows(

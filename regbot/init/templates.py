@@ -180,7 +180,7 @@ def _field_value(name: str, field: str, template_value: str, installed: str | No
     """
     if field == "source":
         return _source_value(name, template_value, installed, settings)
-    if field == "runs-on" and _NODE_LABELS.fullmatch(template_value):
+    if field == "runs-on" and _NODE_LABELS.fullmatch(template_value):  # the runner of a job on a node
         if settings.runner is not None:
             return settings.runner.yaml
         return installed or settings.default_runner.yaml

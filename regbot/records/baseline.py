@@ -139,7 +139,7 @@ class AnchorComparison(Record):
 class Baseline(Record):
     """One file of the store: the runs, or the traced ledger, of one session of one workload at one commit.
 
-    The baseline of a workload consists of several of these files.
+    The baseline of a workload consists of several of these files. ``tree`` is the git tree of ``commit``.
     """
 
     schema_id: Literal["regbot/baseline@1"] = Field(default="regbot/baseline@1", alias="schema")
@@ -236,7 +236,7 @@ class Acceptance(Record):
 
 
 class Anchor(Record):
-    """The commit that guards a workload on a node class against slow creep.
+    """The commit that guards a workload on a node class against slow creep. ``tree`` is its git tree.
 
     ``who`` made this commit the anchor, and ``why`` is the reason. An anchor is one file. If two branches move it, they
     conflict in git, and a person has to decide.

@@ -32,7 +32,10 @@ Pct = Annotated[float, Field(gt=0, le=10_000)]
 
 
 class Point(Record):
-    """One point that a bisection can measure: a commit, or a version of a dependency at one commit."""
+    """One point that a bisection can measure: a commit, or a version of a dependency at one commit.
+
+    ``tree`` is the git tree of ``commit``.
+    """
 
     commit: Commit
     tree: Commit

@@ -87,8 +87,8 @@ def parse_json(data: bytes, origin: str) -> Any:
 
 
 def describe_validation_error(error: ValidationError, limit: int = 3) -> str:
-    """Return the first ``limit`` faults of a validation error as one line. The line may contain keys from untrusted
-    data."""
+    """Return the first ``limit`` faults of a validation error as one line, with the number of further faults. The line
+    may contain keys from untrusted data."""
     faults = error.errors(include_url=False, include_input=False)
     texts = []
     for fault in faults[:limit]:
@@ -113,7 +113,7 @@ def write_text(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
+        Path(temporary).chmod(0o644)  # mkstemp lets only the owner read the file
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -170,8 +170,8 @@ def _find_end_of_last_line(file: BinaryIO, size: int) -> int:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the line number, from 1, and the bytes of every complete line of a file. An incomplete last line is left
-    out."""
+    """Yield the line number, from 1, and the bytes of every complete line of a file. Empty lines and an incomplete
+    last line are left out."""
     data = read_capped(path, MAX_LINES_BYTES)
     complete_lines = data.split(b"\n")[:-1]  # the last part is '' or an incomplete line
     for number, line in enumerate(complete_lines, start=1):

@@ -63,7 +63,7 @@ class CpuSnapshot(Record):
 
 
 class GpuSnapshot(Record):
-    """One GPU at one moment."""
+    """One GPU at one moment. ``reasons`` say why it does not run at its highest clock."""
 
     index: Index
     sm_mhz: Megahertz | None
@@ -98,7 +98,7 @@ class CpuUsage(Record):
 
 
 class GpuUsage(Record):
-    """One GPU of the run, while it ran."""
+    """One GPU of the run, while it ran. ``reasons`` say why it did not run at its highest clock."""
 
     index: Index
     name: Text

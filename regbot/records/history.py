@@ -73,8 +73,8 @@ class HistorySeries(Record):
 
 
 class HistoryTrend(Record):
-    """Trend of a variant of the workload on one node class. Times of two classes are never compared. ``anchor`` is the
-    commit of the anchor; null without an anchor."""
+    """Trend of a variant of the workload on one node class. Times of two node classes are never compared. ``anchor`` is
+    the commit of the anchor; null without an anchor."""
 
     variant: VariantName
     node_class: NonEmptyText

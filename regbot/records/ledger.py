@@ -109,7 +109,7 @@ class Liveness(Record):
 
     @property
     def proven(self) -> bool:
-        """Whether the counter saw every planted collective, and its count agrees with the sequence numbers."""
+        """Whether the counter saw every planted collective, and its count agrees with the sequence numbers, if any."""
         return self.planted > 0 and self.seen == self.planted and self.sequence_advance == self.sequence_counted
 
 

@@ -213,7 +213,10 @@ class StragglerSession(Record):
 
 
 class Evidence(Record):
-    """Why a node was quarantined. ``automatic`` is true if regbot decided, and false if a person did."""
+    """Why a node was quarantined. ``automatic`` is true if regbot decided, and false if a person did.
+
+    ``probes`` has the slow probe, or the node's last probe if a person decided; [] if the node was never probed.
+    """
 
     host: Host
     when: Text = Field(description="UTC")

@@ -35,6 +35,7 @@ class Proposal(Record):
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
+        """Check that the report names each workload as an entry, such as ``mixtral-8x7b@1/ep``."""
         for workload in self.refreshed.workloads:
             if ENTRY_PATTERN.fullmatch(workload.name) is None:
                 raise ValueError(f"{clip(workload.name, 80)!r} is not the name of a workload")

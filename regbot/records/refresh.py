@@ -37,7 +37,11 @@ class Drift(Record):
 
 class WorkloadRefresh(Record):
     """Result of one workload's session of the night: main compared with the anchor's commit, and how the session is
-    stored."""
+    stored.
+
+    ``decision`` is what tonight's pairs decide. A session of the series ``held`` is stored as evidence and does not
+    join the rolling reference. ``accepted`` is the acceptance with which a slower session joins it.
+    """
 
     name: Text
     variant: Text

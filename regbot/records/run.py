@@ -38,7 +38,7 @@ Clock = Literal["perf_counter", "cuda_events", "log"]
 
 
 class Arm(Record):
-    """One side of a comparison: a revision plus configuration overrides."""
+    """One side of a comparison: a revision plus configuration overrides. ``tree`` is the git tree of ``commit``."""
 
     name: Literal["base", "head"]
     revision: Text = Field(description="as the user gave it")
@@ -137,7 +137,8 @@ RefusalKind = Literal[
 
 
 class Refusal(Record):
-    """Why the guest cannot measure a workload at an arm."""
+    """Why the guest cannot measure a workload at an arm. ``where`` is the failing line of the code under test; '' if
+    there is none."""
 
     kind: RefusalKind
     message: Message

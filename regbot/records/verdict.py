@@ -188,7 +188,7 @@ class RankComparison(Record):
 class RunVerdict(Record):
     """Role of one timed run, and its times. All times leave out the steps before ``cut``.
 
-    A run of a valid pair has the cut and the times with which it was compared in the pair.
+    The two runs of a valid pair have the same cut. Their times are those with which they were compared.
     """
 
     number: Annotated[int, Field(ge=1)] = Field(

@@ -99,7 +99,9 @@ class MeasuredNight:
 def open_refresh_engine(options: RefreshOptions, config: Config, watch: Watcher) -> AbstractContextManager[Engine]:
     """Open the engine that measures all workloads.
 
-    It runs the code in a sandbox, except with ``options.no_sandbox``. It uses other nodes in each refresh if it can.
+    It runs the code in a sandbox, except with ``options.no_sandbox``. It uses no quarantined node, and other
+    nodes in each refresh if it can.
+
     Raises ConfigError, also if the code needs a sandbox and no sandbox works on this machine.
     """
     excluded_hosts = Fitness(nodes_folder(options.cache), options.out).quarantined_hosts

@@ -93,13 +93,14 @@ def _refresh_on(
             engine=engine,
         )
         measured_nights = [_measure(setup, task) for task in tasks]
-        stored_nights = [
+        # ``store_night`` returns why a night could not be stored; '' if nothing went wrong.
+        nights_after_storing = [
             _with_storing_result(night, store_night(night, options, head, store, now)) for night in measured_nights
         ]
         files_after = store_files(store)
         written = [path for path in files_after if files_before.get(path) != files_after[path]]
         removed = [path for path in files_before if path not in files_after]
-        report = _build_report(head, stored_nights, written)
+        report = _build_report(head, nights_after_storing, written)
         if options.proposal_file is not None:
             write_record(options.proposal_file, build_proposal(store, report, written, now))
         elif written and options.store is None:
@@ -116,11 +117,11 @@ def _refresh_on(
 
 def _select_tasks(config: Config, planned: Sequence[Task], engine: Engine) -> list[Task]:
     """Return the timed tasks whose sessions can be references. Raises ConfigError if there are none."""
-    all_timed = timed_tasks(config, planned, engine.gpus)
-    tasks = [task for task in all_timed if task.workload.adapter != "command"]
-    if all_timed and not tasks:
+    candidates = timed_tasks(config, planned, engine.gpus)
+    tasks = [task for task in candidates if task.workload.adapter != "command"]
+    if candidates and not tasks:
         raise ConfigError(
-            f"workloads.{all_timed[0].workload_name}: a command does not prove what code it runs, so its sessions "
+            f"workloads.{candidates[0].workload_name}: a command does not prove what code it runs, so its sessions "
             "cannot be references",
             "its step times are judged by pairs; calibrate it with 'regbot calibrate'",
         )
@@ -273,10 +274,10 @@ def _load_history(
 def _combine_meshes(checked: CheckResult, entry: str) -> WorkloadVerdict:
     """Return the verdict on ``entry``, with the gravest sharding section and the gravest validity section of all meshes
     of the workload."""
-    by_mesh = checked.verdict.workloads
-    own_verdict = next(workload for workload in by_mesh if workload.name == entry)
-    sharding_sections = [workload.sharding for workload in by_mesh if workload.sharding is not None]
-    validity_sections = [workload.validity for workload in by_mesh]
+    mesh_verdicts = checked.verdict.workloads
+    own_verdict = next(workload for workload in mesh_verdicts if workload.name == entry)
+    sharding_sections = [workload.sharding for workload in mesh_verdicts if workload.sharding is not None]
+    validity_sections = [workload.validity for workload in mesh_verdicts]
     # ``GRAVITY`` begins with the gravest status.
     sharding = min(sharding_sections, key=lambda section: GRAVITY.index(section.status), default=None)
     validity = min(validity_sections, key=lambda section: GRAVITY.index(section.status))
@@ -284,7 +285,10 @@ def _combine_meshes(checked: CheckResult, entry: str) -> WorkloadVerdict:
 
 
 def _has_same_settings(calibration: Calibration, checked: CheckResult, runs: Sequence[Run]) -> bool:
-    """Return whether a calibration was measured on the same terms as the timed ``runs`` of a session."""
+    """Return whether a calibration was measured on the same terms as the timed ``runs`` of a session.
+
+    ``runs`` has at least one run. All are of the same entry.
+    """
     plan = next(plan for plan in checked.session.header.timed if plan.entry == runs[-1].workload)
     return any(run.timing is not None and has_same_terms(calibration, plan, run.timing.clock) for run in runs)
 
@@ -313,7 +317,7 @@ def _previous_environment(
 
 
 def _with_storing_result(measured: MeasuredNight, not_stored: str) -> MeasuredNight:
-    """Return ``measured`` with the reason why it could not be stored; '' if there is none."""
+    """Return ``measured`` with ``not_stored`` in its report: why it could not be stored, '' if nothing prevented it."""
     return replace(measured, night=measured.night.model_copy(update={"not_stored": not_stored}))
 
 

@@ -206,6 +206,7 @@ def pair_sd(nights: Sequence[AnchorComparison]) -> float | None:
 
 def _monitor_creep(nights: Sequence[AnchorComparison], summary: str, history: NightHistory) -> Creep:
     """Return the state of the creep monitor for one summary of the step time, "median" or "mean"."""
+    # From calibrations, or else from the pairs of these nights, or else an assumption.
     sd = history.pair_sd or pair_sd(nights) or DEFAULT_PAIR_SD
     # Every workload has one monitor per summary. All of them share one false alarm rate.
     return cusum(_night_means(nights, summary), max(sd, MIN_PAIR_SD), series=history.monitors * len(SUMMARIES))

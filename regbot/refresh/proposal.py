@@ -28,6 +28,7 @@ def build_proposal(store: Store, report: RefreshReport, written: Iterable[PurePo
         created=format_time(now),
         refreshed=report,
         sessions=[store.session(path) for path in session_paths],
+        # The file of a ledger is named after its digest.
         ledgers=[store.ledger(path.stem) for path in ledger_paths],
         anchors=[store.read_anchor(path) for path in anchor_paths],
     )

@@ -15,6 +15,7 @@ from regbot.records.baseline import Baseline
 def timed_sessions(store: Store, folder: PurePosixPath) -> list[Baseline]:
     """Load all timed sessions of a workload on a node class, oldest first. ``folder`` is the folder of the workload and
     node class. Raises BaselineError."""
+    # A group is the folder of one environment.
     sessions = [store.session(path) for group in store.folders(folder) for path in store.sessions(group)]
     timed = [session for session in sessions if session.tier == "timed"]
     return sorted(timed, key=lambda session: (session.measured, session.session))
@@ -27,7 +28,8 @@ def remove_withheld_copies(store: Store, accepted: Sequence[Baseline]) -> None:
     """
     session_ids = {baseline.session for baseline in accepted}
     for baseline in accepted:
-        group = session_path(baseline, digest="").parent  # the folder does not depend on the digest
+        # A group is the folder of one environment. It does not depend on the digest, which is in the file's name.
+        group = session_path(baseline, digest="").parent
         for path in store.sessions(group):
             stored = store.session(path)
             if stored.session in session_ids and stored.series == "held":

@@ -49,7 +49,7 @@ def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, sto
         # Distilling a session gives the records that the store keeps of one arm.
         distilled_main = distil(session, verdict, main_intake, now)
         distilled_arms = [distilled_main]
-        # If main is the anchor's commit, a second session would count the same commit twice.
+        # Base is the anchor's commit. If main is this commit too, a second session would count it twice.
         if comparison.commit != head.commit:
             anchor_intake = replace(main_intake, arm="base", series="anchor", against=None)
             distilled_arms.append(distil(session, verdict, anchor_intake, now))
@@ -83,7 +83,7 @@ def _make_anchor(measured: MeasuredNight, options: RefreshOptions, head: Arm, no
             estimate_pct=slowdown.estimate_pct,
             low_pct=slowdown.low_pct,
             high_pct=slowdown.high_pct,
-            pairs=max(1, night.pairs),
+            pairs=max(1, night.pairs),  # the record allows no 0
         )
     return Anchor(
         workload=measured.task.entry,

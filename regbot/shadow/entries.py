@@ -120,7 +120,8 @@ def load_checks(folder: Path) -> list[ShadowRow]:
     """Return all checks, ordered by the time when they ended. Each has the last outcome of its commit. If the folder
     does not exist, the list is empty.
 
-    No file is skipped. Raises RecordError for a file that cannot be read, or whose content does not match its name.
+    Hidden files and README.md are left out. Raises RecordError for any other file that cannot be read, or whose content
+    does not match its name.
     """
     entries: dict[str, ShadowEntry] = {}
     outcomes: dict[str, ShadowOutcome] = {}
@@ -185,6 +186,7 @@ def _summarize_workload(workload: WorkloadVerdict) -> ShadowWorkload:
 
 
 def _summarize_throughput(throughput: Throughput) -> ShadowThroughput:
+    """Return the values of a throughput section that an entry stores. The minutes are 0 without a recorded cost."""
     return ShadowThroughput(
         status=throughput.status,
         decision=throughput.decision,
@@ -202,7 +204,7 @@ def _summarize_throughput(throughput: Throughput) -> ShadowThroughput:
 def _list_files(folder: Path) -> list[Path]:
     """Return the files in ``folder``, sorted, without hidden files and README.md. Raises RecordError."""
     try:
-        paths = [Path(entry) for entry in os.scandir(folder) if not entry.name.startswith(".")]
+        paths = [Path(item) for item in os.scandir(folder) if not item.name.startswith(".")]
     except FileNotFoundError:
         return []
     except OSError as error:

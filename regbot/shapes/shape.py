@@ -88,6 +88,7 @@ class OwnMesh(Record):
 
     @model_validator(mode="after")
     def _check_division(self) -> Self:
+        """Check that the ranks divide evenly into the groups of each mesh, so that DP and EDP are whole numbers."""
         group_sizes = {"TP x CP": self.tp * self.cp, "ETP x EP": self.etp * self.ep}
         for axes, ranks in group_sizes.items():
             if self.world % ranks:
@@ -96,7 +97,7 @@ class OwnMesh(Record):
 
     @property
     def axis_sizes(self) -> dict[str, int]:
-        """Sizes of the axes that are set by keys of the framework's configuration. EP is set by the request."""
+        """Sizes of TP, CP and ETP by axis name. EP is left out, because ``name`` and ``parallelism`` treat it apart."""
         return {"tp": self.tp, "cp": self.cp, "etp": self.etp}
 
     @property
@@ -141,6 +142,7 @@ class Geometry(Record):
 
     @model_validator(mode="after")
     def _check_sizes(self) -> Self:
+        """Check that each key-value head serves the same number of heads, and that enough experts exist for top_k."""
         if self.heads % self.kv_heads:
             raise ValueError(f"{self.heads} heads do not divide over {self.kv_heads} key-value heads")
         if self.top_k > self.experts:
@@ -270,8 +272,8 @@ class Shape(Record):
         """Return the mesh for ``world`` ranks with expert-parallel groups of ``ep`` ranks.
 
         If only ``world`` is given, ``ep`` is min(world, ``expert_parallel_cap``). If only ``ep`` is given, ``world`` is
-        ``ep``. If neither is given, ``world`` is the number of ranks of the mesh 'ep', and ``ep`` is as for this
-        ``world``. Raises ShapeError if the ranks or the experts do not divide evenly.
+        ``ep``. If neither is given, ``world`` is the number of ranks of the mesh 'ep', and ``ep`` follows
+        from this ``world`` as above. Raises ShapeError if the ranks or the experts do not divide evenly.
         """
         experts = self.sizes[size].experts
         if world is None:
