@@ -127,7 +127,7 @@ def _find_mismatch(first: Run, second: Run) -> str:
 def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
     """Yield the warnings of a comparison: about environments, logs, gaps in CSV files, and steady states.
 
-    Of several Run records whose environment differs from that of the first record, only one leads to warnings.
+    Only one Run record leads to environment warnings: the first one whose environment differs from that of record 1.
     """
     runs = [file.run for file in (*base, *head) if file.run is not None]
     for run in runs[1:]:

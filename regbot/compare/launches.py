@@ -84,7 +84,7 @@ def find_common_session(base: Sequence[StepFile], head: Sequence[StepFile]) -> C
     smaller arm, and at least twice. With fewer changes, an effect that lasts for hours could stay in one arm.
     """
     files = [*base, *head]
-    # Without its duplicates: ``other_hosts`` is [] if all files name the same hosts. ``hosts`` is () for unnamed hosts.
+    # A set: ``other_hosts`` is [] if all files name the same hosts. ``hosts`` is () if they name none.
     hosts, *other_hosts = {read_hosts(file) for file in files}
     if other_hosts or not hosts:
         return None

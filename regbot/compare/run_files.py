@@ -92,7 +92,7 @@ def read_steps(path: Path, skip: int | None = None, tokens_per_step: float | Non
 
     Without ``skip``, at least the cut that a Run record states is left out. ``tokens_per_step`` is the number of tokens
     of one step on one rank, for logs of torchtitan. Raises RecordError if the file cannot be read as a run, or if no
-    step remains. A file with faults is returned without a steady state.
+    step remains. A file that already has faults when it is read is returned without a steady state.
     """
     try:
         file = _read_file(path, skip, tokens_per_step)
