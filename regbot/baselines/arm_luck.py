@@ -19,8 +19,9 @@ def estimate_stored_luck(
 ) -> LuckEstimate | None:
     """Estimate the luck of an arm from placebo sessions. Return None if there are too few draws for an estimate.
 
-    ``lag`` is the correlation of neighbouring pairs. Sessions without ``draws`` are left out: both of their arms used
-    the same compiler caches, and thus had the same luck.
+    ``lag`` is the correlation of neighbouring pairs; None counts as 0. ``draws`` of a session has the number of the
+    draw of each pair, such as 1, 1, 1, 1, 2, 2. Sessions without ``draws`` are left out: both of their arms used the
+    same compiler caches, and thus had the same luck.
     """
     ratios_by_draw: list[list[float]] = []
     for placebo in placebos:
@@ -34,7 +35,10 @@ def estimate_stored_luck(
 
 
 def make_arm_luck(luck: LuckEstimate | None) -> ArmLuck | None:
-    """Return the record of an estimate; None if there is no estimate. The record is in percent."""
+    """Return the record of an estimate; None if there is no estimate. The record is in percent.
+
+    ``counted`` is the luck by which intervals are widened.
+    """
     if luck is None:
         return None
     return ArmLuck(

@@ -159,6 +159,7 @@ def find_anchors(
     store: Store, workload: str, variant: str | None = None, node_class: str | None = None
 ) -> list[Anchor]:
     """Return the anchors of a workload. None for ``variant`` or ``node_class`` selects all. Raises BaselineError."""
+    # Each key has the workload, the variant and the node class.
     anchors = [store.anchor(*class_key) for class_key in _matching_classes(store, workload, variant, node_class)]
     return [anchor for anchor in anchors if anchor is not None]
 
@@ -178,7 +179,7 @@ def move_anchor(store: Store, move: AnchorMove, now: datetime | None = None) -> 
         problem = f"there are {len(classes)} variants and classes of {move.workload}: {names}"
         raise BaselineError(store.root, problem, "choose one with --variant and --class")
     ((workload, variant, node_class),) = classes
-    tree_by_commit = {}
+    tree_by_commit = {}  # the id of the git tree of the commit, by commit
     for group in store.folders(class_folder(workload, variant, node_class)):
         for commit, path in store.index.find_commits(group, move.commit.lower()):
             if commit not in tree_by_commit:

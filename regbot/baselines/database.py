@@ -131,9 +131,9 @@ class DerivedDatabase:
         for _ in range(2):  # the existing database, then a new one
             db = _connect(str(self._database_folder() / FILE))
             try:
-                # With WAL, readers never wait. Commits are not synced, so a power loss can remove the last commits.
-                # A lost commit is missing as a whole: the rows of a folder, and the stamp that says that they are
-                # complete. The index therefore reads this folder again.
+                # With WAL (a write-ahead log), readers never wait. Transactions are not synced, so a power loss can
+                # undo the last ones. In ``index``, the last transaction about a folder writes the stamp that marks its
+                # rows as complete. Without this stamp, the folder is read again.
                 db.execute("PRAGMA journal_mode = WAL")
                 db.execute("PRAGMA synchronous = NORMAL")
                 self._create(db)

@@ -223,14 +223,15 @@ def _collect_buckets(
     # A new bucket begins after each of these numbers of collected sessions.
     bucket_positions = {*bucket_starts(limit, MAX_LEVELS)}
     collected = _SeriesBuckets([])
-    collected_sessions, previous_session = 0, ""
+    collected_sessions, previous_identity = 0, ""
     for session in store.index.levels_newest_first(group):
-        # If two users stored the same session, it has two entries, one after the other. Count it once.
-        if tuple(session)[_TERMS_SLICE] != terms or session.session == previous_session:
+        # ``session.session`` is the identity of the session. If two users stored the same session, it has two entries,
+        # one after the other. Count it once.
+        if tuple(session)[_TERMS_SLICE] != terms or session.session == previous_identity:
             continue
         if collected_sessions == limit and session.series != ANCHOR_SERIES:
             break
-        previous_session = session.session
+        previous_identity = session.session
         level = session.log_median
         if level is None:  # the file was invalid when it was indexed; if it still is, reading it raises the error
             # The level in a new row is None only for a trace, and the sessions here are timed.
@@ -264,7 +265,7 @@ def _make_series(series: _ClassSeries, points: int) -> HistorySeries:
     buckets = collected.buckets
     change_positions = change_points([bucket.mean for bucket in buckets])
     stretches = _merge_buckets(buckets, [0, *change_positions])
-    drawn_buckets = _merge_buckets(buckets, bucket_starts(len(buckets), points))
+    buckets_of_points = _merge_buckets(buckets, bucket_starts(len(buckets), points))
     anchor_s = None
     if collected.anchor_sessions:
         anchor_s = math.exp(collected.anchor_total / collected.anchor_sessions)
@@ -278,7 +279,7 @@ def _make_series(series: _ClassSeries, points: int) -> HistorySeries:
         last=buckets[-1].newest.measured,
         anchor_sessions=collected.anchor_sessions,
         anchor_s=anchor_s,
-        points=[bucket.point() for bucket in drawn_buckets],
+        points=[bucket.point() for bucket in buckets_of_points],
         stretches=[bucket.point() for bucket in stretches],
         changes=[
             _make_change(before, after, buckets[position])
@@ -289,7 +290,7 @@ def _make_series(series: _ClassSeries, points: int) -> HistorySeries:
 
 def _make_change(before: _Bucket, after: _Bucket, first_bucket: _Bucket) -> HistoryChange:
     """Return the change of level between two stretches. ``first_bucket`` is the bucket with which the new level begins.
-    Only the bucket is known, and not the session in it, so its size is the grain of the change.
+    Any session of this bucket may be the first at the new level, so the number of its sessions is stored as ``grain``.
     """
     return HistoryChange(
         at=after.oldest.measured,

@@ -85,7 +85,8 @@ class IndexRow(NamedTuple):
 class SessionLevel(NamedTuple):
     """Fields of one session that a trend needs. They have the meaning of the same fields of ``Baseline``.
 
-    ``name``, ``sound`` and ``log_median`` are those of ``IndexRow``.
+    ``name``, ``sound`` and ``log_median`` are those of ``IndexRow``. The first three fields are ``_PAGE_KEY``, by which
+    sessions are sorted.
     """
 
     measured: str
@@ -218,7 +219,7 @@ class Index:
 
     def newest_first(self, group: PurePosixPath) -> Iterator[IndexRow]:
         """Yield all sessions of a group, newest first. Rows are read as they are needed."""
-        columns = f"{', '.join(_PAGE_KEY)}, {_COLUMN_LIST}"
+        columns = f"{', '.join(_PAGE_KEY)}, {_COLUMN_LIST}"  # the key is removed from the rows below
         return (_parse_row(values[len(_PAGE_KEY) :]) for values in self._read_in_pages(group, columns, PAGE_ROWS))
 
     def levels_newest_first(self, group: PurePosixPath) -> Iterator[SessionLevel]:
@@ -256,6 +257,7 @@ class Index:
         """Update the index of a group and return the rows that ``sql`` selects; [] if the folder does not exist.
 
         The first parameter of ``sql`` is the id of the folder, and ``values`` are the other parameters.
+        ``ignore_last_tick`` is as in ``_update_folder``.
         """
         if not (self._root / group).is_dir():
             return []

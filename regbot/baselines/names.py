@@ -74,7 +74,8 @@ def environment_folder(key: EnvironmentKey) -> str:
     words = [value for value in (key.framework, key.toolkit, key.driver) if value and value != ABSENT]
     if key.python:
         words.append(f"python {key.python}")
-    # Folders of sessions without a model keep the names that they had before this field existed.
+    # ``model`` is the hash of regbot's own model code; None if other code ran. Without it the folder keeps the name
+    # that it had before this field existed.
     unhashed_fields = {"model"} if key.model is None else None
     return slug(" ".join(words) or "unknown", key.model_dump_json(exclude=unhashed_fields))
 
@@ -82,7 +83,8 @@ def environment_folder(key: EnvironmentKey) -> str:
 def slug(text: str, hashed_text: str) -> str:
     """Return ``text`` as a portable file name, with a short hash of ``hashed_text``.
 
-    The hash keeps two names apart whose texts become equal when they are shortened and cleaned.
+    The hash keeps two names apart whose texts become equal when they are shortened and cleaned. A text of which nothing
+    is left is replaced by ``x``.
     """
     plain = re.sub(r"[^A-Za-z0-9.]+", "-", text)[:_MAX_SLUG_CHARS].strip("-.")
     return f"{plain or 'x'}-{hashlib.sha256(hashed_text.encode()).hexdigest()[:_HASH_CHARS]}"

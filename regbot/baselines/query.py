@@ -98,7 +98,7 @@ def load_rolling_reference(
     terms = {name: getattr(query, name) for name in TERMS}
     sessions_by_identity: dict[str, Baseline] = {}
     other_terms_count = 0
-    newest_differences: tuple[FieldDifference, ...] = ()
+    newest_differences: tuple[FieldDifference, ...] = ()  # those of the newest session on other terms
     for path, scalars in _newest_sessions(store, group, "timed", series, now):
         if len(sessions_by_identity) == limit:
             break
@@ -185,7 +185,7 @@ def newest_session(store: Store, workload: str, variant: str, tier: Tier, commit
         return None
 
     def sort_key(session: tuple[PurePosixPath, dict[str, Any]]) -> tuple[bool, str]:
-        """Return whether the session is of ``commit``, and its time."""
+        """Return whether the session is of ``commit``, and its time. Keys of sessions of ``commit`` are the largest."""
         _, scalars = session
         return scalars["commit"] == commit, scalars["measured"]
 
@@ -226,7 +226,7 @@ def check_not_in_future(store: Store, group: PurePosixPath, now: datetime) -> No
 
 
 def _explain_mismatch(store: Store, query: ReferenceQuery) -> ReferenceRefusal:
-    """Return a refusal for a query to whose group no session belongs.
+    """Return a refusal for a query whose group has no timed session of the wanted series.
 
     If sessions of the same node class are stored, the refusal has the differences of the most similar environment.
     Otherwise it names the node classes that are stored.
@@ -254,8 +254,8 @@ def _explain_mismatch(store: Store, query: ReferenceQuery) -> ReferenceRefusal:
 def _make_refusal(query: ReferenceQuery, differences: tuple[FieldDifference, ...], subject: str) -> ReferenceRefusal:
     """Return a refusal that says that ``subject`` cannot be compared because of ``differences``.
 
-    If there are no differences, sessions of this environment are stored, but they belong to the other of the two
-    references, which are the rolling reference and the anchor.
+    If there are no differences, sessions of this environment are stored, but they are traces or of another series. The
+    series are the sessions of main, the re-runs of the anchor, and the sessions that a refresh held back.
     """
     if not differences:
         return ReferenceRefusal(
@@ -277,7 +277,7 @@ def _find_differences(
 
 def _warnings(query: ReferenceQuery, other_terms_count: int) -> list[str]:
     """Return the warnings about a reference. ``other_terms_count`` is the number of sessions that were left out because
-    they were timed on other terms.
+    they were timed on other terms. ``environment.unknown`` has the names of the fields with an unknown value.
     """
     warnings = []
     if query.environment.unknown:

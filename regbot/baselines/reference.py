@@ -60,8 +60,9 @@ def load_references(
 ) -> ReferenceLookup:
     """Load the references for the workload of ``plan`` on a node class.
 
-    ``thresholds`` are those of the throughput gate, for resampled sessions. If the files of one environment are broken,
-    the other environments are still loaded.
+    ``thresholds`` are those of the throughput gate, for sessions that are drawn at random from placebo pairs. If the
+    files of one environment are broken, the other environments are still loaded. A session that was measured after
+    ``now`` counts as broken.
     """
     references: list[Reference] = []
     refusals: list[str] = []
@@ -95,7 +96,8 @@ def _load_group_references(
     """Return the references of one environment, and why its stored sessions cannot be compared.
 
     There is at most one reference per clock. A clock whose sessions cannot be compared has a reason in the second list.
-    ``group`` is the folder of the environment, and ``node_class`` is its node class. Raises BaselineError.
+    ``group`` is the folder of the environment, and ``node_class`` is its node class. ``thresholds`` and ``now`` are as
+    in ``load_references``. Raises BaselineError.
     """
     references: list[Reference] = []
     refusals: list[str] = []
@@ -138,6 +140,7 @@ def summarise_calibrations(calibrations: Iterable[Calibration], thresholds: Thre
 
     Only sessions that reached a look have a decision of the gate, so only these count for its error rates. ``covered``
     says whether the intervals of the last look contain the true value. It is None for a session without a look.
+    ``contradicted`` says why the gate must not decide on this node class; '' if it may.
     """
     oldest_first = sorted(calibrations, key=lambda calibration: calibration.measured)
     session_by_identity = {session.session: session for calibration in oldest_first for session in calibration.sessions}
@@ -236,8 +239,11 @@ def _make_reference(
     calibration_summary: CalibrationSummary | None,
     noise: PairNoise | None,
 ) -> Reference:
-    """Return the record that a check uses. Dispatcher, losses, dropped tokens and duration are those of the newest
-    stored session; they are None or empty if only calibrations are stored."""
+    """Return the record that a check uses. Executed dispatcher, losses, dropped tokens and duration are those of the
+    newest stored session; they are None or empty if only calibrations are stored.
+
+    A check compares the first ``SESSION_RUNS`` runs of a session. Sessions with fewer runs are left out.
+    """
     newest = rolling_reference.sessions[-1] if rolling_reference.sessions else None  # sessions are oldest first
     first_runs = newest.runs[:SESSION_RUNS] if newest is not None else []
     dropped_tokens = [run.dropped_tokens for run in first_runs if run.dropped_tokens is not None]
@@ -296,6 +302,7 @@ def _resampled_false_flags(
             pools[name] += log_ratios[: 2 * whole_blocks]
     if len(pools["median"]) < MIN_POOL_PAIRS:
         return None
+    # ``decisions`` has the share of the resampled sessions that got this decision, by decision.
     simulation = statistics.resample_sessions(pools, NO_EFFECT, primary_tests, thresholds)
     return simulation.decisions["regressed"] + simulation.decisions["improved"]
 

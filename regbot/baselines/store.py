@@ -235,7 +235,8 @@ class Store:
         return paths
 
     def remove(self, path: PurePosixPath) -> None:
-        """Remove a stored session, for example one that was held back and will be stored again as accepted.
+        """Remove a stored session. An example is a session that was held back from the rolling reference, and that will
+        be stored again because a person has accepted its slowdown.
 
         Raises OSError.
         """
@@ -404,7 +405,7 @@ def _parse(path: PurePosixPath, data: bytes, model: type[R], advice: str) -> R:
         raise BaselineError(path, "is empty", RESTORE)
     expected_schema = model.model_fields["schema_id"].default
     try:
-        document = parse_json(data, "it")
+        document = parse_json(data, "it")  # "it" stands for the file in errors and is removed below
         schema = document.get("schema") if isinstance(document, dict) else None
         if schema != expected_schema:
             problem = f"is of schema {clip(str(schema), 80)!r}, but must be {expected_schema!r}"

@@ -68,7 +68,10 @@ def verify(store: Store, now: datetime) -> BaselineCheck:
 
 
 def _read_file(store: Store, path: PurePosixPath, content: _StoreContent, now: datetime) -> None:
-    """Read a file, and add it to ``content``, or add the problem. The path shows which kind of file it is."""
+    """Read a file, and add it to ``content``, or add the problem. The path shows which kind of file it is.
+
+    ``README.md`` at the top of the store is left out.
+    """
     try:
         if path.parts[0] == LEDGERS:
             ledger = store.ledger(_check_ledger_name(path))
@@ -150,6 +153,7 @@ def _note_outdated_times(content: _StoreContent) -> Iterator[str]:
 
     Checks do not compare with such times. Only workloads that run regbot's own model code are concerned.
     """
+    # ``MODEL_FILES`` has the files of regbot's model code, by adapter. Other adapters run no such code.
     current_hashes = {model_hash(adapter) for adapter in MODEL_FILES}
     timed = {path: baseline for path, baseline in content.sessions.items() if baseline.tier == "timed"}
     current_folders = {
@@ -179,12 +183,12 @@ def _note_outdated_times(content: _StoreContent) -> Iterator[str]:
 def _note_missing_luck(content: _StoreContent) -> Iterator[str]:
     """Yield a note for each workload and node class whose calibrations do not show the luck of an arm, because none of
     them drew compiler caches anew."""
-    draws_by_folder: dict[PurePosixPath, list[bool]] = {}
+    has_draws_by_folder: dict[PurePosixPath, list[bool]] = {}  # one value for every calibration of the folder
     for path, has_draws in sorted(content.calibrations.items()):
-        draws_by_folder.setdefault(_class_folder_of(path), []).append(has_draws)
-    for folder, draws_of_calibrations in draws_by_folder.items():
-        if not any(draws_of_calibrations):
-            calibrations = len(draws_of_calibrations)
+        has_draws_by_folder.setdefault(_class_folder_of(path), []).append(has_draws)
+    for folder, has_draws_values in has_draws_by_folder.items():
+        if not any(has_draws_values):
+            calibrations = len(has_draws_values)
             subject = "1 calibration does" if calibrations == 1 else f"{calibrations} calibrations do"
             yield (
                 f"{folder}: {subject} not know the luck of an arm, because both arms used one compiler cache: "

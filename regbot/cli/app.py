@@ -109,6 +109,7 @@ def _version(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
 ) -> None:
+    # typer calls this function before every command, and also without a command, for which the help text is printed.
     if version:
         from regbot import __version__
 
@@ -138,7 +139,7 @@ def demo(
     with usage_errors(), progress() as watch:
         from regbot.demo.run import DemoOptions, run_demo
 
-        pull_request: PullRequest = "fallback"
+        pull_request: PullRequest = "fallback"  # the default: the all-to-all becomes all-gather and reduce-scatter
         if harmless:
             pull_request = "harmless"
         elif slow:
@@ -228,7 +229,7 @@ def check(
     if result.out is not None:
         write_job_summary((result.out / "comment.md").read_text(encoding="utf-8"))
     if shadow:
-        typer.echo(shadow_note, err=json)
+        typer.echo(shadow_note, err=json)  # with --json, standard output has only the verdict
         raise typer.Exit(0)
     raise typer.Exit(exit_code(result.verdict.verdict))
 
@@ -452,6 +453,7 @@ def _record_shadow_check(result: "CheckResult", scoreboard: Path) -> str:
 
     status = result.verdict.verdict
     path = record_check(result.verdict, scoreboard, datetime.now(UTC))
+    # BLOCKING has the statuses with which a required check stops a merge by default.
     return write_sentence(status, status in BLOCKING, path)
 
 

@@ -132,7 +132,9 @@ def progress(quiet: bool = False) -> Iterator["Watcher"]:
 
 @contextmanager
 def _live_progress() -> Iterator[Callable[[Any], None]]:
-    """Yield a function that shows progress in one live line. Lasting messages are printed above this line."""
+    """Yield a function that shows progress in one live line. A message that must stay on the terminal (``lasting``) is
+    printed above this line.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

@@ -127,9 +127,10 @@ def ledger_page(ledger: Ledger, title: str, notes: Sequence[str] = ()) -> str:
         if has_times:
             cells += (f"{1e3 * row.exposed_s:.3g}", f"{1e3 * row.hidden_s:.3g}")
         table.append(cells)
-    lines = [f"program {ledger.program[:16]}" if ledger.program else ""]
+    lines = [f"program {ledger.program[:16]}" if ledger.program else ""]  # the fingerprint of the device program
     lines += [f"{name} {version}" for name, version in ledger.software.items()]
     lines += notes
+    # A patch is a difference from a run on GPUs, such as a part that was replaced.
     lines += [f"{DIFFERENCE}: {format_difference(patch)}" for patch in ledger.patches]
     lines += [f"not classified: {operator.name} ({operator.count})" for operator in ledger.unclassified]
     lines += [f"guessed: {guess}" for guess in ledger.guesses]
@@ -189,6 +190,7 @@ def _ledger_notes(base: Ledger, head: Ledger) -> list[str]:
     """Return changed versions of packages, and the guesses, warnings and unclassified operators of both ledgers.
 
     A note that both ledgers have appears once. A note of one ledger begins with the name of the arm."""
+    # What follows the versions of a package that compiles the program.
     effect = "; another version can compile the same code to other collectives"
     versions = [
         f"{name} is {base_version} in base, {head_version} in head{effect if name in COMPILING_PACKAGES else ''}"

@@ -16,7 +16,10 @@ _SHORT_MAGIC = re.compile(r":(?P<signs>[/!^]*):?(?P<pattern>.*)", re.DOTALL)
 
 
 def find_pathspec_fault(pathspec: str) -> str:
-    """Return what is wrong with a pathspec and how to fix it; '' if regbot can use it."""
+    """Return what is wrong with a pathspec and how to fix it; '' if regbot can use it.
+
+    Magic is what git reads after a colon at the beginning: words in parentheses, or signs. The rest is the pattern.
+    """
     long_magic = _LONG_MAGIC.fullmatch(pathspec)
     words = [word.strip() for word in long_magic["words"].split(",")] if long_magic else []
     if unknown := [word for word in words if word not in MAGIC_WORDS]:

@@ -101,7 +101,7 @@ def _megatron_rows(log: StepLogFile, metrics: Mapping[str, Any]) -> Iterator[Ste
 
 
 def _read_series(log: StepLogFile, metrics: Mapping[str, Any], name: str) -> dict[int, Any]:
-    """Return the values of one metric by step number. Raises LogError."""
+    """Return the values of one metric by step number. In older files the values are a list. Raises LogError."""
     metric = metrics[name]
     values = metric.get("values") if isinstance(metric, dict) else None
     if isinstance(values, list):

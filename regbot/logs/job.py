@@ -78,8 +78,11 @@ def extract_run(
 
 
 def _select_rank(rows: list[StepRow]) -> tuple[list[StepRow], str, list[str]]:
-    """Return the lines of the lowest labelled rank, its label ('' if no line has one), and warnings."""
-    # Labels are numbers. Lines without a label come last.
+    """Return the lines of the lowest labelled rank, its label ('' if no line has one), and warnings.
+
+    If every line has a label of its own, the labels are no ranks. All lines are then returned, without a label.
+    """
+    # Labels are texts of numbers, and sorted as numbers. '' (no label) comes last.
     rank_labels = sorted({row.rank for row in rows}, key=lambda rank: (rank == "", int(rank or 0)))
     if len(rank_labels) == len(rows) > 1:  # no two labels are equal, so they are line numbers (grep -n)
         return rows, "", []

@@ -58,8 +58,8 @@ def read(log: StepLogFile) -> StepLog:
     """Return the run in ``log``. Raises LogError."""
     warnings: list[str] = []
     rampup: list[int] = []
-    digits: set[int] = set()
-    run = extract_run(log, NAME, _rows(log, warnings, rampup, digits), _ADVICE)  # fills the three collections
+    digit_counts: set[int] = set()
+    run = extract_run(log, NAME, _rows(log, warnings, rampup, digit_counts), _ADVICE)  # fills all three
     median_s = median(run.step_s)
     suspect = tuple(step.number for step in run.timed if step.seconds and step.seconds < MIN_STEP_SHARE * median_s)
     if suspect:
@@ -71,16 +71,16 @@ def read(log: StepLogFile) -> StepLog:
     if rampup_steps := [number for number in rampup if number >= run.steps[0].number]:
         warnings.append(f"{format_steps(rampup_steps)} in the ramp-up of the batch size: fewer tokens than later steps")
     # Trailing zeros may be left out, so the time with the most digits shows the resolution.
-    resolution_s = 10.0 ** -max(digits) if digits else 0.0
+    resolution_s = 10.0 ** -max(digit_counts) if digit_counts else 0.0
     # MaxText times every step separately, even if it prints only some steps.
     return replace(run, steps_per_value=1, suspect=suspect, resolution_s=resolution_s).with_warnings(*warnings)
 
 
-def _rows(log: StepLogFile, warnings: list[str], rampup: list[int], digits: set[int]) -> Iterator[StepRow]:
+def _rows(log: StepLogFile, warnings: list[str], rampup: list[int], digit_counts: set[int]) -> Iterator[StepRow]:
     """Yield the steps of the log.
 
     Also fill three collections. ``warnings`` gets warnings. ``rampup`` gets the numbers of the steps in the ramp-up of
-    the batch size. ``digits`` gets the number of digits after the decimal point of each printed time.
+    the batch size. ``digit_counts`` gets the number of digits after the decimal point of each printed time.
     """
     for line in log.lines():
         if _QUOTED_TIME_KEY in line.text:
@@ -97,7 +97,7 @@ def _rows(log: StepLogFile, warnings: list[str], rampup: list[int], digits: set[
                 warnings.append(_incomplete_line_warning(line))
                 continue
             _, _, decimals = seconds_match[1].partition(".")
-            digits.add(min(len(decimals), MAX_DIGITS))
+            digit_counts.add(min(len(decimals), MAX_DIGITS))
             if _RAMPUP in line.text:
                 rampup.append(number)
             loss_match, tflops_match = _LOSS.search(step_text), _TFLOPS.search(step_text)

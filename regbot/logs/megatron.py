@@ -52,7 +52,7 @@ def recognises(text: str) -> bool:
 def read(log: StepLogFile) -> StepLog:
     """Return the run in ``log``. Raises LogError."""
     incomplete_lines: list[int] = []
-    iteration_rows = _iteration_rows(log, incomplete_lines)
+    iteration_rows = _iteration_rows(log, incomplete_lines)  # fills ``incomplete_lines`` while the rows are read
     first = next(iteration_rows, None)
     # The kind of lines that are read, as a key of ``RESOLUTION_S``.
     kind = "iteration" if first is not None else "Step Time"

@@ -43,7 +43,7 @@ def recognises(text: str) -> bool:
 def read(log: StepLogFile) -> StepLog:
     """Return the run in ``log``. Raises LogError, also if ``tokens_per_step`` of ``log`` is missing."""
     tokens_per_step, incomplete_lines = log.tokens_per_step, list[int]()
-    rows = _rows(log, incomplete_lines)
+    rows = _rows(log, incomplete_lines)  # fills ``incomplete_lines`` while the rows are read
     if tokens_per_step is None:
         first = next(rows, None)
         line_number = first.line if first else WHOLE_FILE
@@ -73,6 +73,7 @@ def _rows(log: StepLogFile, incomplete_lines: list[int]) -> Iterator[StepRow]:
         number_text, loss_text = step_match.groups()
         tps_text, tflops_text = speed_match.groups()
         loss, tps = number_or_nan(loss_text), number_or_nan(tps_text)
+        # Without ``tokens_per_step``, ``read`` uses only the line number of the first step.
         seconds = (log.tokens_per_step or 0) / tps if tps else math.nan
         step = LogStep(
             number=int(number_text),

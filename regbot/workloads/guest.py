@@ -138,6 +138,7 @@ def trace_together(
         return [bare_run(task, arm, "refused", missing, attempt) for task in tasks]
     make_empty_folder(scratch.folder)
     record_folder = scratch.folder / "record"
+    # Fields of a request to trace on a paper GPU.
     paper_gpu = {"paper": str(paper), "gpu": workload.gpu} if paper is not None else {}
     records: list[RawRecord] = []
     requests: list[Path] = []
@@ -207,7 +208,11 @@ def interpreter(task: Task, root: Path) -> str:
 
 
 def build_run(task: Task, arm: Arm, result: LaunchResult, record: RawRecord, attempt: int) -> Run:
-    """Build the run from the launch's result and the guest's record. ``attempt`` is as in ``trace``."""
+    """Build the run from the launch's result and the guest's record. ``attempt`` is as in ``trace``.
+
+    ``raw`` is the record as the guest wrote it; None if it is missing or cannot be read. A refusal is the guest's
+    reason why it has no result.
+    """
     raw, fault = read_claims(record, task)  # ``fault`` says why the record cannot be used; '' if it can
     outcome, reason = _determine_outcome(result, raw, fault, task)
     ledger = raw.ledger if raw is not None and outcome == "ok" else None

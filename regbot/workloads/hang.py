@@ -143,7 +143,8 @@ def _find_host(rank: int, ranks: int, hosts: Sequence[str]) -> str:
 def _read_rank(folder: Path, rank: int, host: str, root: Path) -> RankHang:
     """Return the report of one rank, from the three files that the rank wrote to ``folder``.
 
-    ``root`` is the run's checkout. Code in it is the code under test.
+    ``stacks.{rank}`` has its stacks, and ``last.{rank}`` (the page) its latest collectives. ``flight.{rank}`` has the
+    latest calls in torch's Flight Recorder. ``root`` is the run's checkout. Code in it is the code under test.
     """
     text = _read(folder / f"stacks.{rank}", MAX_STACKS_BYTES)
     page = _read(folder / f"last.{rank}", FILE_BYTES)

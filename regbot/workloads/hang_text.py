@@ -138,7 +138,8 @@ def _describe_common(ranks: Sequence[RankHang], pending: Pending, with_hosts: bo
     """Describe the collective that the first waiting rank waits in, and the ranks that may be the cause.
 
     If some ranks did not write their stacks, these ranks are described. Otherwise the ranks outside of the collective
-    are described. If all ranks of the group are in the collective, no rank is the cause.
+    are described, if a rank of the group is outside or only one rank is inside. If all ranks of the group are in the
+    collective, no rank is the cause. The text then names their sizes if these differ, or else the network.
     """
     waiting = [rank for rank in ranks if rank.rank in pending]
     if not waiting:

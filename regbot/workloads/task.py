@@ -30,6 +30,7 @@ class Task:
     shape: Shape
     variant: Variant
     parallelism: Parallelism
+    """The mesh: its name, its number of ranks and the sizes of its axes."""
 
     @property
     def entry(self) -> str:
@@ -145,8 +146,8 @@ def single_task(
 def _axis_settings(workload: Workload, mesh: OwnMesh) -> dict[str, Scalar]:
     """Return the keys of the framework's configuration that set the axes of ``mesh``, with their values.
 
-    An axis of size 1 is the framework's default and needs no key. There is one exception: Megatron gives ETP the size
-    of TP by default, so the key of ETP is also set if TP is larger than 1.
+    An axis of size 1 is the framework's default and needs no key. There is one exception: Megatron gives ETP (tensor
+    parallelism of the experts) the size of TP by default. So the key of ETP is also set if TP is larger than 1.
     """
     keys, sizes = AXIS_KEYS[workload.adapter], mesh.axis_sizes
     axes_to_set = {axis for axis, size in sizes.items() if size > 1}
@@ -192,8 +193,9 @@ def timed_tasks(config: Config, tasks: Sequence[Task], gpus: int) -> list[Task]:
 
 
 def plan_of(task: Task, session: SessionSettings) -> TimedPlan:
-    """Return the plan of a timed run of ``task``. The session's configuration may set the numbers of steps. Otherwise
-    they are those of the shape."""
+    """Return the plan of a timed run of ``task``. ``steps`` of the plan include the warm-up steps, and ``cut`` is their
+    number. The session's configuration may set these numbers. Otherwise they are those of the shape.
+    """
     warmup = session.warmup or task.shape.warmup_steps
     geometry = task.variant.geometry
     return TimedPlan(

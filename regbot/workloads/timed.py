@@ -93,7 +93,7 @@ def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratc
     arm, root = checkout.arm, checkout.root
     if missing := missing_source_root(task, root):
         return _with_position(bare_run(task, arm, "refused", missing, spec.attempt, "timed"), spec)
-    path = scratch.folder / "record" / "raw.{rank}.json"
+    path = scratch.folder / "record" / "raw.{rank}.json"  # {rank} stands for the number of the rank
     record = RawRecord(path, secrets.token_hex(16), scratch.limits.max_record_bytes)
     document = request_document(task, root, record, checkout.absent_files) | {
         "mode": "timed",
@@ -213,8 +213,8 @@ def add_profile(run: Run, claim: RawProfile, task: Task, record: RawRecord) -> R
     part of the guest's record about the profile. If the ranks have also counted a ledger, that ledger is dropped.
     """
     try:
-        traced = ledger_of_profile(claim, task, record.path.parent, record.max_bytes)
-        ledger = Ledger.model_validate(make_printable(traced.model_dump(by_alias=True)))
+        profile_ledger = ledger_of_profile(claim, task, record.path.parent, record.max_bytes)
+        ledger = Ledger.model_validate(make_printable(profile_ledger.model_dump(by_alias=True)))
     except (UnusableProfileError, ValidationError) as error:
         text = describe_validation_error(error) if isinstance(error, ValidationError) else str(error)
         problem = clip_message(printable(text))

@@ -76,31 +76,31 @@ def library_for(python: str, cache: Path, spare: Path, inside: Path | None = Non
     except OSError as error:
         raise NoPaperGpuError(f"torch's files cannot be read: {error}") from error
     key = _key(torch_digest)
-    cache_folder = folder / key
-    if _is_whole(cache_folder):
-        return PaperLibrary(cache_folder / LIBRARY_NAME)
+    key_folder = folder / key  # the folder of this library in the cache
+    if _is_whole(key_folder):
+        return PaperLibrary(key_folder / LIBRARY_NAME)
     compiler = find_compiler()
     if not compiler:
         raise NoPaperGpuError(f"there is no C++ compiler ({', '.join(COMPILERS)})", "install one, such as g++")
     try:
-        cache_folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(cache_folder.parent / f"{key}.lock", timeout=LOCK_TIMEOUT_S):
-            if _is_whole(cache_folder):  # another process has built it while this one waited for the lock
-                return PaperLibrary(cache_folder / LIBRARY_NAME)
-            built_s = _build(torch, compiler, cache_folder)
-            return PaperLibrary(cache_folder / LIBRARY_NAME, built_s)
+        key_folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(key_folder.parent / f"{key}.lock", timeout=LOCK_TIMEOUT_S):
+            if _is_whole(key_folder):  # another process has built it while this one waited for the lock
+                return PaperLibrary(key_folder / LIBRARY_NAME)
+            built_s = _build(torch, compiler, key_folder)
+            return PaperLibrary(key_folder / LIBRARY_NAME, built_s)
     except Timeout as error:
-        raise NoPaperGpuError(f"{cache_folder}: locked by another build for {LOCK_TIMEOUT_S:.0f} s") from error
+        raise NoPaperGpuError(f"{key_folder}: locked by another build for {LOCK_TIMEOUT_S:.0f} s") from error
     except OSError as error:
         if error.errno not in UNWRITABLE_ERRORS:
-            raise NoPaperGpuError(f"the paper GPU cannot be built in {cache_folder.parent}: {error}") from error
+            raise NoPaperGpuError(f"the paper GPU cannot be built in {key_folder.parent}: {error}") from error
     spare_folder = spare / key
     try:
         built_s = _build(torch, compiler, spare_folder)
         return PaperLibrary(spare_folder / LIBRARY_NAME, built_s, temporary=True)
     except OSError as error:
         raise NoPaperGpuError(
-            f"the paper GPU can be built neither in {cache_folder.parent} nor in {spare}: {error}"
+            f"the paper GPU can be built neither in {key_folder.parent} nor in {spare}: {error}"
         ) from error
 
 
@@ -144,27 +144,27 @@ def find_compiler() -> str:
     return ""
 
 
-def _is_whole(cache_folder: Path) -> bool:
-    """Whether the library in ``cache_folder`` exists and matches its stored hash."""
+def _is_whole(key_folder: Path) -> bool:
+    """Whether the library in ``key_folder``, the folder of one library, exists and matches its stored hash."""
     try:
-        recorded = (cache_folder / DIGEST_NAME).read_text(encoding="ascii").strip()
-        with (cache_folder / LIBRARY_NAME).open("rb") as file:
+        recorded = (key_folder / DIGEST_NAME).read_text(encoding="ascii").strip()
+        with (key_folder / LIBRARY_NAME).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() == recorded
     except OSError:
         return False
 
 
-def _build(torch: TorchFiles, compiler: str, cache_folder: Path) -> float:
-    """Compile the library, and move the result to ``cache_folder``. Return the build time in seconds.
+def _build(torch: TorchFiles, compiler: str, key_folder: Path) -> float:
+    """Compile the library, and move the result to ``key_folder``. Return the build time in seconds.
 
-    Raises NoPaperGpuError, OSError.
+    ``key_folder`` gets the library and the file with its hash. Raises NoPaperGpuError, OSError.
     """
     start = time.monotonic()
-    cache_folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache_folder.parent, prefix=".build-") as scratch:
-        target = Path(scratch) / "entry"
-        target.mkdir()
-        library = target / LIBRARY_NAME
+    key_folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=key_folder.parent, prefix=".build-") as scratch:
+        new_folder = Path(scratch) / "entry"
+        new_folder.mkdir()
+        library = new_folder / LIBRARY_NAME
         command = [
             compiler,
             *OPTIONS,
@@ -195,11 +195,11 @@ def _build(torch: TorchFiles, compiler: str, cache_folder: Path) -> float:
             )
         with library.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        (target / DIGEST_NAME).write_text(digest + "\n", encoding="ascii")
+        (new_folder / DIGEST_NAME).write_text(digest + "\n", encoding="ascii")
         library.chmod(0o444)
-        if cache_folder.exists():  # the old folder is incomplete or does not match its hash
-            shutil.rmtree(cache_folder)
-        target.replace(cache_folder)
+        if key_folder.exists():  # the old folder is incomplete or does not match its hash
+            shutil.rmtree(key_folder)
+        new_folder.replace(key_folder)
     return time.monotonic() - start
 
 
