@@ -3,7 +3,7 @@
 References of all environments of the node class are loaded, because the environment of the check is known only after
 its first run. A *group* is the folder of one workload, node class and environment in the store. A *placebo* is a
 calibration session that compares a commit with itself. An *injected* session does so too, but head is slowed down by a
-known share.
+known share. A run has two step times, the median and the mean of its steps (``SUMMARIES``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -143,6 +143,7 @@ def summarise_calibrations(calibrations: Iterable[Calibration], thresholds: Thre
     ``contradicted`` says why the gate must not decide on this node class; '' if it may.
     """
     oldest_first = sorted(calibrations, key=lambda calibration: calibration.measured)
+    # Two files can have the same session. It counts once, as the newer file has it.
     session_by_identity = {session.session: session for calibration in oldest_first for session in calibration.sessions}
     sessions = list(session_by_identity.values())
     placebos = [session for session in sessions if session.injected_pct == 0]

@@ -248,6 +248,7 @@ def verdict_page(verdict: Verdict, out: Path | None, header: SessionHeader | Non
         text = _example_text(findings)
         lines += ["", printable(f"{status}  {pattern} (axis {axis}) in {names}"), wrapped(text)]
     lines += [f"warning: {printable(warning)}" for warning in verdict.warnings]
+    # Each sentence is a sequence of parts.
     not_measured = list_unmeasured(verdict, header) if header is not None else []
     if not_measured:
         lines += ["", *(printable("".join(sentence_parts)) for sentence_parts in not_measured)]

@@ -63,6 +63,7 @@ def read(log: StepLogFile) -> StepLog:
         raise log.error(WHOLE_FILE, "is not a JSON object of golden values", _ADVICE)
     if MEGATRON_TIME in values:
         return _read_megatron(log, values).with_warnings(*warnings)
+    # The form of Megatron-LM's metrics, but none of them is the step time.
     if any(isinstance(value, dict) and "values" in value for value in values.values()):
         raise log.error(WHOLE_FILE, f"has {clip(', '.join(map(repr, values)), 200)} but no {MEGATRON_TIME!r}", _ADVICE)
     run = extract_run(log, NAME, _bridge_rows(log, values), _ADVICE)

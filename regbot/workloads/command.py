@@ -173,6 +173,7 @@ def build_run(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, log: Lo
         if len(logged_losses) == len(counted):
             losses = [loss if math.isfinite(loss) else None for loss in logged_losses]
         seconds = [step.seconds for step in counted if step.seconds is not None]
+        # short: fewer steps than requested. diverged: a loss that is not finite, or a skipped update.
         if outcome in ("ok", "short", "diverged"):  # with any other outcome, the log's step times are not used
             timing = _build_timing(step_log, seconds, spec.steps, spec.cut)
     run = bare_run(task, arm, outcome, reason, spec.attempt, "timed").model_copy(
@@ -281,7 +282,9 @@ def _has_placeholder(task: Task, name: str) -> bool:
 
 
 def _fill_placeholder(match: re.Match[str], values: Mapping[str, object]) -> str:
-    """Return the value of a placeholder as text of the command. Braces around an unknown name stay unchanged."""
+    """Return the value of a placeholder as text of the command, such as ``true`` for True. Braces around an unknown
+    name stay unchanged.
+    """
     name = match.group(1)
     if name not in values:
         return match.group()

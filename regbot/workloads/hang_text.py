@@ -185,8 +185,8 @@ def _find_launched(rank: RankHang, ranks: Sequence[RankHang]) -> Collective | No
     """Return the latest collective that a rank has launched on its device, if the rank may wait for it.
 
     Such a collective is asynchronous: its call returns before the device has ended it. The device cannot end it while a
-    rank of the group has not begun it. If all ranks have begun it, a rank whose Python is in the code under test is
-    busy there and does not wait.
+    rank of the group has not begun it. If all ranks have begun it, a rank whose Python is in the code under test (at
+    ``code_frame``) is busy there and does not wait.
     """
     last = rank.last
     if last is None or not last.asynchronous:

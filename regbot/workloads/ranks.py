@@ -169,8 +169,8 @@ def timing_of(raws: Mapping[int, RawRun], requested: int, cut: int, marks: Marks
     """Combine the timings of all ranks into one. The step time is that of the slowest rank.
 
     ``raws`` has the records by rank. ``requested`` steps were requested, and the first ``cut`` of them are warm-up.
-    ``marks`` are stored beside the step times as ``harness_s`` (all steps) and ``harness_steady_s`` (steps after the
-    warm-up).
+    The growth of memory is stored for the rank where it is largest, up or down. ``marks`` are stored beside the step
+    times as ``harness_s`` (all steps) and ``harness_steady_s`` (steps after the warm-up).
 
     Return None if the result is not a valid record, because the ranks' claims are inconsistent.
     """

@@ -56,11 +56,11 @@ class TorchFiles:
         if missing:
             raise NoTorchError(f"{self.folder}: has no {missing[0].relative_to(self.folder)}")
         files = [*self.libraries, *self.headers()]
-        state = hashlib.sha256()
+        metadata = hashlib.sha256()
         for path in files:
             status = path.stat()
-            state.update(f"{path} {status.st_size} {status.st_mtime_ns} {status.st_ino}\n".encode())
-        cached = cache / f"torch-{state.hexdigest()[:32]}.json"
+            metadata.update(f"{path} {status.st_size} {status.st_mtime_ns} {status.st_ino}\n".encode())
+        cached = cache / f"torch-{metadata.hexdigest()[:32]}.json"
         try:
             return str(json.loads(cached.read_text(encoding="utf-8"))["digest"])
         except (OSError, ValueError, KeyError, TypeError):
