@@ -106,8 +106,8 @@ def list_groups(store: Store) -> BaselineListing:
     """
     groups = []
     for folder in store.groups():
-        span, paths = store.index.span(folder), store.index.find_by_name(folder, limit=1)
         # A span has the number of sessions, and the times of the oldest and the newest.
+        span, paths = store.index.span(folder), store.index.find_by_name(folder, limit=1)
         if span is None or not paths:
             continue
         sample = store.session(paths[0])

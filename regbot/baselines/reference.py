@@ -96,8 +96,8 @@ def _load_group_references(
     """Return the references of one environment, and why its stored sessions cannot be compared.
 
     There is at most one reference per clock. A clock whose sessions cannot be compared has a reason in the second list.
-    ``group`` is the folder of the environment, and ``node_class`` is its node class. ``thresholds`` and ``now`` are as
-    in ``load_references``. Raises BaselineError.
+    ``group`` is the folder of the environment, and ``node_class`` is its node class. ``thresholds`` are those of
+    the throughput gate. Raises BaselineError, also for a session that was measured after ``now``.
     """
     references: list[Reference] = []
     refusals: list[str] = []
