@@ -278,7 +278,7 @@ def anchor_page(anchors: Sequence[Anchor]) -> str:
             f"  moved      {anchor.moved} by {printable(anchor.who)}: {printable(anchor.why)}",
             f"  before     {short_commit(anchor.previous) if anchor.previous else 'none'}",
         ]
-        if anchor.evidence is not None:
+        if anchor.evidence is not None:  # the slowdown that was measured since the anchor before
             evidence = anchor.evidence
             interval = f"{evidence.estimate_pct:+.1f}% [{evidence.low_pct:+.1f}, {evidence.high_pct:+.1f}]"
             lines.append(f"  absorbed   {interval} in {evidence.pairs} pairs")

@@ -165,7 +165,7 @@ class Index:
             folder_row = _find_folder(db, group)
             is_settled = folder_row is not None and folder_row.is_settled
             # Settled: every later change of the folder changes its stamp, so an equal stamp proves that nothing has
-            # changed.
+            # changed. ``_folder_stamp`` returns the stamp and a time.
             # The folder is read only if its row is settled, because another process may remove the folder.
             if folder_row is None or not is_settled or folder_row.stamp != _folder_stamp(self._root / group)[0]:
                 names = [name for name in self._list_names(group) if name.startswith(prefix)]

@@ -60,9 +60,9 @@ def load_references(
 ) -> ReferenceLookup:
     """Load the references for the workload of ``plan`` on a node class.
 
-    ``thresholds`` are those of the throughput gate, for sessions that are drawn at random from placebo pairs. If the
-    files of one environment are broken, the other environments are still loaded. A session that was measured after
-    ``now`` counts as broken.
+    ``thresholds`` are those of the throughput gate, for sessions that are simulated from placebo pairs. If the files
+    of one environment are broken, the other environments are still loaded. A session that was measured after ``now``
+    counts as broken.
     """
     references: list[Reference] = []
     refusals: list[str] = []
