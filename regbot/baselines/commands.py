@@ -106,8 +106,8 @@ def list_groups(store: Store) -> BaselineListing:
     """
     groups = []
     for folder in store.groups():
-        span, paths = store.index.span(folder), store.index.find_by_name(folder, limit=1)
         # A span has the number of sessions, and the times of the oldest and the newest.
+        span, paths = store.index.span(folder), store.index.find_by_name(folder, limit=1)
         if span is None or not paths:
             continue
         sample = store.session(paths[0])
@@ -278,7 +278,7 @@ def anchor_page(anchors: Sequence[Anchor]) -> str:
             f"  moved      {anchor.moved} by {printable(anchor.who)}: {printable(anchor.why)}",
             f"  before     {short_commit(anchor.previous) if anchor.previous else 'none'}",
         ]
-        if anchor.evidence is not None:
+        if anchor.evidence is not None:  # the slowdown that was measured since the anchor before
             evidence = anchor.evidence
             interval = f"{evidence.estimate_pct:+.1f}% [{evidence.low_pct:+.1f}, {evidence.high_pct:+.1f}]"
             lines.append(f"  absorbed   {interval} in {evidence.pairs} pairs")

@@ -96,6 +96,7 @@ class DerivedDatabase:
                     query(self._database)
 
     def close(self) -> None:
+        """Close the connection. A connection that a forked child has from its parent stays open."""
         if self._database is not None and self._pid == os.getpid():
             with suppress(sqlite3.Error):
                 self._database.close()

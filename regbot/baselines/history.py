@@ -74,6 +74,7 @@ class _Bucket:
         return self.total / self.sessions
 
     def point(self) -> HistoryPoint:
+        """Return the bucket as a record, with levels in seconds."""
         return HistoryPoint(
             first=self.oldest.measured,
             last=self.newest.measured,
@@ -120,7 +121,8 @@ def history(
     """Return the trends of a workload, filtered by variant and node class.
 
     ``last`` is the number of newest sessions of each series; None for all sessions. A series is reduced to at most
-    ``points`` points. Raises BaselineError if no session matches, or a session is unusable.
+    ``points`` points. ``now`` is the current time, by default that of the clock. Raises BaselineError if no session
+    matches, or if a session is unusable or was measured after ``now``.
     """
     trends = []
     for variant_folder in _variant_folders(store, workload, variant):
@@ -377,7 +379,7 @@ def _series_lines(series: HistorySeries) -> list[str]:
     for stretch, note in zip(series.stretches, ["", *change_notes], strict=True):
         times = (_format_time(seconds) for seconds in (stretch.level_s, stretch.low_s, stretch.high_s))
         rows.append((stretch.first, str(stretch.sessions), *times, note))
-    number_columns = range(1, 5)
+    number_columns = range(1, 5)  # aligned to the right
     return [*lines, *columns(rows, right=number_columns, indent="  ")]
 
 

@@ -83,10 +83,11 @@ class IndexRow(NamedTuple):
 
 
 class SessionLevel(NamedTuple):
-    """Fields of one session that a trend needs. They have the meaning of the same fields of ``Baseline``.
+    """Fields of one session that a trend needs, as in its ``Baseline`` record.
 
-    ``name``, ``sound`` and ``log_median`` are those of ``IndexRow``. The first three fields are ``_PAGE_KEY``, by which
-    sessions are sorted.
+    ``session`` is the identity of the session, and ``series`` the reference that it belongs to. A run has ``steps``
+    steps, and the first ``cut`` of them are planned as warm-up. ``name``, ``sound`` and ``log_median`` are those of
+    ``IndexRow``. The first three fields are ``_PAGE_KEY``, by which sessions are sorted.
     """
 
     measured: str
@@ -164,7 +165,7 @@ class Index:
             folder_row = _find_folder(db, group)
             is_settled = folder_row is not None and folder_row.is_settled
             # Settled: every later change of the folder changes its stamp, so an equal stamp proves that nothing has
-            # changed.
+            # changed. ``_folder_stamp`` returns the stamp and a time.
             # The folder is read only if its row is settled, because another process may remove the folder.
             if folder_row is None or not is_settled or folder_row.stamp != _folder_stamp(self._root / group)[0]:
                 names = [name for name in self._list_names(group) if name.startswith(prefix)]
@@ -257,7 +258,7 @@ class Index:
         """Update the index of a group and return the rows that ``sql`` selects; [] if the folder does not exist.
 
         The first parameter of ``sql`` is the id of the folder, and ``values`` are the other parameters.
-        ``ignore_last_tick`` is as in ``_update_folder``.
+        With ``ignore_last_tick``, changes of the folder within the last clock tick may be missed.
         """
         if not (self._root / group).is_dir():
             return []
@@ -340,6 +341,7 @@ def _ensure_folder(db: sqlite3.Connection, group: PurePosixPath) -> int:
 
 
 def _insert_rows(db: sqlite3.Connection, folder_id: int, rows: Sequence[IndexRow]) -> None:
+    """Write index entries of a folder. An entry of a file that is in the index already is replaced."""
     values = []
     for row in rows:
         scalars = [_to_sql_value(row.scalars[name]) for name in SCALARS]

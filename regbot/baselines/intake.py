@@ -203,7 +203,7 @@ def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, 
         raise BaselineError(
             intake.origin, f"{last_run.workload!r} is not a valid workload entry", "use a session of regbot check"
         )
-    # Of several traces of one commit, the last counts.
+    # The timed runs in valid pairs count. Of several traces of one commit, the last counts.
     counted_runs = [run for run, _ in results.paired_runs] if tier == "timed" else [last_run]
     ledger = next((run.ledger for run in reversed(counted_runs) if run.ledger is not None), None)
     advice = "continue the check with --resume, then add it"

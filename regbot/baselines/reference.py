@@ -60,9 +60,9 @@ def load_references(
 ) -> ReferenceLookup:
     """Load the references for the workload of ``plan`` on a node class.
 
-    ``thresholds`` are those of the throughput gate, for sessions that are drawn at random from placebo pairs. If the
-    files of one environment are broken, the other environments are still loaded. A session that was measured after
-    ``now`` counts as broken.
+    ``thresholds`` are those of the throughput gate, for sessions that are simulated from placebo pairs. If the files
+    of one environment are broken, the other environments are still loaded. A session that was measured after ``now``
+    counts as broken.
     """
     references: list[Reference] = []
     refusals: list[str] = []
@@ -96,8 +96,8 @@ def _load_group_references(
     """Return the references of one environment, and why its stored sessions cannot be compared.
 
     There is at most one reference per clock. A clock whose sessions cannot be compared has a reason in the second list.
-    ``group`` is the folder of the environment, and ``node_class`` is its node class. ``thresholds`` and ``now`` are as
-    in ``load_references``. Raises BaselineError.
+    ``group`` is the folder of the environment, and ``node_class`` is its node class. ``thresholds`` are those of
+    the throughput gate. Raises BaselineError, also for a session that was measured after ``now``.
     """
     references: list[Reference] = []
     refusals: list[str] = []

@@ -296,8 +296,8 @@ class Store:
     def _write_lock(self) -> Iterator[None]:
         """Lock the store against other writers on this machine.
 
-        Also remove the files that interrupted writers left in ``.incoming``, and write the two files for git if they
-        are missing.
+        Also remove the files that interrupted writers left in ``.incoming``. Write ``.gitattributes``, and the
+        ``.gitignore`` of ``.incoming``, if they are missing.
         """
         incoming = self.root / INCOMING
         self.root.parent.mkdir(parents=True, exist_ok=True)

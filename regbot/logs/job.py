@@ -32,7 +32,8 @@ class StepRow(NamedTuple):
     """A step of a log, and where it comes from."""
 
     line: int
-    """Number of the line, or ``WHOLE_FILE`` if the file is one JSON document."""
+    """Number of the line. For a JSON document it is ``WHOLE_FILE`` (golden values), or the number of the entry
+    (TensorBoard)."""
     rank: str
     """Label of the rank that wrote the line; '' if the line has none."""
     step: LogStep

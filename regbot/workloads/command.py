@@ -156,8 +156,9 @@ class LogFile:
 
 
 def build_run(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, log: LogFile) -> Run:
-    """Build the run from the launch's result and the step log. If the log lacks the loss of a step, the run has no
-    losses.
+    """Build the run from the launch's result and the step log. Steps after the first ``spec.steps`` do not count.
+
+    If the log lacks the loss of a counted step, the run has no losses.
     """
     outcome, reason, step_log = _read_step_log(task, result, log)
     warnings = engine_warnings(result)

@@ -128,8 +128,9 @@ def trace_together(
 ) -> list[Run]:
     """Trace several tasks of one workload, one after the other in one process. Return one run for each task.
 
-    The tasks share imports and the paper GPU's cached shapes. If the process dies, the runs of all tasks fail. The
-    other parameters are as in ``trace``.
+    The tasks share imports and the paper GPU's cached shapes. If the process dies, the runs of all tasks fail.
+    ``attempt`` is above 1 if earlier traces are repeated. ``paper`` is the library of the paper GPU to trace on; None
+    traces CPU programs. Raises NoSeatError if the engine has no node for the traces.
     """
     workload, arm, root = tasks[0].workload, checkout.arm, checkout.root
     if workload.adapter == "command":
@@ -208,7 +209,7 @@ def interpreter(task: Task, root: Path) -> str:
 
 
 def build_run(task: Task, arm: Arm, result: LaunchResult, record: RawRecord, attempt: int) -> Run:
-    """Build the run from the launch's result and the guest's record. ``attempt`` is as in ``trace``.
+    """Build the run from the launch's result and the guest's record. ``attempt`` is above 1 for a repetition.
 
     ``raw`` is the record as the guest wrote it; None if it is missing or cannot be read. A refusal is the guest's
     reason why it has no result.

@@ -7,6 +7,9 @@ What the ranks wait for shows the likely cause of the hang:
     ranks wait for each other                               they issue their collectives in different orders
     all ranks are in the same collective                    no rank; perhaps the network between the ranks
 
+A rank has ``started`` if it recorded anything, and ``answered`` if it wrote its stacks at the time limit. Collectives
+are numbered in each group from 1, and ``issued`` has the number that a rank has issued in each group.
+
 The functions that return parts of the sentence share two parameters. ``pending`` has the collectives that ranks wait
 in. ``with_hosts`` says that the ranks are on several hosts, so that the text names hosts.
 """
@@ -100,7 +103,7 @@ def _are_deadlocked(rank: RankHang, other: RankHang, pending: Pending) -> bool:
 
     There are two cases. In the first one, each of the two collectives needs both ranks, and neither rank has begun the
     collective that the other rank waits in. In the second one, the two ranks have issued collectives of different kinds
-    under the same number of the same group.
+    in the same group under the same number, such as number 12 of ``ep``.
     """
     own_collective, other_collective = pending[rank.rank], pending[other.rank]
     if _is_same(own_collective, other_collective) or not _is_member(other, own_collective):

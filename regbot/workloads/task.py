@@ -99,8 +99,9 @@ def smoke_task(
 ) -> Task:
     """Return a task that runs regbot's own smoke model, for ``ledger trace SHAPE``.
 
-    ``world`` and ``ep`` are as in ``single_task``. ``dispatcher`` is '' for the default. ``gpu`` is the model that a
-    paper GPU imitates. Raises ShapeError, ConfigError.
+    If ``world`` or ``ep`` is given, a mesh of ``world`` ranks with expert-parallel groups of ``ep`` ranks replaces
+    ``mesh``. ``dispatcher`` is '' for the default. ``gpu`` is the model that a paper GPU imitates. Raises ShapeError,
+    ConfigError.
     """
     if dispatcher not in ("", *SMOKE_DISPATCHERS):
         raise ConfigError(f"there is no dispatcher {dispatcher!r}", f"there are {', '.join(SMOKE_DISPATCHERS)}")
@@ -122,8 +123,8 @@ def single_task(
     """Return the task of the workload called ``name`` at one shape.
 
     ``mesh`` is the name of a mesh of the shape, or a mesh that the workload itself defines. If ``world`` or ``ep`` is
-    given, a mesh of ``world`` ranks with expert-parallel groups of ``ep`` ranks replaces the mesh of the shape. Raises
-    ShapeError.
+    given, a mesh of ``world`` ranks with expert-parallel groups of ``ep`` ranks replaces the mesh of the shape, but not
+    a mesh of the workload's own. Raises ShapeError.
     """
     variant = shape.variant(workload.variant)
     if not variant.geometry.vocabulary and workload.adapter not in PAPER_ADAPTERS:

@@ -10,7 +10,11 @@ from regbot.workloads.paper.build import NoPaperGpuError, PaperLibrary, library_
 
 
 class Libraries:
-    """Paper GPU libraries by interpreter. Thread-safe. ``say`` receives a message after each build."""
+    """Paper GPU libraries by interpreter. Thread-safe.
+
+    ``cache`` is regbot's cache folder, and ``spare`` a folder to build in if the cache is not writable. ``say``
+    receives a message after each build.
+    """
 
     def __init__(self, cache: Path, spare: Path, say: Callable[[str], None]) -> None:
         self._cache, self._spare, self._say = cache, spare, say
@@ -34,7 +38,7 @@ class Libraries:
     def library(self, python: str, inside: Path) -> PaperLibrary | str:
         """Wait for the build, and return the library for ``python``. Return a text that says why if there is none.
 
-        The parameters are as in ``start``.
+        ``inside`` is the folder of the checkout. An interpreter in this folder is not started.
         """
         try:
             return self.start(python, inside).result()
