@@ -36,7 +36,8 @@ def compare_workloads(check: Check, characters: int) -> Markdown:
 
     ``characters``: largest length of all rows together.
     """
-    changed = [entry for entry in check.changed if entry.changed]  # without those that have a finding only
+    # ``check.changed`` also has workloads with a finding and equal collectives. The table leaves these out.
+    changed = [entry for entry in check.changed if entry.changed]
     unmeasured = [entry for entry in check.entries if not entry.judged]
     if not check.entries:
         return Markdown("")

@@ -3,9 +3,9 @@
 The reader was written from the published format (NCCL 2.28 to 2.30, ``plugins/profiler/inspector``, output v4.0 to
 v4.2). It was not tested on a log of a real job. Each line has the communicator (``header``), the process that wrote it
 (``metadata``) and one of ``coll_perf``, ``p2p_perf``, ``dump_stats``. The log has neither steps nor element types. A
-message size in the log is the size of one rank's piece. For all-gather and reduce-scatter, NCCL and this reader
-multiply the size by the number of ranks. For all-to-all, NCCL logs the size per peer, and the reader multiplies it
-by the number of ranks, too.
+message size in the log is the size of one rank's piece. For all-gather and reduce-scatter, this reader multiplies the
+logged size by the number of ranks, as NCCL itself does in its calculations. For all-to-all, NCCL logs the size per
+peer, and the reader multiplies it by the number of ranks, too.
 
 The log is not complete. The Inspector leaves out:
 
