@@ -39,7 +39,7 @@ def explain_doubt(crash: Crash, changed_files: Sequence[str] | None) -> str:
     caller = f", called from {_describe(own_frames[-1])}" if own_frames else ", before any code of the checkout"
     if replacements := [frame for frame in crash.frames if frame.owner == "regbot"]:
         return f"{UNKNOWN_REVISION}: the error passed through code of regbot, {_describe(replacements[-1])}{caller}"
-    if crash.keys:
+    if crash.keys:  # configuration keys that regbot set and that the error names
         return f"{UNKNOWN_REVISION}: the error names {', '.join(crash.keys[:5])}, which regbot sets"
     raising_frame = crash.frames[-1]
     if raising_frame.owner != "checkout":

@@ -36,7 +36,7 @@ def explain_decision(
                     f"{interim.pairs} pairs; the interval lies beyond the limit of {settings.indifference_pct:g}%"
                 )
         return
-    if interim.decision == "within_bound":
+    if interim.decision == "within_bound":  # a pass by look 0
         assert interim.class_noise is not None
         noise = interim.class_noise
         yield (
@@ -111,7 +111,7 @@ def describe_slow_launches(outliers: Sequence[PairOutlier], pairs: int) -> str:
     """Return a sentence that lists the slow launches of a session. ``outliers`` has at least one; ``pairs`` is the
     number of pairs that the decision uses."""
     slow_launches = "1 run was" if len(outliers) == 1 else f"{len(outliers)} runs were"
-    trimmed = trimmed_pairs(pairs)
+    trimmed = trimmed_pairs(pairs)  # number of pairs that the interval leaves out at each end
     pairs_left_out = (
         "the slowest and the fastest pair" if trimmed == 1 else f"the {trimmed} slowest and the {trimmed} fastest pairs"
     )

@@ -113,6 +113,7 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
         backends = [run.backends[DISPATCHER] for run in (base, head) if DISPATCHER in run.backends]
         unmet = next(backend for backend in backends if backend.executed != backend.requested)
         reason = f"the runs used {unmet.executed}, but {unmet.requested} was requested, so their times cannot be used"
+        # ``fallback``: the times are of another dispatcher than the requested one.
         section = _build_section("INVALID", [reason], fallback=True, **fields, **_estimate_fields(interim.pair_set))
         return TimedResult(section, make_validity("INVALID", problems), base, head, warnings)
     valid = interim.pair_set.valid
@@ -154,6 +155,7 @@ def _judge_head_only(
     if head is not None and (problems := [*unmet_dispatcher_request(head)]):
         executed = head.backends[DISPATCHER].executed
         sentence = f"the runs used {executed}, which was not requested, so their times cannot be used"
+        # ``fallback``: the times are of another dispatcher than the requested one.
         section = _build_section("INVALID", [sentence], fallback=True, **fields)
         return TimedResult(section, make_validity("INVALID", problems), head=head, warnings=warnings)
     section_fields = fields | stored_numbers(result)
@@ -265,7 +267,8 @@ def _judge_pairs(
         "decision_without_luck": interim.decision_without_luck,
     }
     # ``continued``: an always-valid interval decided, because pairs of an earlier session are included. The smallest
-    # detectable slowdowns hold for the looks only. ``eps`` is the slowdown above which an interval proves a regression.
+    # detectable slowdowns hold for the looks only: ``mde_pct`` with these pairs, ``mde_full_pct`` with those of a full
+    # session. ``eps`` is the slowdown above which an interval proves a regression.
     if not interim.continued:
         if not is_look0:
             section["mde_pct"] = percent(session_mde(interim.intervals, interim.pairs, limits.eps))

@@ -32,7 +32,7 @@ def judge_failures(runs: Sequence[Run]) -> Validity | None:
         if run.outcome == "refused":
             return make_validity("INVALID", [describe_failure(run)])
     runs = [run for run in runs if not run.is_from_earlier_session]
-    slowed = find_slowed_blocks(runs)
+    slowed = find_slowed_blocks(runs)  # blocks in which the hardware slowed down both arms
     # The warm launches of every draw of compiler caches are block 0, so a block is identified by its number and draw.
     runs_by_block: dict[tuple[int, int | None], list[Run]] = {}
     for run in runs:
@@ -66,6 +66,7 @@ def _judge_repeated_failure(
     base_ran = any(run.outcome == "ok" and run.arm.name == "base" for run in runs)
     base_failed = any(run.outcome not in ("ok", "lost") and run.arm.name == "base" for run in runs)
     node_at_fault = any(describe_outside_cause(run) for run in failures)
+    # ``BROKEN``: the outcomes that the code under test causes, such as a crash.
     is_head_broken = all(run.arm.name == "head" and run.outcome in BROKEN for run in failures)
     if is_head_broken and not base_failed and not node_at_fault:
         base_text = "base ran" if base_ran else "base was not reached"
@@ -99,7 +100,7 @@ def _describe_failure_in_session(run: Run, slowed: SlowedBlocks) -> str:
 
 def list_failures(runs: Sequence[Run]) -> Iterator[str]:
     """Yield a warning for every failed run, even if a repeat succeeded."""
-    slowed = find_slowed_blocks(runs)
+    slowed = find_slowed_blocks(runs)  # blocks in which the hardware slowed down both arms
     for run in runs:
         if run.position is not None and (not is_sound(run) or _is_slowed(run, slowed)):
             if is_head_only(run):

@@ -134,7 +134,7 @@ class SessionRunner:
         warm_runs = [run for run in runs if run.position is not None and not run.position.block]
         draw = warm_runs[-1].position.draw if warm_runs and warm_runs[-1].position is not None else None
         attempt = max((run.attempt for run in warm_runs if run.position and run.position.draw == draw), default=1)
-        end_run = bare_run(task, self._header.head, outcome, reason, attempt, tier="timed")
+        end_run = bare_run(task, self._header.head, outcome, reason, attempt, tier="timed")  # without results
         position = Position(block=0, slot=0, order="ABBA", draw=draw)
         self._add(end_run.model_copy(update={"position": position}), runs)
 

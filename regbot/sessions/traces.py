@@ -64,11 +64,11 @@ class TraceRunner:
         self._trace_all(missing_jobs, attempt=1, outcomes=outcomes)
         switched_workloads = self._devices.drop_rejected()
         cpu_jobs = [(arm, task) for arm, task in jobs if task.workload_name in switched_workloads]
-        self._hung.clear()
+        self._hung.clear()  # every round tries all of its jobs
         self._trace_all(cpu_jobs, attempt=1, outcomes=outcomes)
         repeats = [(arm, task) for arm, task in jobs if arm.name == "head" and _must_repeat_head(task, outcomes)]
         self._total += len(repeats)
-        self._hung.clear()
+        self._hung.clear()  # every round tries all of its jobs
         self._trace_all(repeats, attempt=2, outcomes=outcomes)
 
     def _trace_all(self, jobs: Sequence[Job], attempt: int, outcomes: Outcomes) -> None:

@@ -193,7 +193,8 @@ def _initial_state(pair_sd: float, series: int) -> CusumState:
 
 
 def budget_interval(nights: Sequence[Night]) -> Interval | None:
-    """Return head's current slowdown against the anchor: the 95% t interval of the last ``BUDGET_NIGHTS`` nights.
+    """Return head's current slowdown against the anchor, for the *budget line* of a report: the 95% t interval of the
+    last ``BUDGET_NIGHTS`` nights.
 
     The samples are nights, weighted by their numbers of pairs. If the samples were pairs, the interval would be too
     narrow, because all pairs of a night share the effects of that night. ``Interval.sd`` is the sd of a pair, estimated

@@ -164,7 +164,7 @@ def interval(log_ratios: Sequence[float], alpha: float, known_sd: float | None =
         # The mean of equal values can have a rounding error, and their sd would then not be 0.
         all_equal = min(log_ratios) == max(log_ratios)
         sd = 0.0 if all_equal else math.sqrt(math.fsum((x - estimate) ** 2 for x in log_ratios) / (pairs - 1))
-    degrees_of_freedom = None if known_sd is not None else pairs - 1
+    degrees_of_freedom = None if known_sd is not None else pairs - 1  # None: a normal quantile
     half_width = _quantile(1 - alpha / 2, degrees_of_freedom) * sd / math.sqrt(pairs)
     return Interval(estimate, estimate - half_width, estimate + half_width, sd, pairs, alpha)
 
@@ -315,6 +315,7 @@ def mde(
 
     The result is infinite for one pair with an estimated sd. An sd of 0 has no effect, whatever the number of pairs.
     """
+    # A reach is the detectable effect beyond ``eps``, in standard errors of the mean.
     known_sd_reach = _quantile(1 - alpha / 2, df=None) + _quantile(POWER, df=None)
     luck_effect = known_sd_reach * luck / math.sqrt(max(1, pairs / DRAW_PAIRS))
     if sd == 0:
