@@ -80,12 +80,12 @@ def find_slowed_blocks(runs: Sequence[Run]) -> dict[tuple[int, int], str]:
 def describe_node_effects(runs: Sequence[Run]) -> list[str]:
     """Return warnings that say how the node affected the runs of one entry. Warm launches are left out. These warnings
     make no run void."""
-    counted = [run for run in runs if run.health is not None and not _is_warm(run)]
+    runs_that_count = [run for run in runs if run.health is not None and not _is_warm(run)]
     return [
-        *_driver_errors(counted),
-        *_throttling_of_an_arm(counted),
-        *_low_clock_settings(counted),
-        *_processor_load(counted),
+        *_driver_errors(runs_that_count),
+        *_throttling_of_an_arm(runs_that_count),
+        *_low_clock_settings(runs_that_count),
+        *_processor_load(runs_that_count),
     ]
 
 

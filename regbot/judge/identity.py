@@ -24,16 +24,16 @@ def first_difference(header: SessionHeader, base: Run, head: Run) -> str:
         return "the resolved configuration differs"
     if base.environment is None or base.environment != head.environment:
         return "the software environment differs"
-    loaded = base.code.files.keys() | head.code.files.keys()
-    for path in sorted(loaded):
+    loaded_paths = base.code.files.keys() | head.code.files.keys()
+    for path in sorted(loaded_paths):
         if base.code.files.get(path) != head.code.files.get(path):
             return f"the code of {path} differs"
     if header.changed_files is None:
         return "the list of files that differ between the commits is not known"
-    inert = header.inert_files
-    if inert is None:  # sessions of older versions do not record inert files; then only documentation is inert
-        inert = [path for path in header.changed_files if is_documentation(path)]
+    inert_paths = header.inert_files
+    if inert_paths is None:  # sessions of older versions do not record inert files; then only documentation is inert
+        inert_paths = [path for path in header.changed_files if is_documentation(path)]
     for path in header.changed_files:
-        if path not in inert or path in loaded:
+        if path not in inert_paths or path in loaded_paths:
             return f"{path} differs"
     return ""

@@ -72,17 +72,17 @@ def judge_sharding(
     finding_statuses = {finding.status for finding in findings}
     worst_status: Status = next((severity for severity in SEVERITY if severity in finding_statuses), "PASS")
     guess_reasons, guesses_need_review = _describe_guesses(base, head)
-    unclassified = _unclassified_differences(base, head)
+    unclassified_reasons = _unclassified_differences(base, head)
     status = worst_status
     if not configurations_only:
-        if unclassified and findings:
+        if unclassified_reasons and findings:
             status = "INVALID"
-        elif worst_status == "PASS" and (guesses_need_review or unclassified):
+        elif worst_status == "PASS" and (guesses_need_review or unclassified_reasons):
             status = "REVIEW"
     changes = changed_config(base, head)
     configurations_note = ["comparison of two configurations: differences are shown, not judged"]
     reasons = [
-        *unclassified,
+        *unclassified_reasons,
         *(guess_reasons if status != worst_status else []),  # first, because they may be why the status is REVIEW
         *([_describe_no_findings(base, head, is_identical)] if not findings else []),
         *(configurations_note if configurations_only and findings else []),

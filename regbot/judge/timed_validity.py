@@ -139,11 +139,13 @@ def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) 
         planned = header.base if run.arm.name == "base" else header.head
         reasons |= dict.fromkeys(distrust_code(run, planned))
         reasons |= dict.fromkeys(_differences_from_plan(run, plan))
-    counted = [run for run in good_runs if not is_warm(run)]
-    for run in counted[1:]:  # runs of different pairs may be on different nodes of one class
-        if mismatch := describe_mismatch(counted[0], run, same_pair=False):
+    runs_that_count = [run for run in good_runs if not is_warm(run)]
+    for run in runs_that_count[1:]:  # runs of different pairs may be on different nodes of one class
+        if mismatch := describe_mismatch(runs_that_count[0], run, same_pair=False):
             reasons[f"the runs cannot be compared: {mismatch}"] = None
-    reasons |= dict.fromkeys(f"the runs cannot be compared: {mismatch}" for mismatch in _pair_mismatches(counted))
+    reasons |= dict.fromkeys(
+        f"the runs cannot be compared: {mismatch}" for mismatch in _pair_mismatches(runs_that_count)
+    )
     for arm in (header.base, header.head):
         arm_runs = [run for run in good_runs if run.arm.name == arm.name]
         requested = arm.overrides.get("dispatcher", plan.dispatcher)

@@ -147,8 +147,8 @@ class SessionRunner:
         ``profile_reason``: why the steps are profiled; '' if they need not be."""
         tree = self._trees.worktree(arm, task)
         if isinstance(tree, str):  # a string says why there is no worktree
-            failed = bare_run(task, arm, "crashed", tree, slot.attempt, "timed")
-            return failed.model_copy(update={"position": slot.position, "sparse": task.workload.sparse})
+            failed_run = bare_run(task, arm, "crashed", tree, slot.attempt, "timed")
+            return failed_run.model_copy(update={"position": slot.position, "sparse": task.workload.sparse})
         slowdown = plan.injected_pct if slot.arm == "head" else 0.0  # a calibration may plant a slowdown in head
         spec = RunSpec(slot.position, slot.attempt, slot.steps, plan.cut, slowdown, profile_reason)
         # With the stored gate, runs of head alone have the order "screen" and no block.

@@ -137,8 +137,8 @@ class TraceRunner:
         key = (arm.name, task.workload_name)
         tree = self._trees.worktree(arm, task)
         if isinstance(tree, str):  # a string says why there is no worktree
-            failed = bare_run(task, arm, "crashed", tree, attempt)
-            return self._record(failed.model_copy(update={"sparse": task.workload.sparse}), task)
+            failed_run = bare_run(task, arm, "crashed", tree, attempt)
+            return self._record(failed_run.model_copy(update={"sparse": task.workload.sparse}), task)
         if key in self._hung:
             reason = f"not started, because {self._hung[key]} of the same arm and workload hung"
             return self._record(bare_run(task, arm, "skipped", reason, attempt), task)

@@ -162,32 +162,32 @@ def plausible_sets(table: RunTable, model: EvidenceModel) -> Bools:
 
     The search starts from the empty set. Each step extends the best sets of the step before by one more outlier.
     """
-    tried = np.zeros((1, len(table.values)), dtype=bool)  # the empty set
-    evidence = approximate_evidence(table, model, tried)
-    sets_to_extend = tried
+    tried_sets = np.zeros((1, len(table.values)), dtype=bool)  # the empty set
+    evidence = approximate_evidence(table, model, tried_sets)
+    sets_to_extend = tried_sets
     for _ in range(MOST_OUTLIERS):
-        larger = _add_one_outlier(sets_to_extend, table.can_be_outlier)
-        if not len(larger):
+        larger_sets = _add_one_outlier(sets_to_extend, table.can_be_outlier)
+        if not len(larger_sets):
             break
-        larger_evidence = approximate_evidence(table, model, larger)
-        tried, evidence = np.concatenate([tried, larger]), np.concatenate([evidence, larger_evidence])
+        larger_evidence = approximate_evidence(table, model, larger_sets)
+        tried_sets, evidence = np.concatenate([tried_sets, larger_sets]), np.concatenate([evidence, larger_evidence])
         min_evidence = _log_sum(evidence) + math.log(MIN_SET_SHARE)
         best_first = np.argsort(-larger_evidence, kind="stable")
         plausible_count = int((larger_evidence >= min_evidence).sum())
-        sets_to_extend = larger[best_first[: min(MOST_SETS, plausible_count)]]
+        sets_to_extend = larger_sets[best_first[: min(MOST_SETS, plausible_count)]]
     # Keep the empty set, which is row 0, and the best of the others.
     best_others = np.argsort(-evidence[1:], kind="stable")[: MOST_SETS - 1] + 1
-    kept = best_others[evidence[best_others] >= _log_sum(evidence) + math.log(MIN_SET_SHARE)]
-    return tried[[0, *kept]]
+    kept_rows = best_others[evidence[best_others] >= _log_sum(evidence) + math.log(MIN_SET_SHARE)]
+    return tried_sets[[0, *kept_rows]]
 
 
 def _add_one_outlier(sets: Bools, can_be_outlier: Bools) -> Bools:
     """Return all sets that have one outlier more than one of ``sets``, without duplicates."""
     rows, runs = np.nonzero(~sets & can_be_outlier)  # every set, with every run that can be added to it
-    larger = sets[rows]
-    larger[np.arange(len(rows)), runs] = True
-    unique: Bools = np.unique(larger, axis=0) if len(sets) > 1 else larger
-    return unique
+    larger_sets = sets[rows]
+    larger_sets[np.arange(len(rows)), runs] = True
+    unique_sets: Bools = np.unique(larger_sets, axis=0) if len(sets) > 1 else larger_sets
+    return unique_sets
 
 
 def approximate_evidence(table: RunTable, model: EvidenceModel, outliers: Bools) -> Floats:
@@ -208,8 +208,8 @@ def approximate_evidence(table: RunTable, model: EvidenceModel, outliers: Bools)
     )  # shape (sets, noises)
     affected, slope = fit.affected[:, :, None], fit.slope[:, :, None]
     with np.errstate(divide="ignore", invalid="ignore"):
-        unclipped = np.where(affected > 0, slope / affected, model.smallest)
-        best_effect = np.clip(unclipped, model.smallest, model.largest)
+        unclipped_effect = np.where(affected > 0, slope / affected, model.smallest)
+        best_effect = np.clip(unclipped_effect, model.smallest, model.largest)
         log_peak_width = np.log(2 * math.pi * variances / affected) / 2
         log_width_share = log_peak_width - np.log(best_effect * math.log(model.largest / model.smallest))
     log_likelihood_ratio = (slope * best_effect - affected * best_effect**2 / 2) / variances
