@@ -141,6 +141,7 @@ def _throttling_of_an_arm(runs: Sequence[Run]) -> Iterator[str]:
             arm: [_worst_throttling(run, reasons) for run in arm_runs] for arm, arm_runs in runs_by_arm.items()
         }
         for arm, other_arm in (("head", "base"), ("base", "head")):
+            # Numbers of throttled runs and of all runs, of this arm and of the other.
             throttled, total = _count_throttled(worst_by_arm[arm]), len(worst_by_arm[arm])
             other_throttled, other_total = _count_throttled(worst_by_arm[other_arm]), len(worst_by_arm[other_arm])
             only_this_arm = throttled >= LIMITED_ARM_SHARE * total and other_throttled <= OTHER_ARM_SHARE * other_total

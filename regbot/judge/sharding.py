@@ -130,8 +130,8 @@ def _describe_guesses(base: Ledger, head: Ledger) -> tuple[list[str], bool]:
     has_guesses = bool(base_guesses or head_guesses)
     if same_program or not has_guesses:
         return [], False
-    same_size_guesses = _list_size_guesses(base) == _list_size_guesses(head)
-    if base_guesses != head_guesses and same_size_guesses and base.scope == "step":
+    size_guesses_agree = _list_size_guesses(base) == _list_size_guesses(head)
+    if base_guesses != head_guesses and size_guesses_agree and base.scope == "step":
         only_base = [guess for guess in base_guesses if guess not in head_guesses]
         only_head = [guess for guess in head_guesses if guess not in base_guesses]
         by_arm = f"{_list_guesses(only_base)} only in base, {_list_guesses(only_head)} only in head"
