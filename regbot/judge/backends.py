@@ -55,7 +55,8 @@ def unmet_dispatcher_request(run: Run) -> Iterator[str]:
 
 
 def uncertain_dispatcher(runs: Sequence[Run], requested: str) -> Iterator[str]:
-    """Yield why the runs of one arm do not prove which dispatcher the arm executes.
+    """Yield why the runs of one arm do not prove which dispatcher the arm executes. Also yield a message if all
+    expert-parallel groups have one rank, so that the requested library dispatcher ran nothing.
 
     ``requested`` is the dispatcher that the workload requests, '' if the layer chooses one.
     """

@@ -35,11 +35,13 @@ def explain_doubt(crash: Crash, changed_files: Sequence[str] | None) -> str:
     if not crash.frames:
         return "the process left no traceback, so nothing shows whose fault this is"
     # The frames are in order of the calls, so the last one raised the error. ``owner`` says whose code a frame runs.
-    own_frames = [frame for frame in crash.frames if frame.owner == "checkout"]
-    caller = f", called from {_describe(own_frames[-1])}" if own_frames else ", before any code of the checkout"
-    if replacements := [frame for frame in crash.frames if frame.owner == "regbot"]:
-        return f"{UNKNOWN_REVISION}: the error passed through code of regbot, {_describe(replacements[-1])}{caller}"
-    if crash.keys:
+    checkout_frames = [frame for frame in crash.frames if frame.owner == "checkout"]
+    caller = (
+        f", called from {_describe(checkout_frames[-1])}" if checkout_frames else ", before any code of the checkout"
+    )
+    if regbot_frames := [frame for frame in crash.frames if frame.owner == "regbot"]:
+        return f"{UNKNOWN_REVISION}: the error passed through code of regbot, {_describe(regbot_frames[-1])}{caller}"
+    if crash.keys:  # configuration keys that regbot set and that the error names
         return f"{UNKNOWN_REVISION}: the error names {', '.join(crash.keys[:5])}, which regbot sets"
     raising_frame = crash.frames[-1]
     if raising_frame.owner != "checkout":

@@ -5,7 +5,10 @@ from typing import Protocol
 
 
 class LogEstimate(Protocol):
-    """An estimate with its interval, on the log scale."""
+    """An estimate with its interval, on the log scale.
+
+    ``sd`` is the standard deviation of what was averaged: the log-ratio of a pair, or the step time of a session.
+    """
 
     @property
     def estimate(self) -> float: ...

@@ -62,17 +62,17 @@ def describe_outside_cause(run: Run) -> str:
 def find_slowed_blocks(runs: Sequence[Run]) -> dict[tuple[int, int], str]:
     """Return the blocks in which the hardware slowed down a GPU in runs of both arms.
 
-    A key is the number and the attempt of a block. Its value is the reason why the runs of the block are void. A
-    slowdown in one arm only may be caused by that arm, so it makes no run void.
+    A key is the number and the attempt of a block. Its value is the reason why the runs of the block are void; it names
+    a GPU of head's run. A slowdown in one arm only may be caused by that arm, so it makes no run void.
     """
-    slowed: dict[tuple[int, int], dict[str, str]] = {}
+    causes_by_block: dict[tuple[int, int], dict[str, str]] = {}
     for run in runs:
         is_in_block = run.position is not None and run.position.block > 0  # block 0 has the warm launches
         if run.position is not None and is_in_block and (cause := _hardware_slowdown(run)):
-            slowed.setdefault((run.position.block, run.attempt), {})[run.arm.name] = cause
+            causes_by_block.setdefault((run.position.block, run.attempt), {})[run.arm.name] = cause
     return {
         block: f"in runs of both arms of a block {cause_by_arm['head']}; look at the node's cooling and power supply"
-        for block, cause_by_arm in slowed.items()
+        for block, cause_by_arm in causes_by_block.items()
         if cause_by_arm.keys() == {"base", "head"}
     }
 
@@ -80,20 +80,20 @@ def find_slowed_blocks(runs: Sequence[Run]) -> dict[tuple[int, int], str]:
 def describe_node_effects(runs: Sequence[Run]) -> list[str]:
     """Return warnings that say how the node affected the runs of one entry. Warm launches are left out. These warnings
     make no run void."""
-    counted = [run for run in runs if run.health is not None and not _is_warm(run)]
+    runs_that_count = [run for run in runs if run.health is not None and not _is_warm(run)]
     return [
-        *_driver_errors(counted),
-        *_throttling_of_an_arm(counted),
-        *_low_clock_settings(counted),
-        *_processor_load(counted),
+        *_driver_errors(runs_that_count),
+        *_throttling_of_an_arm(runs_that_count),
+        *_low_clock_settings(runs_that_count),
+        *_processor_load(runs_that_count),
     ]
 
 
 def _is_warm(run: Run) -> bool:
     """Whether the run is a warm launch, which fills compiler caches and is discarded.
 
-    The first of the runs of head alone (order ``screen``, slot 0) is a warm launch. In a session with pairs, the warm
-    launches are block 0.
+    The first of the runs of head alone is a warm launch. Records call the order of these runs ``screen``, and the first
+    has slot 0. In a session with pairs, the warm launches are block 0.
     """
     if run.position is None:
         return False
@@ -141,6 +141,7 @@ def _throttling_of_an_arm(runs: Sequence[Run]) -> Iterator[str]:
             arm: [_worst_throttling(run, reasons) for run in arm_runs] for arm, arm_runs in runs_by_arm.items()
         }
         for arm, other_arm in (("head", "base"), ("base", "head")):
+            # Numbers of throttled runs and of all runs, of this arm and of the other.
             throttled, total = _count_throttled(worst_by_arm[arm]), len(worst_by_arm[arm])
             other_throttled, other_total = _count_throttled(worst_by_arm[other_arm]), len(worst_by_arm[other_arm])
             only_this_arm = throttled >= LIMITED_ARM_SHARE * total and other_throttled <= OTHER_ARM_SHARE * other_total
@@ -173,8 +174,8 @@ def _count_throttled(worst_by_run: Sequence[_Throttling | None]) -> int:
 
 
 def _worst_throttling(run: Run, reasons: Sequence[ClockReason]) -> _Throttling | None:
-    """Return the most throttled GPU of a run, None if no GPU was throttled. ``reasons`` are the clock reasons of one
-    cause."""
+    """Return the most throttled GPU of a run, None if no GPU was throttled in ``THROTTLED_SHARE`` of the samples.
+    ``reasons`` are the clock reasons of one cause."""
     by_gpu = [
         _Throttling(gpu.index, max(gpu.reasons.get(reason, 0.0) for reason in reasons), gpu.sm_mhz)
         for gpu in _gpus(run)

@@ -3,8 +3,8 @@
 The proof compares the device program, the code that ran (without comments and docstrings), the configuration and the
 installed packages. It also looks at every file that differs between the commits. The trusted side reads these files
 from git, while each arm itself reports the code that it ran. A changed file counts as a difference even if it was not
-loaded, because another device may load it. Files that the trusted side calls inert (``regbot.checkout.inert``) count
-only if an arm reports that it loaded them.
+loaded, because another device may load it. Inert files, such as documentation and tests that no other file mentions
+(``regbot.checkout.inert``), count only if an arm reports that it loaded them.
 """
 
 from regbot.records.run import Run
@@ -24,16 +24,16 @@ def first_difference(header: SessionHeader, base: Run, head: Run) -> str:
         return "the resolved configuration differs"
     if base.environment is None or base.environment != head.environment:
         return "the software environment differs"
-    loaded = base.code.files.keys() | head.code.files.keys()
-    for path in sorted(loaded):
+    loaded_paths = base.code.files.keys() | head.code.files.keys()
+    for path in sorted(loaded_paths):
         if base.code.files.get(path) != head.code.files.get(path):
             return f"the code of {path} differs"
     if header.changed_files is None:
         return "the list of files that differ between the commits is not known"
-    inert = header.inert_files
-    if inert is None:  # sessions of older versions do not record inert files; then only documentation is inert
-        inert = [path for path in header.changed_files if is_documentation(path)]
+    inert_paths = header.inert_files
+    if inert_paths is None:  # sessions of older versions do not record inert files; then only documentation is inert
+        inert_paths = [path for path in header.changed_files if is_documentation(path)]
     for path in header.changed_files:
-        if path not in inert or path in loaded:
+        if path not in inert_paths or path in loaded_paths:
             return f"{path} differs"
     return ""

@@ -32,6 +32,7 @@ class InterimDecision:
 
     pair_set: PairSet
     decision: Decision = "undecided"
+    """A pass by look 0 is "within_bound". A pass by another look is "no_change" or "improved"."""
     pairs: int = 0
     """Number of pairs that the decision uses."""
     unused: int = 0
@@ -201,8 +202,8 @@ def luck_in_draws(calibrated: CalibrationSummary | None, draws: Sequence[Hashabl
     """
     if calibrated is None or calibrated.arm_luck is None:
         return SharedLuck.assume(draws)
-    # ``counted_pct`` is 0 if the measured luck is not significant or is proven to be small. ``draws`` is the number of
-    # compared sets of compiler caches, which gives the degrees of freedom (``df``).
+    # ``counted_pct`` is 0 if the measured luck is not significant or is proven to be small. ``luck.draws`` is the
+    # number of draws that the calibration compared, which gives the degrees of freedom (``df``).
     luck = calibrated.arm_luck
     return SharedLuck(sd=luck.counted_pct / 100, df=luck.draws, draws=draws) if luck.counted_pct else None
 

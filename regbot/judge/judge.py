@@ -90,7 +90,7 @@ def _judge_workload(session: Session, name: str, config: Config, rules: Sequence
     base, head = traces.base, traces.head
     traced_arms = (base, head) if base is not None and head is not None else None
     # Set if both arms request the same dispatcher and only one of them executes it, else None.
-    dispatcher = dispatcher_change(*traced_arms) if traced_arms is not None else None
+    change_of_dispatcher = dispatcher_change(*traced_arms) if traced_arms is not None else None
 
     throughput, stored_times = None, None
     plan = next((plan for plan in reversed(header.timed) if plan.entry == name), None)  # the last plan counts
@@ -101,13 +101,13 @@ def _judge_workload(session: Session, name: str, config: Config, rules: Sequence
         if throughput is not None and throughput.status != "INVALID":
             stored_times, drift_warnings = compare_times(header, plan, session.timed_runs(name))
             warnings += drift_warnings
-        if dispatcher is None and timed.base is not None and timed.head is not None:
-            dispatcher = dispatcher_change(timed.base, timed.head)
+        if change_of_dispatcher is None and timed.base is not None and timed.head is not None:
+            change_of_dispatcher = dispatcher_change(timed.base, timed.head)
 
     compare = partial(
         _compare_runs,
         config=config,
-        dispatcher=dispatcher,
+        change_of_dispatcher=change_of_dispatcher,
         workload=name,
         expectations=rules,
         configurations_only=_is_one_commit_configured_twice(header.base, header.head),
@@ -150,15 +150,15 @@ def _judge_unconcerned(workload: UnconcernedWorkload) -> WorkloadVerdict:
 def _compare_runs(
     runs: TracedRuns,
     config: Config,
-    dispatcher: DispatcherChange | None,
+    change_of_dispatcher: DispatcherChange | None,
     workload: str,
     expectations: Sequence[Expectation],
     configurations_only: bool,
 ) -> Sharding | None:
     """Return the sharding section of the base and head run in ``runs``, None if one of them is missing or has no
     ledger. ``configurations_only``: base and head are one commit with two configurations, so the section only shows
-    the differences. ``dispatcher`` is given if only one arm executes the dispatcher that both request, else
-    None."""
+    the differences. ``change_of_dispatcher`` is given if only one arm executes the dispatcher that both
+    request, else None."""
     base, head = runs.base, runs.head
     if base is None or head is None or base.ledger is None or head.ledger is None:
         return None
@@ -166,7 +166,7 @@ def _compare_runs(
         base.ledger,
         head.ledger,
         config,
-        dispatcher=dispatcher,
+        dispatcher=change_of_dispatcher,
         workload=workload,
         expectations=expectations,
         configurations_only=configurations_only,

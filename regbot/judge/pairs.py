@@ -102,7 +102,7 @@ def pair_up(runs: Iterable[Run]) -> PairSet:
             last_attempts[run.position.block] = max(last_attempts.get(run.position.block, 1), run.attempt)
         if (key := pair_key(run)) is not None:
             members.setdefault(key, []).append(run)
-    slowed = find_slowed_blocks(runs)
+    slowed = find_slowed_blocks(runs)  # why the hardware makes a block void, by block and attempt
     valid: list[Pair] = []
     reasons: dict[PairKey, str] = {}
     unstarted: list[PairKey] = []

@@ -122,7 +122,7 @@ def _sum_collectives(ledger: Ledger) -> dict[tuple[str, str, int, str, str], tup
 
 def _distrust(arm: Arm, run: Run | None, is_profiled: bool) -> Iterator[str]:
     """Yield why the ledger of one arm's timed run cannot be used. ``is_profiled``: some run of the session was
-    profiled."""
+    profiled. Profiles take the place of a count: ``run.profile`` is None if a step of the run was counted."""
     if run is None:
         yield f"{arm.name} has no timed run, so the collectives of its step are unknown"
     elif run.profile is None and is_profiled:
@@ -140,7 +140,7 @@ def _distrust(arm: Arm, run: Run | None, is_profiled: bool) -> Iterator[str]:
 
 
 def _list_warnings(base: Run, head: Run) -> Iterator[str]:
-    """Yield a warning for each arm whose ledger comes from a profile."""
+    """Yield a warning for each arm whose ledger comes from a profile, and the warnings of both ledgers."""
     for run in (base, head):
         if run.profile is not None:
             yield f"{run.arm.name}: three timed steps were profiled and none was counted ({run.profile.reason})"

@@ -36,7 +36,7 @@ def explain_decision(
                     f"{interim.pairs} pairs; the interval lies beyond the limit of {settings.indifference_pct:g}%"
                 )
         return
-    if interim.decision == "within_bound":
+    if interim.decision == "within_bound":  # a pass by look 0
         assert interim.class_noise is not None
         noise = interim.class_noise
         yield (
@@ -70,15 +70,15 @@ def explain_decision(
     sd = max(interval.sd for interval in interim.intervals)
     # The luck of an arm is the part of its speed that is drawn with its compiler caches.
     luck = max(luck_of_draw(interval) for interval in interim.intervals)
-    needed = pairs_needed(sd, interim.alpha, limits, luck=luck)
+    needed_pairs = pairs_needed(sd, interim.alpha, limits, luck=luck)
     # ``eps`` is the slowdown above which an interval proves a regression.
-    detectable = round_up_percent(percent(session_mde(interim.intervals, max_pairs, limits.eps)))
-    effort = f"about {needed} pairs" if needed is not None else "too many pairs to run"
-    exceeds_session = needed is None or needed > max_pairs
+    detectable_slowdown = round_up_percent(percent(session_mde(interim.intervals, max_pairs, limits.eps)))
+    effort = f"about {needed_pairs} pairs" if needed_pairs is not None else "too many pairs to run"
+    exceeds_session = needed_pairs is None or needed_pairs > max_pairs
     advice = f"; a session has at most {max_pairs} pairs, so use a quieter node" if exceeds_session else ""
     yield (
-        f"with this noise ({100 * sd:.2g}% per pair), {max_pairs} pairs can detect a slowdown of {detectable} or more; "
-        f"to detect {settings.threshold_pct:g}% takes {effort}{advice}"
+        f"with this noise ({100 * sd:.2g}% per pair), {max_pairs} pairs can detect a slowdown of "
+        f"{detectable_slowdown} or more; to detect {settings.threshold_pct:g}% takes {effort}{advice}"
     )
 
 
@@ -111,7 +111,7 @@ def describe_slow_launches(outliers: Sequence[PairOutlier], pairs: int) -> str:
     """Return a sentence that lists the slow launches of a session. ``outliers`` has at least one; ``pairs`` is the
     number of pairs that the decision uses."""
     slow_launches = "1 run was" if len(outliers) == 1 else f"{len(outliers)} runs were"
-    trimmed = trimmed_pairs(pairs)
+    trimmed = trimmed_pairs(pairs)  # number of pairs that the interval leaves out at each end
     pairs_left_out = (
         "the slowest and the fastest pair" if trimmed == 1 else f"the {trimmed} slowest and the {trimmed} fastest pairs"
     )

@@ -1,4 +1,7 @@
-"""Select the stored reference that a run may be compared with: of the same node class, environment and clock."""
+"""Select the stored reference that a run may be compared with: of the same node class, environment and clock.
+
+A reference has the stored sessions of one node class and environment, timed on the same terms as the check.
+"""
 
 from collections.abc import Sequence
 from datetime import timedelta

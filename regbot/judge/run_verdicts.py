@@ -20,6 +20,9 @@ def run_verdicts(runs: Sequence[Run], pair_set: PairSet, used: int | None = None
     """Return the verdict on each of ``runs``, the timed runs of one workload in session order.
 
     ``used``: number of valid pairs that the decision used, counted from the first one; None for all.
+
+    A run has the role "pair" if the decision used its pair. It is "unused" if its pair came later or is incomplete, and
+    "void" if it does not count. Runs outside of pairs are "warm-up" or "stored" (``_assign_unpaired_role``).
     """
     numbered_pairs = {pair.key: (pair_number, pair) for pair_number, pair in enumerate(pair_set.valid, 1)}
     used = len(numbered_pairs) if used is None else used
@@ -54,10 +57,10 @@ def run_verdict(
     timing = run.timing
     if timing is not None and timing.steady_s:
         cut = min(launch_cut(timing), len(timing.step_s) - 1) if cut is None else cut
-        slowest = summarise_timing(timing, cut)
+        log_step_s = summarise_timing(timing, cut)
         fields = {
             "cut": cut,
-            **{f"{name}_s": math.exp(slowest[name]) for name in SUMMARIES},
+            **{f"{name}_s": math.exp(log_step_s[name]) for name in SUMMARIES},  # median_s and mean_s
             **_quartiles(_slowest_rank_s(timing, cut)),
             "ranks": [_rank_times(name, timing.ranks[name], cut) for name in sorted(timing.ranks, key=rank_order)],
         }
@@ -126,8 +129,8 @@ def _assign_unpaired_role(run: Run, last_attempt: int) -> tuple[RunRole, str]:
     """Return the role of a run that is in no valid pair, and the reason if the run itself is void.
 
     The role "stored" means that the run is compared with stored sessions. It belongs to runs of head alone, of their
-    last attempt ``last_attempt``. Earlier attempts are void. The reason is '' for a
-    sound run whose pair is void; the caller knows the reason of the pair.
+    last attempt ``last_attempt``. Earlier attempts are void. The reason is '' for a sound run whose pair is void; the
+    caller knows the reason of the pair.
     """
     if is_warm(run) and run.outcome == "ok":
         return "warm-up", ""
@@ -151,7 +154,7 @@ def _rank_times(name: str, steps: RankSteps, cut: int) -> RankTimes:
 
 def _slowest_rank_s(timing: Timing, cut: int) -> Sequence[float]:
     """Return the step times after ``cut``, in seconds, of the rank with the largest median. This median counts as the
-    run's median step time."""
+    run's median step time. If no rank has such steps, ``timing.step_s`` takes their place."""
     steady_s = [steps.step_s[cut:] for steps in timing.ranks.values() if len(steps.step_s) > cut]
     return max(steady_s, key=median, default=timing.step_s[cut:])
 

@@ -72,17 +72,17 @@ def judge_sharding(
     finding_statuses = {finding.status for finding in findings}
     worst_status: Status = next((severity for severity in SEVERITY if severity in finding_statuses), "PASS")
     guess_reasons, guesses_need_review = _describe_guesses(base, head)
-    unclassified = _unclassified_differences(base, head)
+    unclassified_reasons = _unclassified_differences(base, head)
     status = worst_status
     if not configurations_only:
-        if unclassified and findings:
+        if unclassified_reasons and findings:
             status = "INVALID"
-        elif worst_status == "PASS" and (guesses_need_review or unclassified):
+        elif worst_status == "PASS" and (guesses_need_review or unclassified_reasons):
             status = "REVIEW"
     changes = changed_config(base, head)
     configurations_note = ["comparison of two configurations: differences are shown, not judged"]
     reasons = [
-        *unclassified,
+        *unclassified_reasons,
         *(guess_reasons if status != worst_status else []),  # first, because they may be why the status is REVIEW
         *([_describe_no_findings(base, head, is_identical)] if not findings else []),
         *(configurations_note if configurations_only and findings else []),
@@ -130,8 +130,8 @@ def _describe_guesses(base: Ledger, head: Ledger) -> tuple[list[str], bool]:
     has_guesses = bool(base_guesses or head_guesses)
     if same_program or not has_guesses:
         return [], False
-    same_size_guesses = _list_size_guesses(base) == _list_size_guesses(head)
-    if base_guesses != head_guesses and same_size_guesses and base.scope == "step":
+    size_guesses_agree = _list_size_guesses(base) == _list_size_guesses(head)
+    if base_guesses != head_guesses and size_guesses_agree and base.scope == "step":
         only_base = [guess for guess in base_guesses if guess not in head_guesses]
         only_head = [guess for guess in head_guesses if guess not in base_guesses]
         by_arm = f"{_list_guesses(only_base)} only in base, {_list_guesses(only_head)} only in head"

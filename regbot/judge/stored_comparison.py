@@ -35,7 +35,7 @@ def compare_times(
     header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]
 ) -> tuple[StoredTimes | None, tuple[str, ...]]:
     """Compare the step times of base and head with the range that the stored sessions of main predict. Also return a
-    warning if base is outside of that range.
+    warning if base is outside of that range and at least ``MIN_SESSIONS`` sessions are stored.
 
     ``runs`` are the timed runs of the workload of ``plan``. The result is None if nothing of the workload is stored, or
     if this session has no valid pair. An arm with overrides is left out, because stored sessions have none.
@@ -55,8 +55,10 @@ def compare_times(
     base_predictions = _predict(reference, pairs, "base", alpha) if not header.base.overrides else {}
     head_predictions = _predict(reference, pairs, "head", alpha) if not header.head.overrides else {}
     # The first interval of base (median or mean) that shows base outside of the predicted range; None if there is none.
-    outside = next((prediction for prediction in base_predictions.values() if prediction.p_value < alpha), None)
-    is_drifted = outside is not None and len(reference.sessions) >= MIN_SESSIONS
+    outside_prediction = next(
+        (prediction for prediction in base_predictions.values() if prediction.p_value < alpha), None
+    )
+    is_drifted = outside_prediction is not None and len(reference.sessions) >= MIN_SESSIONS
     times = StoredTimes(
         sessions=len(reference.sessions),
         newest=reference.sessions[-1].measured,
@@ -66,9 +68,9 @@ def compare_times(
         tests=[*_stored_tests("base", base_predictions), *_stored_tests("head", head_predictions)],
         base_drifted=is_drifted,
     )
-    if not is_drifted or outside is None:
+    if not is_drifted or outside_prediction is None:
         return times, ()
-    return times, (_describe_drift(header, reference, outside),)
+    return times, (_describe_drift(header, reference, outside_prediction),)
 
 
 def _explain_incomparable(reference: Reference, pairs: Sequence[Pair]) -> str:

@@ -81,11 +81,11 @@ def judge_by_stored(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run])
     alone."""
     attempt = max((run.attempt for run in runs), default=1)
     attempt_runs = [run for run in runs if run.attempt == attempt]
-    failed = [run for run in attempt_runs if not is_sound(run)]
+    failed_runs = [run for run in attempt_runs if not is_sound(run)]
     # "refused": the guest reported that this cannot be measured.
-    if failed and (attempt >= MAX_ATTEMPTS or failed[0].outcome == "refused"):
+    if failed_runs and (attempt >= MAX_ATTEMPTS or failed_runs[0].outcome == "refused"):
         return StoredVerdict(decision=None, reason="the runs of head did not end well")
-    if failed or not attempt_runs:
+    if failed_runs or not attempt_runs:
         return None
     reference = select_reference(plan, attempt_runs[0])
     if isinstance(reference, str):
@@ -117,27 +117,27 @@ def explain_stored(result: StoredVerdict) -> list[str]:
     assert result.tests is not None
     session_count = len(result.reference.sessions)
     median_prediction = result.median_prediction
-    compared = f"{SESSION_RUNS} runs of head against the last {count(session_count, 'session')} of main"
+    comparison_text = f"{SESSION_RUNS} runs of head against the last {count(session_count, 'session')} of main"
     spread_text = f"sessions of one commit differ by {100 * median_prediction.sd:.2g}%"
     if result.decision == "within_bound":
         assert result.bound is not None
-        largest = round_up_percent(percent(result.bound))
-        sentence = f"head is within the stored baseline: {compared} give {format_estimate(median_prediction)}"
-        excluded = f"A slowdown above {largest} against these sessions is ruled out"
-        return [f"{sentence}. {excluded}. A smaller one is not, because {spread_text}"]
+        largest_slowdown = round_up_percent(percent(result.bound))
+        sentence = f"head is within the stored baseline: {comparison_text} give {format_estimate(median_prediction)}"
+        excluded_text = f"A slowdown above {largest_slowdown} against these sessions is ruled out"
+        return [f"{sentence}. {excluded_text}. A smaller one is not, because {spread_text}"]
     if result.decision in ("regressed", "improved"):
         word = "slower" if result.decision == "regressed" else "faster"
         sentences = [
-            f"head is {word} than the stored baseline by the {name} step time: {compared} give "
+            f"head is {word} than the stored baseline by the {name} step time: {comparison_text} give "
             f"{format_estimate(prediction)}"
             for name, (decision, prediction) in result.tests.items()
             if decision == result.decision
         ]
         return [*sentences, f"{spread_text}; pairs on one node can detect smaller changes (gate = 'pairs')"]
     if result.decision == "no_change":
-        return [f"no change: {compared} give {format_estimate(median_prediction)}"]
+        return [f"no change: {comparison_text} give {format_estimate(median_prediction)}"]
     advice = "pairs on one node would settle it (gate = 'look0')"
-    return [f"undecided: {compared} give {format_estimate(median_prediction)}, and {spread_text}; {advice}"]
+    return [f"undecided: {comparison_text} give {format_estimate(median_prediction)}, and {spread_text}; {advice}"]
 
 
 def stored_numbers(result: StoredVerdict) -> dict[str, Any]:

@@ -26,7 +26,8 @@ def compare_with_stored(
     sharding: Sharding, base: Run, stored: Sequence[StoredTrace], config: Config
 ) -> tuple[Sharding, list[str]]:
     """Return ``sharding`` and warnings. If base differs from a stored ledger of the same git tree, a PASS becomes
-    REVIEW and ``sharding`` gets a reason."""
+    REVIEW and ``sharding`` gets a reason. A ledger of another tree, or one that was counted in another way, only gives
+    a warning."""
     stored_trace = _find_trace(stored, base)
     if stored_trace is None or base.ledger is None:
         return sharding, []

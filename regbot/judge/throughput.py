@@ -93,10 +93,10 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
         return _judge_head_only(header, plan, all_runs, warnings)
     interim = decide_so_far(paired_runs, header, plan)
     fields = _common_fields(plan, all_runs, interim.pair_set)
-    if failure := judge_failures(paired_runs):
+    if validity_of_failures := judge_failures(paired_runs):
         return TimedResult(
             _build_section("INVALID", ["not timed to the end, because runs failed"], **fields),
-            failure,
+            validity_of_failures,
             warnings=warnings,
         )
     base, head = find_last_good(paired_runs, "base"), find_last_good(paired_runs, "head")
@@ -111,8 +111,12 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
         return TimedResult(section, make_validity("INVALID", distrust_reasons), base, head, warnings)
     if problems := [*dispatcher_problems(base, head)]:
         backends = [run.backends[DISPATCHER] for run in (base, head) if DISPATCHER in run.backends]
-        unmet = next(backend for backend in backends if backend.executed != backend.requested)
-        reason = f"the runs used {unmet.executed}, but {unmet.requested} was requested, so their times cannot be used"
+        unmet_backend = next(backend for backend in backends if backend.executed != backend.requested)
+        reason = (
+            f"the runs used {unmet_backend.executed}, but {unmet_backend.requested} was requested, so their times "
+            "cannot be used"
+        )
+        # ``fallback``: the times are of another dispatcher than the requested one.
         section = _build_section("INVALID", [reason], fallback=True, **fields, **_estimate_fields(interim.pair_set))
         return TimedResult(section, make_validity("INVALID", problems), base, head, warnings)
     valid = interim.pair_set.valid
@@ -154,6 +158,7 @@ def _judge_head_only(
     if head is not None and (problems := [*unmet_dispatcher_request(head)]):
         executed = head.backends[DISPATCHER].executed
         sentence = f"the runs used {executed}, which was not requested, so their times cannot be used"
+        # ``fallback``: the times are of another dispatcher than the requested one.
         section = _build_section("INVALID", [sentence], fallback=True, **fields)
         return TimedResult(section, make_validity("INVALID", problems), head=head, warnings=warnings)
     section_fields = fields | stored_numbers(result)
@@ -175,8 +180,8 @@ def _undecided_by_stored(
 ) -> TimedResult:
     """Return the result of a session with ``gate = "stored"`` if stored sessions cannot decide: INVALID if a run of
     head failed, else INCONCLUSIVE."""
-    if failed := [run for run in runs if not is_sound(run)]:
-        failures = list(dict.fromkeys(describe_run_failure(run) for run in failed))
+    if failed_runs := [run for run in runs if not is_sound(run)]:
+        failures = list(dict.fromkeys(describe_run_failure(run) for run in failed_runs))
         section = _build_section("INVALID", [result.reason], **fields)
         return TimedResult(section, make_validity("INVALID", failures), warnings=warnings)
     reason = f"stored sessions cannot decide: {result.reason}; pairs on one node can (gate = 'look0')"
@@ -265,7 +270,8 @@ def _judge_pairs(
         "decision_without_luck": interim.decision_without_luck,
     }
     # ``continued``: an always-valid interval decided, because pairs of an earlier session are included. The smallest
-    # detectable slowdowns hold for the looks only. ``eps`` is the slowdown above which an interval proves a regression.
+    # detectable slowdowns hold for the looks only: ``mde_pct`` with these pairs, ``mde_full_pct`` with those of a full
+    # session. ``eps`` is the slowdown above which an interval proves a regression.
     if not interim.continued:
         if not is_look0:
             section["mde_pct"] = percent(session_mde(interim.intervals, interim.pairs, limits.eps))

@@ -32,7 +32,7 @@ def judge_failures(runs: Sequence[Run]) -> Validity | None:
         if run.outcome == "refused":
             return make_validity("INVALID", [describe_failure(run)])
     runs = [run for run in runs if not run.is_from_earlier_session]
-    slowed = find_slowed_blocks(runs)
+    slowed = find_slowed_blocks(runs)  # blocks in which the hardware slowed down both arms
     # The warm launches of every draw of compiler caches are block 0, so a block is identified by its number and draw.
     runs_by_block: dict[tuple[int, int | None], list[Run]] = {}
     for run in runs:
@@ -66,6 +66,7 @@ def _judge_repeated_failure(
     base_ran = any(run.outcome == "ok" and run.arm.name == "base" for run in runs)
     base_failed = any(run.outcome not in ("ok", "lost") and run.arm.name == "base" for run in runs)
     node_at_fault = any(describe_outside_cause(run) for run in failures)
+    # ``BROKEN``: the outcomes that the code under test causes, such as a crash.
     is_head_broken = all(run.arm.name == "head" and run.outcome in BROKEN for run in failures)
     if is_head_broken and not base_failed and not node_at_fault:
         base_text = "base ran" if base_ran else "base was not reached"
@@ -99,7 +100,7 @@ def _describe_failure_in_session(run: Run, slowed: SlowedBlocks) -> str:
 
 def list_failures(runs: Sequence[Run]) -> Iterator[str]:
     """Yield a warning for every failed run, even if a repeat succeeded."""
-    slowed = find_slowed_blocks(runs)
+    slowed = find_slowed_blocks(runs)  # blocks in which the hardware slowed down both arms
     for run in runs:
         if run.position is not None and (not is_sound(run) or _is_slowed(run, slowed)):
             if is_head_only(run):
@@ -138,11 +139,13 @@ def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) 
         planned = header.base if run.arm.name == "base" else header.head
         reasons |= dict.fromkeys(distrust_code(run, planned))
         reasons |= dict.fromkeys(_differences_from_plan(run, plan))
-    counted = [run for run in good_runs if not is_warm(run)]
-    for run in counted[1:]:  # runs of different pairs may be on different nodes of one class
-        if mismatch := describe_mismatch(counted[0], run, same_pair=False):
+    runs_that_count = [run for run in good_runs if not is_warm(run)]
+    for run in runs_that_count[1:]:  # runs of different pairs may be on different nodes of one class
+        if mismatch := describe_mismatch(runs_that_count[0], run, same_pair=False):
             reasons[f"the runs cannot be compared: {mismatch}"] = None
-    reasons |= dict.fromkeys(f"the runs cannot be compared: {mismatch}" for mismatch in _pair_mismatches(counted))
+    reasons |= dict.fromkeys(
+        f"the runs cannot be compared: {mismatch}" for mismatch in _pair_mismatches(runs_that_count)
+    )
     for arm in (header.base, header.head):
         arm_runs = [run for run in good_runs if run.arm.name == arm.name]
         requested = arm.overrides.get("dispatcher", plan.dispatcher)

@@ -38,8 +38,8 @@ def has_other_trajectory(
 ) -> bool:
     """Whether the losses of head differ from the stored losses of base by more than rounding.
 
-    ``stored`` is [runs][steps]; None is a step without a loss. If the stored losses are incomplete, they show nothing
-    and the result is False. If only head's losses are incomplete, the result is True.
+    ``stored`` has a list for each run, with the loss of each step; None is a step without a loss. If the stored losses
+    are incomplete, they show nothing and the result is False. If only head's losses are incomplete, the result is True.
     """
     stored_losses = [[value for value in losses if value is not None] for losses in stored]
     head_losses = _complete_losses(head)
@@ -52,7 +52,8 @@ def has_other_trajectory(
 
 
 def _loss_differences(base: list[list[float]], head: list[list[float]], relative_rounding: float) -> Iterator[str]:
-    """Yield a sentence if the losses differ at a step. ``base`` and ``head`` are [runs][steps].
+    """Yield a sentence if the losses differ at a step. ``base`` and ``head`` have a list for each run, with the loss of
+    each step.
 
     At each step the medians over the runs are compared. The step whose difference exceeds rounding most decides.
     """
@@ -87,8 +88,8 @@ def _drop_differences(base: Sequence[Run], head: Sequence[Run]) -> Iterator[str]
 
 
 def _complete_losses(runs: Sequence[Run]) -> list[list[float]]:
-    """Return the losses as [runs][steps], without runs that report none. Return [] if no run has losses, or if the runs
-    have losses for different numbers of steps."""
+    """Return a list for each run, with the loss of each step. Runs that report no loss are left out. Return [] if no
+    run has losses, or if the runs have losses for different numbers of steps."""
     trajectories = [[value for value in run.loss if value is not None] for run in runs if run.loss]
     return trajectories if len({len(losses) for losses in trajectories}) == 1 else []
 

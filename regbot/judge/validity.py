@@ -71,11 +71,11 @@ def examine_traced_runs(session: Session, workload: str) -> TracedRuns:
     base, head = _last_usable(base_runs), _last_usable(head_runs)
     if base.outcome == "ok" and head.outcome in BROKEN:
         return TracedRuns(_judge_broken_head(head_runs, header.changed_files))
-    if failed := [run for run in (base, head) if run.outcome != "ok"]:
-        doubt = explain_doubt_of_sparse_checkout(failed)
-        result = _invalid_result([*describe_failures(failed), *([doubt] if doubt else [])])
+    if failed_runs := [run for run in (base, head) if run.outcome != "ok"]:
+        doubt = explain_doubt_of_sparse_checkout(failed_runs)
+        result = _invalid_result([*describe_failures(failed_runs), *([doubt] if doubt else [])])
         # Code of the step is compiled, so no trace can count it. A timed run can profile the step.
-        all_refused_as_compiled = all(run.refusal == "compiled" for run in failed)
+        all_refused_as_compiled = all(run.refusal == "compiled" for run in failed_runs)
         return result._replace(needs_profile=all_refused_as_compiled)
 
     problems = [

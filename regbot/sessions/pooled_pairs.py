@@ -87,6 +87,7 @@ def save_pool(file: Path, header: SessionHeader, runs: Sequence[Run]) -> None:
     valid_pairs = pair_up(runs).valid
     paired_ids = {id(pair.base) for pair in valid_pairs} | {id(pair.head) for pair in valid_pairs}
     paired_runs = [run for run in runs if id(run) in paired_ids]  # in session order
+    # ``select_whole_comparison`` returns the runs of head alone, if one attempt at them is complete.
     pooled = [*select_whole_comparison(runs), *paired_runs]
     if not pooled:
         return

@@ -85,6 +85,7 @@ def next_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan, node:
     incomplete, and counts if it is complete.
     """
     if header.throughput.gate == "stored":
+        # A result of ``judge_by_stored`` means that no more runs of head are needed.
         if not has_enough_sessions(header, plan) or judge_by_stored(header, plan, runs) is not None:
             return None
         return _head_slot(plan, runs, node)

@@ -134,7 +134,7 @@ class SessionRunner:
         warm_runs = [run for run in runs if run.position is not None and not run.position.block]
         draw = warm_runs[-1].position.draw if warm_runs and warm_runs[-1].position is not None else None
         attempt = max((run.attempt for run in warm_runs if run.position and run.position.draw == draw), default=1)
-        end_run = bare_run(task, self._header.head, outcome, reason, attempt, tier="timed")
+        end_run = bare_run(task, self._header.head, outcome, reason, attempt, tier="timed")  # without results
         position = Position(block=0, slot=0, order="ABBA", draw=draw)
         self._add(end_run.model_copy(update={"position": position}), runs)
 
@@ -147,8 +147,8 @@ class SessionRunner:
         ``profile_reason``: why the steps are profiled; '' if they need not be."""
         tree = self._trees.worktree(arm, task)
         if isinstance(tree, str):  # a string says why there is no worktree
-            failed = bare_run(task, arm, "crashed", tree, slot.attempt, "timed")
-            return failed.model_copy(update={"position": slot.position, "sparse": task.workload.sparse})
+            failed_run = bare_run(task, arm, "crashed", tree, slot.attempt, "timed")
+            return failed_run.model_copy(update={"position": slot.position, "sparse": task.workload.sparse})
         slowdown = plan.injected_pct if slot.arm == "head" else 0.0  # a calibration may plant a slowdown in head
         spec = RunSpec(slot.position, slot.attempt, slot.steps, plan.cut, slowdown, profile_reason)
         # With the stored gate, runs of head alone have the order "screen" and no block.

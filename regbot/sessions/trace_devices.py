@@ -64,9 +64,9 @@ class TraceDevices:
         that were switched.
         """
         rejected_with_cpu_program = self._rejected.keys() - self._without_cpu_program
-        dropped = self._on_paper & rejected_with_cpu_program
-        self._on_paper -= dropped
-        return dropped
+        dropped_workloads = self._on_paper & rejected_with_cpu_program
+        self._on_paper -= dropped_workloads
+        return dropped_workloads
 
     def with_device_warning(self, run: Run, task: Task) -> Run:
         """Return ``run``, with a warning if its workload was rejected on a paper GPU and traced as a CPU program."""

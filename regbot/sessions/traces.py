@@ -64,11 +64,11 @@ class TraceRunner:
         self._trace_all(missing_jobs, attempt=1, outcomes=outcomes)
         switched_workloads = self._devices.drop_rejected()
         cpu_jobs = [(arm, task) for arm, task in jobs if task.workload_name in switched_workloads]
-        self._hung.clear()
+        self._hung.clear()  # every round tries all of its jobs
         self._trace_all(cpu_jobs, attempt=1, outcomes=outcomes)
         repeats = [(arm, task) for arm, task in jobs if arm.name == "head" and _must_repeat_head(task, outcomes)]
         self._total += len(repeats)
-        self._hung.clear()
+        self._hung.clear()  # every round tries all of its jobs
         self._trace_all(repeats, attempt=2, outcomes=outcomes)
 
     def _trace_all(self, jobs: Sequence[Job], attempt: int, outcomes: Outcomes) -> None:
@@ -137,8 +137,8 @@ class TraceRunner:
         key = (arm.name, task.workload_name)
         tree = self._trees.worktree(arm, task)
         if isinstance(tree, str):  # a string says why there is no worktree
-            failed = bare_run(task, arm, "crashed", tree, attempt)
-            return self._record(failed.model_copy(update={"sparse": task.workload.sparse}), task)
+            failed_run = bare_run(task, arm, "crashed", tree, attempt)
+            return self._record(failed_run.model_copy(update={"sparse": task.workload.sparse}), task)
         if key in self._hung:
             reason = f"not started, because {self._hung[key]} of the same arm and workload hung"
             return self._record(bare_run(task, arm, "skipped", reason, attempt), task)

@@ -49,7 +49,7 @@ class Worktrees:
                 self._by_key[key] = self._check_out(arm, task)
             elif isinstance(tree := self._by_key[key], Worktree):
                 if tree.path.is_dir():
-                    self._by_key[key] = replace(tree, built=False)  # its build was reported before
+                    self._by_key[key] = replace(tree, built=False)  # not created by this call
                 else:  # somebody removed the worktree
                     self._by_key[key] = self._check_out(arm, task)
             return self._by_key[key]

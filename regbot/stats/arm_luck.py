@@ -131,6 +131,7 @@ def estimate_luck(draws: Sequence[Sequence[float]], neighbour_correlation: float
         excess = mean_square_between / f_quantile - mean_square_within
         return math.sqrt(max(0.0, excess) * df_between / pairs / 2)
 
+    # ``fdtri`` returns a quantile of the F distribution. A larger quantile gives a smaller luck.
     low, high = (luck_at(float(fdtri(df_between, df_within, p))) for p in (0.975, 0.025))
     # Without luck, both mean squares have the same expectation. So the estimate is the luck at the ratio 1.
     estimate = LuckEstimate(luck_at(1.0), low, high, counted=0.0, draws=df_between)

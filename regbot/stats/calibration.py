@@ -104,9 +104,9 @@ def resample_sessions(
     1.00 on nodes whose coverage is 0.98. Use it for planning. Do not pass it to ``contradiction``, which needs sessions
     that were really run.
 
-    ``placebo`` has the log-ratios of A/A pairs by summary, in session order, two pairs per block. An odd pair at the
-    end is left out. ``primary_tests`` and ``thresholds`` are as in ``paired.sequential_test``. Each simulated session
-    has 12 pairs: whole blocks are drawn with replacement, ``effect`` is added to every log-ratio, and
+    ``placebo`` has the log-ratios of placebo pairs by summary, in session order, two pairs per block. An odd pair at
+    the end is left out. ``primary_tests`` and ``thresholds`` are as in ``paired.sequential_test``. Each simulated
+    session has 12 pairs: whole blocks are drawn with replacement, ``effect`` is added to every log-ratio, and
     ``paired.sequential_test`` judges the pairs. A fixed seed makes the result reproducible.
 
     The pool is centred: its mean is subtracted, because otherwise the mean would be added to every effect. Base and
@@ -131,7 +131,7 @@ def resample_sessions(
         shifted = effect + stretch * (log_ratios - log_ratios.mean())
         pools[name] = shifted.reshape(pool_blocks, BLOCK_PAIRS)
     session_blocks = LOOKS[-1] // BLOCK_PAIRS  # blocks of a full session, which ends at the last look
-    # [sessions, session_blocks]: which blocks of the pool make each simulated session
+    # Array of shape (sessions, session_blocks): row i has the blocks of the pool that make simulated session i.
     drawn_blocks = np.random.default_rng(seed).integers(0, pool_blocks, (sessions, session_blocks))
     counts: dict[Decision, int] = {"regressed": 0, "improved": 0, "no_change": 0, "undecided": 0}
     covered_sessions = used_pairs = 0
@@ -178,8 +178,8 @@ def contradiction(
 
     ``false_flags`` is the rate of false flags among placebo sessions. ``covered`` is the rate of sessions whose
     interval contains the true effect, among sessions with a known effect (placebos, and sessions with an injected
-    slowdown). ``correlations`` has the correlations of placebo pairs, by a phrase that names the pairs. ``luck`` is the
-    luck of an arm.
+    slowdown). ``correlations`` has the correlations of placebo pairs, by a phrase that names the pairs, such as
+    "neighbouring pairs". ``luck`` is the luck of an arm.
     """
     if luck is not None and luck.low > MAX_LUCK:
         return (

@@ -3,8 +3,9 @@
 ``next_run`` chooses the next run from this posterior. A range has points (commits that can be measured) and hypotheses
 (commits that may be the culprit). Under hypothesis k every point that contains commit k is slower by one unknown
 effect. Under "none" all points are equally fast. The value of a run is the logarithm of its step time. The value is the
-sum of a level, the effect if the point is affected, and noise. The noise is a contaminated Gaussian, whose outliers
-``outlier_runs`` finds. Level, effect and noise are unknown and are integrated out. Their priors:
+sum of a level, the effect if the point is affected (contains the culprit), and noise. The noise is a contaminated
+Gaussian, whose outliers ``outlier_runs`` finds. Level, effect and noise are unknown and are integrated out. Their
+priors:
 
     level    flat, one for each stratum (the runs of one node and session), so that nodes are never compared with
              each other
@@ -72,17 +73,17 @@ class CulpritModel:
     """Hypotheses, points and priors of a search, before any run."""
 
     affected: Bools
-    """[hypotheses, points] Whether the point contains the commit of the hypothesis."""
+    """Bool array of shape (hypotheses, points): element [k, p] is whether point p contains the commit of hypothesis
+    k."""
     prior: Floats
-    """[hypotheses] Prior probabilities; their sum is 1 minus ``no_culprit``."""
+    """Prior probability of each hypothesis; their sum is 1 minus ``no_culprit``."""
     effects: Floats
     widths: Floats
-    """[effects] Means and standard deviations of the Gaussians of the effect's prior. All Gaussians have the same
-    weight.
+    """Mean and standard deviation of each Gaussian of the effect's prior. All Gaussians have the same weight.
     """
     noises: Floats
     noise_prior: Floats
-    """[noises] Possible standard deviations of a run, and their prior probabilities."""
+    """Possible standard deviations of a run, and the prior probability of each."""
     noise_on_record: bool = True
     """Whether the noise of a run is known from earlier pairs or from the user."""
 
@@ -108,7 +109,7 @@ class Posterior:
     """Posterior of the culprit, the noise and the effect."""
 
     culprit: Floats
-    """[hypotheses] Probabilities. Their sum is 1 minus ``no_culprit``."""
+    """Probability of each hypothesis. Their sum is 1 minus ``no_culprit``."""
     no_culprit: float
     """Probability that no commit is the culprit."""
     noise: float
@@ -182,7 +183,7 @@ def posterior(model: CulpritModel, samples: Sequence[Sample]) -> Posterior:
     beliefs = group_posterior(model, samples)
     group_mass = beliefs.posterior.sum(axis=(1, 2))
     if (culprit_mass := float(group_mass.sum())) > 0:
-        component_weights = beliefs.posterior.sum(axis=2) / culprit_mass  # [groups, effects], sum 1
+        component_weights = beliefs.posterior.sum(axis=2) / culprit_mass  # shape (groups, effects), sum 1
         effect = float((component_weights * beliefs.effect_mean).sum())
         mean_square = float((component_weights * (beliefs.effect_mean**2 + beliefs.effect_var)).sum())
     else:
@@ -209,8 +210,8 @@ def hypothesis_sets(model: CulpritModel, available: Bools) -> NDArray[np.intp]:
     """Sort the hypotheses into sets that the available points can distinguish. Return the set number of each
     hypothesis.
 
-    Two hypotheses belong to the same set if they affect the same available points. ``available``: [points] whether the
-    point can be measured.
+    Two hypotheses belong to the same set if they affect the same available points. ``available`` says for each point
+    whether it can be measured.
     """
     if model.all_differ and bool(available.all()):
         return np.arange(len(model.affected))
@@ -222,20 +223,21 @@ class GroupPosterior(NamedTuple):
     """Posterior over groups of hypotheses. A group is a set of hypotheses that the runs do not distinguish."""
 
     labels: NDArray[np.intp]
-    """[hypotheses] Group of each hypothesis."""
+    """Number of the group of each hypothesis."""
     first: NDArray[np.intp]
-    """[groups] One hypothesis of each group, which represents the group."""
+    """Number of one hypothesis of each group, which represents the group."""
     prior: Floats
-    """[groups] Prior probabilities."""
+    """Prior probability of each group."""
     posterior: Floats
-    """[groups, effects, noises] Posterior probabilities. Their sum is 1 minus ``no_culprit``."""
+    """Array of shape (groups, effects, noises): joint posterior probabilities. Their sum is 1 minus ``no_culprit``."""
     no_culprit: float
     """Posterior probability that no commit is the culprit."""
     noise: float
     """Standard deviation of a run's log time: root mean square over the posterior."""
     effect_mean: Floats
     effect_var: Floats
-    """[groups, effects] Posterior mean and variance of each Gaussian of the effect, at the noise ``noise``."""
+    """Arrays of shape (groups, effects): posterior mean and variance of each Gaussian of the effect, at the noise
+    ``noise``."""
     strata: "Strata"
     """Sums over the runs of each stratum and point."""
 
@@ -249,9 +251,9 @@ class Strata(NamedTuple):
     points: NDArray[np.intp]
     """Numbers of the measured points."""
     counts: Floats
-    """[strata, measured points] Sums of weights."""
+    """Array of shape (strata, measured points): sums of weights."""
     sums: Floats
-    """[strata, measured points] Sums of weighted values. The mean of all runs is subtracted from each value first."""
+    """Array of the same shape: sums of weighted values. The mean of all runs is subtracted from each value first."""
 
 
 def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPosterior:
@@ -262,7 +264,8 @@ def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPost
     """
     table = _tabulate_runs(samples)
     labels, first = _label_rows(model.affected[:, table.points])
-    hits = model.contains[first][:, table.points].astype(float)  # [groups, measured points]: 1 if affected
+    # Shape (groups, measured points): 1 if the hypotheses of the group affect the point.
+    hits = model.contains[first][:, table.points].astype(float)
     prior = np.bincount(labels, weights=model.prior).astype(float)
     with np.errstate(divide="ignore"):
         log_group_prior = np.log(np.append(prior, model.no_culprit))  # the last value is for no culprit
@@ -272,10 +275,11 @@ def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPost
     outliers = plausible_sets(table, evidence_model)
     # For each set of outliers: ``affected`` is A, the inner product of the indicator of affected runs with itself,
     # ``slope`` is B, its product with the values, and ``residual`` is the product of the values with themselves.
+    # ``log_prior`` is the log prior probability of the set, with factors of its likelihood.
     fit = inner_products(table, hits, outliers)
     variances = model.noises**2
-    # [sets, noises] Logarithm of prior times likelihood if no run is affected, up to a constant. ``table.freedom`` has
-    # the degrees of freedom of the values.
+    # Shape (sets, noises): logarithm of prior times likelihood if no run is affected, up to a constant.
+    # ``table.freedom`` has the degrees of freedom of the values.
     log_unaffected = log_noise_prior - table.freedom * np.log(model.noises) - fit.residual[:, None] / (2 * variances)
     log_unaffected += fit.log_prior[:, None]
     # Axes: sets of outliers, groups, effects, noises. With A and B divided by the variance of a run, a Gaussian of the
@@ -292,9 +296,10 @@ def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPost
         + exponent / variance_ratio
         - np.log(variance_ratio) / 2
     )
+    # The effect must be positive, and all Gaussians of its prior have the same weight.
     joint += _log_positive((effects + widths**2 * b) / (widths * np.sqrt(variance_ratio)))
     joint -= math.log(len(model.effects))
-    no_culprit = log_unaffected + log_group_prior[-1]  # [sets, noises]
+    no_culprit = log_unaffected + log_group_prior[-1]  # shape (sets, noises)
     # From logarithms to probabilities. Subtract the largest logarithm first, so that exp does not overflow.
     top = max(float(joint.max(initial=-math.inf)), float(no_culprit.max()))
     joint, no_culprit = np.exp(joint - top), np.exp(no_culprit - top)
@@ -304,8 +309,8 @@ def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPost
     # Moments of the effect at this noise, for each set; then the mean over the sets by their posterior shares.
     variance_ratio = 1 + fit.affected[:, :, None] / noise**2 * model.widths**2
     mean = (model.effects + model.widths**2 * fit.slope[:, :, None] / noise**2) / variance_ratio
-    var = model.widths**2 / variance_ratio  # [sets, groups, effects]
-    by_set = joint.sum(axis=3)  # [sets, groups, effects]
+    var = model.widths**2 / variance_ratio  # shape (sets, groups, effects)
+    by_set = joint.sum(axis=3)  # shape (sets, groups, effects)
     with np.errstate(invalid="ignore", divide="ignore"):
         set_shares = by_set / by_set.sum(axis=0)
     set_shares[:, by_set.sum(axis=0) == 0] = 1 / len(outliers)
@@ -372,8 +377,8 @@ def split_groups(model: CulpritModel, labels: NDArray[np.intp], group_mass: Floa
     """Return the probability of each hypothesis: the probability of its group, divided among the group's hypotheses in
     proportion to their prior.
 
-    ``labels``: [hypotheses] group of each hypothesis. ``group_mass`` and ``prior_mass``: [groups] posterior and prior
-    probability.
+    ``labels``: group of each hypothesis. ``group_mass`` and ``prior_mass``: posterior and prior probability of each
+    group.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.where(prior_mass > 0, group_mass / prior_mass, 0.0)

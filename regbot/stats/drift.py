@@ -151,19 +151,19 @@ def cusum(nights: Sequence[Night], pair_sd: float, series: int = 1) -> Creep:
     not positive and finite, a night without pairs, a mean that is not finite, or fewer than one series.
     """
     _check_nights(nights)
-    last = _initial_state(pair_sd, series)
+    last_state = _initial_state(pair_sd, series)
     for state in cusum_states(nights, pair_sd, series):
-        last = state
-    night_error = last.night_error(NIGHT_PAIRS)
+        last_state = state
+    night_error = last_state.night_error(NIGHT_PAIRS)
     return Creep(
-        value=last.total * night_error,
-        limit=last.limit * night_error,
-        alarm=last.alarm,
+        value=last_state.total * night_error,
+        limit=last_state.limit * night_error,
+        alarm=last_state.alarm,
         nights=len(nights),
-        since=last.since,
-        estimate=None if last.since is None else _mean(nights[last.since :]),
-        pair_sd=last.pair_sd,
-        correlation=last.correlation,
+        since=last_state.since,
+        estimate=None if last_state.since is None else _mean(nights[last_state.since :]),
+        pair_sd=last_state.pair_sd,
+        correlation=last_state.correlation,
     )
 
 
@@ -193,7 +193,8 @@ def _initial_state(pair_sd: float, series: int) -> CusumState:
 
 
 def budget_interval(nights: Sequence[Night]) -> Interval | None:
-    """Return head's current slowdown against the anchor: the 95% t interval of the last ``BUDGET_NIGHTS`` nights.
+    """Return head's current slowdown against the anchor, for the *budget line* of a report: the 95% t interval of the
+    last ``BUDGET_NIGHTS`` nights.
 
     The samples are nights, weighted by their numbers of pairs. If the samples were pairs, the interval would be too
     narrow, because all pairs of a night share the effects of that night. ``Interval.sd`` is the sd of a pair, estimated
@@ -201,16 +202,16 @@ def budget_interval(nights: Sequence[Night]) -> Interval | None:
     ``BUDGET_NIGHTS``. Raises ValueError for a night without pairs, or a mean that is not finite.
     """
     _check_nights(nights)
-    latest = nights[-BUDGET_NIGHTS:]
-    if len(latest) < 2:
+    latest_nights = nights[-BUDGET_NIGHTS:]
+    if len(latest_nights) < 2:
         return None
-    pairs = sum(pair_count for _, pair_count in latest)
-    mean = _mean(latest)
+    pairs = sum(pair_count for _, pair_count in latest_nights)
+    mean = _mean(latest_nights)
     # The mean of equal nights can have a rounding error, and their sd would then not be 0.
-    all_equal = len({night_mean for night_mean, _ in latest}) == 1
-    squares = math.fsum(pair_count * (night_mean - mean) ** 2 for night_mean, pair_count in latest)
-    sd = 0.0 if all_equal else math.sqrt(squares / (len(latest) - 1))
-    half_width = float(stdtrit(len(latest) - 1, 1 - BUDGET_ALPHA / 2)) * sd / math.sqrt(pairs)
+    all_equal = len({night_mean for night_mean, _ in latest_nights}) == 1
+    squares = math.fsum(pair_count * (night_mean - mean) ** 2 for night_mean, pair_count in latest_nights)
+    sd = 0.0 if all_equal else math.sqrt(squares / (len(latest_nights) - 1))
+    half_width = float(stdtrit(len(latest_nights) - 1, 1 - BUDGET_ALPHA / 2)) * sd / math.sqrt(pairs)
     return Interval(mean, mean - half_width, mean + half_width, sd, pairs, BUDGET_ALPHA)
 
 

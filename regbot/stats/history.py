@@ -87,8 +87,8 @@ def without_outliers(levels: Array) -> Array:
 
 
 def bucket_starts(total: int, max_buckets: int) -> Sequence[int]:
-    """Return the start positions of the buckets of ``total`` sessions. There are at most ``max_buckets`` buckets of
-    nearly equal size.
+    """Return the start positions of the buckets of ``total`` sessions. A bucket has neighbouring sessions, which the
+    caller merges into one value. There are at most ``max_buckets`` buckets of nearly equal size.
     """
     count = min(total, max_buckets)
     return [bucket * total // count for bucket in range(count)]

@@ -26,8 +26,8 @@ def launch_steady_state(timing: Timing) -> SteadyState | None:
 
 def launch_cut(timing: Timing) -> int:
     """Return how many leading steps of a launch to leave out. It is at least the planned warm-up, ``timing.cut``."""
-    steady = launch_steady_state(timing)
-    return max(timing.cut, steady.cut) if steady is not None else timing.cut
+    state = launch_steady_state(timing)
+    return max(timing.cut, state.cut) if state is not None else timing.cut
 
 
 def launch_summaries(ranks: Iterable[Sequence[float]], cut: int) -> dict[str, float]:

@@ -66,9 +66,9 @@ def choose_next_run(
 
     The first two runs of a stratum are the two ends. If the noise is not known, the ends are repeated until it is.
 
-    ``chances``: [points] the chance that a run of the point gives a value; 0 if the point cannot be measured.
-    ``pending``: runs that have not ended; their values are ignored. ``costs``: [points] what a run takes, such as its
-    seconds (``run_costs``); None if all runs take the same. Raises ValueError if no point can be measured.
+    ``chances``: for each point, the chance that a run of it gives a value; 0 if the point cannot be measured.
+    ``pending``: runs that have not ended; their values are ignored. ``costs``: for each point, what a run of it takes,
+    such as its seconds (``run_costs``); None if all runs take the same. Raises ValueError if no point can be measured.
     """
     points = np.flatnonzero(chances)
     if not points.size:
@@ -157,7 +157,7 @@ def _points_between(model: CulpritModel, chances: Floats | Bools) -> dict[float,
     larger chance.
     """
     inner_chances = np.asarray(chances[1:-1], dtype=float)  # without the two ends
-    # [inner points] Prior probability that the point contains the culprit, given that there is one.
+    # For each inner point, the prior probability that it contains the culprit, given that there is one.
     affected_share = (model.prior.astype(np.float32) @ model.contains)[1:-1]
     if not affected_share.size:
         return {}
@@ -198,7 +198,7 @@ def _candidate_points(model: CulpritModel, beliefs: GroupPosterior, chances: Flo
     likeliest_groups = [int(group) for group in np.argsort(-group_mass)[:SPLIT_GROUPS]]
     group_distributions = [np.where(beliefs.labels == group, model.prior, 0.0) for group in likeliest_groups]
     distributions = [all_hypotheses, *group_distributions]  # probabilities of the hypotheses, not normalised
-    # [distributions, points] Probability of the hypotheses that affect the point.
+    # Shape (distributions, points): probability of the hypotheses that affect the point.
     affected_mass = (np.array(distributions, dtype=np.float32) @ model.contains)[:, available_points]
     positions = {0, len(available_points) - 1}  # the two ends, as indices of ``available_points``
     for distribution, mass in zip(distributions, affected_mass, strict=True):
@@ -213,8 +213,8 @@ def _candidate_points(model: CulpritModel, beliefs: GroupPosterior, chances: Flo
 
 
 def _information_gain(model: CulpritModel, beliefs: GroupPosterior, stratum: str, points: NDArray[np.intp]) -> Floats:
-    """Return [points] the mutual information, in nats, between the hypothesis and the value of a run at each of
-    ``points``.
+    """Return, for each of ``points``, the mutual information in nats between the hypothesis and the value of a run at
+    this point.
 
     The value of a run is a mixture of Gaussians. Each group of hypotheses has two: one for the case that the point is
     not affected, one for the case that it is. "No culprit" has one. Groups of negligible probability are left out.
@@ -230,7 +230,7 @@ def _information_gain(model: CulpritModel, beliefs: GroupPosterior, stratum: str
     mean_square = (component_weights * (mean**2 + var)).sum(axis=1)
     group_effect_var = np.maximum(mean_square - group_effect**2, 0.0)
     # The mixture: first all groups with the point not affected, then all groups with it affected, then no culprit.
-    # [groups, measured points] 1 if the group affects the point, by one hypothesis that represents the group.
+    # Shape (groups, measured points): 1 if the group affects the point, by one hypothesis that represents the group.
     hits = model.contains[beliefs.first[group_ids]][:, beliefs.strata.points].astype(float)
     level, share, level_var = _stratum_level(beliefs, hits, stratum)
     run_var = beliefs.noise**2 + level_var  # without the uncertainty of the effect
@@ -249,7 +249,7 @@ def _information_gain(model: CulpritModel, beliefs: GroupPosterior, stratum: str
             np.full((len(points), 1), beliefs.no_culprit),
         ],
         axis=1,
-    )  # [points, Gaussians]
+    )  # shape (points, Gaussians)
     # Mutual information: the mean, over the Gaussians, of log(density of the Gaussian / density of the mixture).
     values = (means[:, None] + np.sqrt(variances)[:, None] * _NODES).reshape(-1)
     log_density = -((values - means[:, None]) ** 2) / (2 * variances[:, None]) - np.log(variances)[:, None] / 2
@@ -266,7 +266,7 @@ def _stratum_level(beliefs: GroupPosterior, hits: Floats, stratum: str) -> tuple
     """Return the mean value of a stratum, the share of affected runs in that mean for each group, and the variance of
     the mean. Nothing is known about the level of a stratum without runs, so its variance is very large.
 
-    ``hits``: [groups, measured points] 1 if the group affects the point.
+    ``hits``: array of shape (groups, measured points) with 1 where the group affects the point, else 0.
     """
     strata = beliefs.strata
     if stratum not in strata.names:
@@ -309,7 +309,8 @@ def imagine_outcomes(
     mean_value = math.fsum(sample.value for sample in samples) / len(samples) if samples else 0.0
     rng = np.random.default_rng([seed, len(samples), len(pending)])
     whole_posterior = posterior(model, samples)
-    hits = model.contains[:, beliefs.strata.points].astype(float)  # [hypotheses, measured points] 1 if affected
+    # Shape (hypotheses, measured points): 1 if the hypothesis affects the point.
+    hits = model.contains[:, beliefs.strata.points].astype(float)
     outcomes = []
     # The quantiles of the posterior are evenly spaced, with one random offset.
     for quantile in (np.arange(IMAGINED_OUTCOMES) + rng.random()) / IMAGINED_OUTCOMES:
@@ -334,7 +335,8 @@ def imagine_outcomes(
 
 
 def run_costs(points: int, built: Collection[int], run_s: float, build_s: float) -> Floats:
-    """Return [points] seconds of a run. A point that is not in ``built`` also needs the build time ``build_s``."""
+    """Return the seconds of a run of each point. A point that is not in ``built`` also needs the build time
+    ``build_s``."""
     seconds = np.full(points, run_s + build_s)
     seconds[list(built)] = run_s
     return seconds

@@ -43,15 +43,16 @@ class RunTable:
     strata: list[str]
     points: NDArray[np.intp]
     values: Floats
-    """[runs] Values minus their common mean, because sums of squares of large values would lose precision."""
+    """Value of each run minus the common mean of all runs, because sums of squares of large values would lose
+    precision."""
     stratum_rows: NDArray[np.intp]
     point_columns: NDArray[np.intp]
-    """[runs] Index of the run's stratum in ``strata``, and of its point in ``points``."""
+    """For each run, the index of its stratum in ``strata``, and of its point in ``points``."""
 
     @cached_property
     def can_be_outlier(self) -> Bools:
-        """[runs] False for the only run of a stratum. This run is compared with no other run, so it makes no difference
-        whether it is an outlier."""
+        """For each run, whether it can be an outlier: False for the only run of a stratum. This run is compared with no
+        other run, so it makes no difference whether it is an outlier."""
         runs_of_stratum = np.bincount(self.stratum_rows, minlength=len(self.strata))
         has_other_runs: Bools = runs_of_stratum[self.stratum_rows] > 1
         return has_other_runs
@@ -63,7 +64,8 @@ class RunTable:
         return len(self.values) - len(self.strata)
 
     def sum_strata(self, weights: Floats) -> "StratumSums":
-        """Return the weighted sums over the runs, for several weightings. ``weights``: [sets, runs]."""
+        """Return the weighted sums over the runs, for several weightings. ``weights`` has the shape (sets, runs): one
+        row of weights for each set of outliers."""
         strata, points = len(self.strata), len(self.points)
         runs = np.arange(len(self.values))
         # Indicator matrices: in which cell (stratum and point) and in which stratum each run is.
@@ -78,14 +80,14 @@ class RunTable:
 
 
 class StratumSums(NamedTuple):
-    """Sufficient statistics of the runs, for several sets of outliers."""
+    """Sums over the runs, for several sets of outliers."""
 
     counts: Floats
-    """[sets, strata, points] Sums of weights."""
+    """Array of shape (sets, strata, points): sums of weights."""
     sums: Floats
-    """[sets, strata, points] Sums of weighted values."""
+    """Array of shape (sets, strata, points): sums of weighted values."""
     squares: Floats
-    """[sets, strata] Sums of weighted squares."""
+    """Array of shape (sets, strata): sums of weighted squares."""
 
 
 class InnerProducts(NamedTuple):
@@ -96,33 +98,37 @@ class InnerProducts(NamedTuple):
     """
 
     affected: Floats
-    """[sets, groups] A: product of the indicator with itself. Divided by the variance of a run, it is the precision
-    that the data give the effect.
+    """Array of shape (sets, groups). It is A, the product of the indicator with itself. Divided by the variance of a
+    run, it is the precision that the data give the effect.
     """
     slope: Floats
-    """[sets, groups] B: product of the indicator with the values."""
+    """Array of shape (sets, groups). It is B, the product of the indicator with the values."""
     residual: Floats
-    """[sets] Product of the values with themselves."""
+    """For each set, the product of the values with themselves."""
     log_prior: Floats
-    """[sets] Logarithm of the prior probability of the set, with the factors of its likelihood that do not depend on
+    """For each set, the logarithm of its prior probability, with the factors of its likelihood that do not depend on
     group, effect and noise.
     """
 
 
 def outlier_weights(outliers: Bools) -> Floats:
-    """Return [sets, runs] the weight of each run: 1, or 1 / ``OUTLIER_SCALE``^2 for an outlier."""
+    """Return the weight of each run in each set, as an array of shape (sets, runs): 1, or 1 / ``OUTLIER_SCALE``^2 for
+    an outlier."""
     return np.where(outliers, OUTLIER_SCALE**-2, 1.0)
 
 
 def inner_products(table: RunTable, hits: Floats, outliers: Bools) -> InnerProducts:
     """Return the inner products for sets of outliers.
 
-    ``hits``: [groups, measured points] 1 where the group affects the point. ``outliers``: [sets, runs].
+    ``hits``: array of shape (groups, measured points) with 1 where the group affects the point, else 0. ``outliers``:
+    bool array of shape (sets, runs), true for the outliers of a set.
     """
     stratum_sums = table.sum_strata(outlier_weights(outliers))
-    weights, totals = stratum_sums.counts.sum(axis=2), stratum_sums.sums.sum(axis=2)  # [sets, strata]
-    affected_weights = stratum_sums.counts @ hits.T  # [sets, strata, groups] over the runs at affected points
+    weights, totals = stratum_sums.counts.sum(axis=2), stratum_sums.sums.sum(axis=2)  # shape (sets, strata)
+    # Sums over the runs at affected points, of shape (sets, strata, groups).
+    affected_weights = stratum_sums.counts @ hits.T
     affected_totals = stratum_sums.sums @ hits.T
+    # In the names below, a is the indicator of affected runs, and y are the values.
     # Subtracting the mean of each stratum turns sum(x y) into sum(x y) - sum(x) sum(y) / sum(weights).
     a_a = (affected_weights - affected_weights**2 / weights[:, :, None]).sum(axis=1)
     a_y = (affected_totals - affected_weights * (totals / weights)[:, :, None]).sum(axis=1)
@@ -139,53 +145,53 @@ class EvidenceModel(NamedTuple):
     """What ``approximate_evidence`` needs of a model."""
 
     hits: Floats
-    """[groups, measured points] 1 where the group affects the point."""
+    """Array of shape (groups, measured points): 1 where the group affects the point, else 0."""
     log_group_prior: Floats
-    """[groups + 1] Logarithm of the prior probability of each group. The last value is for no culprit."""
+    """Logarithm of the prior probability of each group, followed by that of no culprit."""
     noises: Floats
     log_noise_prior: Floats
-    """[noises] Possible standard deviations of a run, and the logarithms of their prior probabilities."""
+    """Possible standard deviations of a run, and the logarithms of their prior probabilities."""
     smallest: float
     largest: float
     """Limits of the effect, as log-ratios."""
 
 
 def plausible_sets(table: RunTable, model: EvidenceModel) -> Bools:
-    """Return [sets, runs] the sets of outliers with a share of the evidence of at least ``MIN_SET_SHARE``, and the
-    empty set.
+    """Return the sets of outliers with a share of the evidence of at least ``MIN_SET_SHARE``, and the empty set.
+    Element [s, r] of the result is whether run r is an outlier in set s.
 
     The search starts from the empty set. Each step extends the best sets of the step before by one more outlier.
     """
-    tried = np.zeros((1, len(table.values)), dtype=bool)  # the empty set
-    evidence = approximate_evidence(table, model, tried)
-    sets_to_extend = tried
+    tried_sets = np.zeros((1, len(table.values)), dtype=bool)  # the empty set
+    evidence = approximate_evidence(table, model, tried_sets)
+    sets_to_extend = tried_sets
     for _ in range(MOST_OUTLIERS):
-        larger = _add_one_outlier(sets_to_extend, table.can_be_outlier)
-        if not len(larger):
+        larger_sets = _add_one_outlier(sets_to_extend, table.can_be_outlier)
+        if not len(larger_sets):
             break
-        larger_evidence = approximate_evidence(table, model, larger)
-        tried, evidence = np.concatenate([tried, larger]), np.concatenate([evidence, larger_evidence])
+        larger_evidence = approximate_evidence(table, model, larger_sets)
+        tried_sets, evidence = np.concatenate([tried_sets, larger_sets]), np.concatenate([evidence, larger_evidence])
         min_evidence = _log_sum(evidence) + math.log(MIN_SET_SHARE)
         best_first = np.argsort(-larger_evidence, kind="stable")
         plausible_count = int((larger_evidence >= min_evidence).sum())
-        sets_to_extend = larger[best_first[: min(MOST_SETS, plausible_count)]]
+        sets_to_extend = larger_sets[best_first[: min(MOST_SETS, plausible_count)]]
     # Keep the empty set, which is row 0, and the best of the others.
     best_others = np.argsort(-evidence[1:], kind="stable")[: MOST_SETS - 1] + 1
-    kept = best_others[evidence[best_others] >= _log_sum(evidence) + math.log(MIN_SET_SHARE)]
-    return tried[[0, *kept]]
+    kept_rows = best_others[evidence[best_others] >= _log_sum(evidence) + math.log(MIN_SET_SHARE)]
+    return tried_sets[[0, *kept_rows]]
 
 
 def _add_one_outlier(sets: Bools, can_be_outlier: Bools) -> Bools:
     """Return all sets that have one outlier more than one of ``sets``, without duplicates."""
     rows, runs = np.nonzero(~sets & can_be_outlier)  # every set, with every run that can be added to it
-    larger = sets[rows]
-    larger[np.arange(len(rows)), runs] = True
-    unique: Bools = np.unique(larger, axis=0) if len(sets) > 1 else larger
-    return unique
+    larger_sets = sets[rows]
+    larger_sets[np.arange(len(rows)), runs] = True
+    unique_sets: Bools = np.unique(larger_sets, axis=0) if len(sets) > 1 else larger_sets
+    return unique_sets
 
 
 def approximate_evidence(table: RunTable, model: EvidenceModel, outliers: Bools) -> Floats:
-    """Return [sets] the logarithm of the approximate evidence of each set, up to a constant.
+    """Return the logarithm of the approximate evidence of each set, up to a constant.
 
     The effect is integrated by Laplace's method, under a prior that is flat on the log scale: the likelihood at the
     best effect is multiplied by the width of the likelihood's peak, as a share of the prior's width.
@@ -199,15 +205,15 @@ def approximate_evidence(table: RunTable, model: EvidenceModel, outliers: Bools)
         - table.freedom * np.log(model.noises)
         - fit.residual[:, None] / (2 * variances)
         + fit.log_prior[:, None]
-    )  # [sets, noises]
+    )  # shape (sets, noises)
     affected, slope = fit.affected[:, :, None], fit.slope[:, :, None]
     with np.errstate(divide="ignore", invalid="ignore"):
-        unclipped = np.where(affected > 0, slope / affected, model.smallest)
-        best_effect = np.clip(unclipped, model.smallest, model.largest)
+        unclipped_effect = np.where(affected > 0, slope / affected, model.smallest)
+        best_effect = np.clip(unclipped_effect, model.smallest, model.largest)
         log_peak_width = np.log(2 * math.pi * variances / affected) / 2
         log_width_share = log_peak_width - np.log(best_effect * math.log(model.largest / model.smallest))
     log_likelihood_ratio = (slope * best_effect - affected * best_effect**2 / 2) / variances
-    gain = log_likelihood_ratio + np.minimum(log_width_share, 0.0)  # [sets, groups, noises]
+    gain = log_likelihood_ratio + np.minimum(log_width_share, 0.0)  # shape (sets, groups, noises)
     by_group = log_unaffected[:, None, :] + model.log_group_prior[:-1, None] + gain
     no_culprit = log_unaffected + model.log_group_prior[-1]
     with_no_culprit = np.concatenate([by_group, no_culprit[:, None, :]], axis=1)

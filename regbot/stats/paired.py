@@ -164,7 +164,7 @@ def interval(log_ratios: Sequence[float], alpha: float, known_sd: float | None =
         # The mean of equal values can have a rounding error, and their sd would then not be 0.
         all_equal = min(log_ratios) == max(log_ratios)
         sd = 0.0 if all_equal else math.sqrt(math.fsum((x - estimate) ** 2 for x in log_ratios) / (pairs - 1))
-    degrees_of_freedom = None if known_sd is not None else pairs - 1
+    degrees_of_freedom = None if known_sd is not None else pairs - 1  # None: a normal quantile
     half_width = _quantile(1 - alpha / 2, degrees_of_freedom) * sd / math.sqrt(pairs)
     return Interval(estimate, estimate - half_width, estimate + half_width, sd, pairs, alpha)
 
@@ -188,9 +188,11 @@ def look_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
     pairs = len(log_ratios)
     trimmed = trimmed_pairs(pairs)  # pairs to leave out at each end; 0 for fewer than 8 pairs
     if not trimmed or not find_outliers(log_ratios):
-        plain = interval(log_ratios, alpha)
-        half_width = widening(pairs) * (plain.high - plain.estimate)
-        return replace(plain, low=plain.estimate - half_width, high=plain.estimate + half_width)
+        plain_interval = interval(log_ratios, alpha)
+        half_width = widening(pairs) * (plain_interval.high - plain_interval.estimate)
+        return replace(
+            plain_interval, low=plain_interval.estimate - half_width, high=plain_interval.estimate + half_width
+        )
     result = trimmed_mean(log_ratios, trimmed)
     half_width = widening(pairs) * _quantile(1 - alpha / 2, result.degrees_of_freedom) * result.standard_error
     low, high = result.mean - half_width, result.mean + half_width
@@ -266,32 +268,32 @@ def sequential_test(
         raise ValueError("give at least one summary, and the same number of pairs for each summary")
     if primary_tests < len(log_ratios):
         raise ValueError(f"primary_tests is {primary_tests}, but there are {len(log_ratios)} summaries")
-    (available,) = lengths
+    (available_pairs,) = lengths
     alpha = LOOK_ALPHA / primary_tests
-    is_below_first_look = known_sd is not None and 0 < available < LOOKS[0]
-    numbered_looks = [(0, available)] if is_below_first_look else list(enumerate(LOOKS, start=1))
+    is_below_first_look = known_sd is not None and 0 < available_pairs < LOOKS[0]
+    numbered_looks = [(0, available_pairs)] if is_below_first_look else list(enumerate(LOOKS, start=1))
     result = None
     for look, pairs in numbered_looks:
-        if pairs > available:
+        if pairs > available_pairs:
             break
-        used = {name: values[:pairs] for name, values in log_ratios.items()}
+        used_ratios = {name: values[:pairs] for name, values in log_ratios.items()}
         intervals: dict[str, Interval] = {}
-        for name, values in used.items():
+        for name, values in used_ratios.items():
             without_luck = look_interval(values, alpha) if known_sd is None else interval(values, alpha, known_sd)
             intervals[name] = add_luck(without_luck, luck)
         tests = {name: (decide(bounds, thresholds), bounds) for name, bounds in intervals.items()}
         decision = combine(tests.values(), thresholds)
         can_trim = trimmed_pairs(pairs) > 0  # false for fewer than 8 pairs
-        outliers = tuple(find_pair_outliers(used)) if known_sd is None and can_trim else ()
+        outliers = tuple(find_pair_outliers(used_ratios)) if known_sd is None and can_trim else ()
         withheld = (
             decision in PASSING
             and has_more_slow_launches(outliers, pairs)
-            and _decide_untrimmed(used, alpha, thresholds, luck) not in PASSING
+            and _decide_untrimmed(used_ratios, alpha, thresholds, luck) not in PASSING
         )
         if withheld:
             decision = "undecided"
         result = SequentialTest(
-            decision, pairs, look, alpha, tests, unused=available - pairs, outliers=outliers, withheld=withheld
+            decision, pairs, look, alpha, tests, unused=available_pairs - pairs, outliers=outliers, withheld=withheld
         )
         if result.final:
             break
@@ -315,6 +317,7 @@ def mde(
 
     The result is infinite for one pair with an estimated sd. An sd of 0 has no effect, whatever the number of pairs.
     """
+    # A reach is the detectable effect beyond ``eps``, in standard errors of the mean.
     known_sd_reach = _quantile(1 - alpha / 2, df=None) + _quantile(POWER, df=None)
     luck_effect = known_sd_reach * luck / math.sqrt(max(1, pairs / DRAW_PAIRS))
     if sd == 0:

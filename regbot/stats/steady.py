@@ -164,7 +164,8 @@ class ProcessState(NamedTuple):
 
 
 class LevelChange(NamedTuple):
-    """The best single change of level in an array: start of the later level, t statistic, direction."""
+    """The best single change of level in an array. ``position`` is where the later level starts. ``z`` is the t
+    statistic of the change, and ``falls`` says whether the later level is lower."""
 
     position: int
     z: float
@@ -287,6 +288,7 @@ def mann_kendall(values: Array, signs: Array) -> float:
     ``signs`` has the sign of later value - earlier value, for every two values."""
     n = len(values)
     _, ties = np.unique(values, return_counts=True)
+    # Variance of the sum of ``signs`` if there is no trend.
     variance = (n * (n - 1) * (2 * n + 5) - np.sum(ties * (ties - 1) * (2 * ties + 5))) / 18
     if variance <= 0:
         return 1.0

@@ -64,7 +64,8 @@ class Lateness:
 def rank_lateness(
     step_s: Sequence[Sequence[float]], wait_s: Sequence[Sequence[float]], rank_sets: Sequence[Sequence[int]] = ()
 ) -> list[Lateness]:
-    """Return the lateness of every rank of one run. ``step_s`` and ``wait_s`` are [rank][steady step], in seconds.
+    """Return the lateness of every rank of one run. ``step_s`` and ``wait_s`` have a list for each rank, with the
+    seconds of each steady step.
 
     With ``rank_sets``, sets of ranks are compared instead of single ranks: the median of the set with the median of all
     other ranks. ``rank`` is then the number of the set. Returns [] for one rank, for fewer than ``MIN_STEPS`` steps,
@@ -81,8 +82,8 @@ def rank_lateness(
     own_work = np.maximum(own_work, 1e-3 * MIN_OWN_SHARE * median_step_s)
     results = []
     for set_number, ranks in enumerate(rank_sets or [[rank] for rank in range(own_work.shape[0])]):
-        set_work = np.median(own_work[list(ranks)], axis=0)  # [steps]
-        others_work = np.median(np.delete(own_work, list(ranks), axis=0), axis=0)  # [steps]
+        set_work = np.median(own_work[list(ranks)], axis=0)  # one value for each step
+        others_work = np.median(np.delete(own_work, list(ranks), axis=0), axis=0)  # one value for each step
         delay_s = float(np.median(set_work - others_work))
         results.append(
             Lateness(

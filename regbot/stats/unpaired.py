@@ -102,13 +102,13 @@ def detectable_excess(launch_sd: float, sessions: int, alpha: float) -> float:
 
 
 def tipping_sd(estimate: float, half_width: float, alpha: float, thresholds: Thresholds) -> float:
-    """Return the largest sd of an unknown effect between the arms with which the estimate still decides; 0 if the
-    estimate does not decide even without the effect.
+    """Return how large an unknown effect between the arms may be, as a standard deviation, so that the estimate still
+    decides; 0 if it does not decide even without such an effect.
 
     For example, such an effect exists if the arms ran on different nodes. An effect with the standard deviation sd
-    makes the half width sqrt(``half_width``^2 + (z sd)^2).
-    An estimate beyond eps decides as long as the interval excludes eps. A smaller estimate decides as long as the
-    interval lies within delta.
+    makes the half width sqrt(``half_width``^2 + (z sd)^2), where z is the normal quantile for ``alpha``. An estimate
+    beyond eps decides as long as the interval excludes eps. A smaller estimate decides as long as the interval lies
+    within delta.
     """
     excess_over_eps = abs(estimate) - thresholds.eps
     max_half_width = excess_over_eps if excess_over_eps > 0 else thresholds.delta - abs(estimate)
