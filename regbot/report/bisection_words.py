@@ -115,7 +115,7 @@ def _describe_several_changes(result: Bisection) -> Words:
             *_name_point(first, result.axis),
             *_name_alternatives(change.candidates[1:], result),
             *_describe_change_briefly(change),
-            "" if change.confirmed in ("yes", "exact") else ", not confirmed",
+            "" if change.confirmed in ("yes", "exact") else " (not confirmed)",
             *_describe_undone(change),
         ]
     if len(result.changes) > MAX_NAMED:
