@@ -4,15 +4,15 @@ The reader was written from the published format (NCCL 2.28 to 2.30, ``plugins/p
 v4.2). It was not tested on a log of a real job. Each line has the communicator (``header``), the process that wrote it
 (``metadata``) and one of ``coll_perf``, ``p2p_perf``, ``dump_stats``. The log has neither steps nor element types. A
 message size in the log is the size of one rank's piece. For all-gather and reduce-scatter, this reader multiplies the
-logged size by the number of ranks, as NCCL itself does in its calculations. For all-to-all, NCCL logs the size per
-peer, and the reader multiplies it by the number of ranks, too.
+logged size by the number of ranks, as NCCL itself does in its calculations. Most all-to-alls do not occur in the log
+(see below). Where a log has one, its size is the size per peer, and the reader multiplies it in the same way.
 
 The log is not complete. The Inspector leaves out:
 
 - messages below 8192 bytes by default, which includes every exchange of token counts,
 - calls that were overwritten in its ring buffer; ``dump_stats`` and gaps in the sequence numbers show how many,
 - calls without GPU timing,
-- all-to-alls; NCCL runs them as sends and receives, and logs these instead.
+- all-to-alls that NCCL runs as sends and receives; the log has these sends and receives instead.
 
 Sequence numbers count the calls of one function on one communicator.
 """
