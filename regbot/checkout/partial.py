@@ -80,7 +80,7 @@ def _fetch_locally(
     clone: Path, git_dir: Path, *arguments: str, settings: Mapping[str, str] | None = None, stdin: str = ""
 ) -> GitResult:
     """Fetch from the partial clone ``git_dir``, which is configured as a remote of ``clone`` for this command only."""
-    remote = {
+    remote_settings = {
         f"remote.{_REMOTE}.url": str(git_dir),
         f"remote.{_REMOTE}.promisor": "true",  # so that git accepts that files are missing
         f"remote.{_REMOTE}.partialclonefilter": "blob:none",
@@ -89,7 +89,7 @@ def _fetch_locally(
     return try_git(
         clone,
         *(f"--git-dir={clone}", *_FETCH, *options, *arguments),
-        settings={**remote, **(settings or {})},
+        settings={**remote_settings, **(settings or {})},
         env={"GIT_ALLOW_PROTOCOL": "file"},
         timeout_s=TRANSFER_TIMEOUT_S,
         stdin=stdin,

@@ -52,7 +52,10 @@ def list_unmatched_paths(repo: Path, paths: Sequence[str], pathspecs: Sequence[s
 
 
 def _diff(repo: Path, base: str, head: str, pathspecs: Sequence[str]) -> GitResult:
-    """List the paths that differ between two commits or trees and match one of the pathspecs; [] matches all paths."""
+    """Run a git command that prints the paths which differ between two commits or trees, and return its result.
+
+    Only paths that match one of the pathspecs are printed; [] matches all paths.
+    """
     options = ("-r", "-z", "--name-only", "--no-renames", "--ignore-submodules=none")
     # With --git-dir, git takes the current folder for the root of the repository. Otherwise git would take pathspecs as
     # relative to ``repo``, which can be a subfolder.

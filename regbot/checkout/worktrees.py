@@ -130,7 +130,7 @@ def check_out(
                 state, changed = digest_worktree(entry, record.parts, cone)
                 record = record.model_copy(update={"state": state, "changed": changed})
             write_record(entry.marker, record)
-        entry.create_caches()
+        entry.create_caches()  # the build, or code of earlier runs, may have replaced these folders by links
     main_part, *_ = record.parts  # the other parts are submodules
     main_clone = entry.clone(main_part.clone)
     return Worktree(

@@ -67,7 +67,9 @@ def count_step(request: Request) -> dict[str, Any]:
     seconds_by_stage: dict[str, float] = {}
     if is_static:
         torch.set_num_threads(1)  # tensors with values are small here, and traces of two arms run in parallel
-    runs_grouped_mm(getattr(torch, request.dtype), torch.device("cpu"))  # cache the result before a mode is active
+    runs_grouped_mm(
+        getattr(torch, request.dtype), torch.device("cpu")
+    )  # cache the result, while no dispatch mode is active
     with (
         compile_watch,
         # On real ranks, sequence numbers reveal collectives that the watch misses. A static trace has no sequence
@@ -80,7 +82,7 @@ def count_step(request: Request) -> dict[str, Any]:
         if is_static:
             fake_mode = modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
             shadows = _make_shadow_values(request, fake_mode)
-            modes.enter_context(shadows.numpy_from_shadows())
+            modes.enter_context(shadows.numpy_from_shadows())  # ``.numpy()`` returns shadow values
         with timed_stage("build", seconds_by_stage), build_context(shadows) if shadows is not None else nullcontext():
             training = Training(request, load_plugin(request.entry), world)
         tracker = modes.enter_context(ModuleTracker(training.model))
