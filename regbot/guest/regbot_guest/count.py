@@ -67,9 +67,8 @@ def count_step(request: Request) -> dict[str, Any]:
     seconds_by_stage: dict[str, float] = {}
     if is_static:
         torch.set_num_threads(1)  # tensors with values are small here, and traces of two arms run in parallel
-    runs_grouped_mm(
-        getattr(torch, request.dtype), torch.device("cpu")
-    )  # cache the result, while no dispatch mode is active
+    # Cache the result while no dispatch mode is active.
+    runs_grouped_mm(getattr(torch, request.dtype), torch.device("cpu"))
     with (
         compile_watch,
         # On real ranks, sequence numbers reveal collectives that the watch misses. A static trace has no sequence
