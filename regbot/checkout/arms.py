@@ -97,7 +97,10 @@ def resolve_arm(repo: Path, revision: str) -> Arm:
 
 
 def _guess_target(repo: Path) -> str:
-    """Return origin's default branch, or else the first of ``_TARGET_REFS`` that exists. Raises CheckoutError."""
+    """Return origin's default branch, such as origin/main, or else the first of ``_TARGET_REFS`` that exists.
+
+    Raises CheckoutError.
+    """
     origin_head = try_git(repo, "symbolic-ref", "--quiet", "refs/remotes/origin/HEAD").out.strip()
     for ref in (origin_head, *_TARGET_REFS):
         if ref and try_git(repo, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}").code == 0:

@@ -72,8 +72,8 @@ def run_build(
         if code == 0:
             continue
         entry.clear()
-        timed_out = f"did not end within {timeout_s:g} s and was ended"
-        outcome = timed_out if code is None else f"failed with exit code {code}"
+        timeout_text = f"did not end within {timeout_s:g} s and was ended"
+        outcome = timeout_text if code is None else f"failed with exit code {code}"
         lines = [printable(line) for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
         last_lines = "\n".join(f"  {clip(line, 300)}" for line in lines[-20:]) or "  (it printed nothing)"
         raise BuildError(f"the build command of commit {commit[:10]} {outcome}: {command}\n{last_lines}")

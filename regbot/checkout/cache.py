@@ -64,8 +64,8 @@ class CacheEntry:
 
     @contextlib.contextmanager
     def lock(self, timeout_s: float) -> Iterator[None]:
-        """Prevent other processes from changing the entry. Raises CheckoutError if the lock is taken for
-        ``timeout_s``."""
+        """Prevent other processes from changing the entry. Raises CheckoutError if another process keeps
+        the lock for ``timeout_s`` seconds."""
         with lock(self.path.with_name(f"{self.key}.lock"), timeout_s):
             yield
 
@@ -93,7 +93,7 @@ def cache_variables(folder: Path) -> dict[str, str]:
 
 
 def create_cache_folders(variables: Mapping[str, str]) -> None:
-    """Create the folders that ``variables`` name. Replace links that code under test has put in place of the folders.
+    """Create the folders that ``variables`` name. Replace links and files that code under test has put in their place.
 
     A sandbox makes these folders writable. If a folder were a link, its target would become writable too.
     """

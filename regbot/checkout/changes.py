@@ -73,14 +73,15 @@ class DiffEntry:
 def list_changed_files(repo: Path, base: str, head: str) -> list[str] | None:
     """Return the paths of files whose behaviour differs between two commits; None if they are unknown.
 
+    They are unknown if git fails, or if too many files differ or a name is too long or not printable.
     Changed submodules are included, even if .gitmodules or the user's configuration ignores them.
     """
     result = try_git(repo, *_DIFF, base, head, env=OFFLINE)
     entries = list(parse_entries(result.out))
     if result.code != 0 or not _is_reportable(entries):
         return None
-    unchanged = _find_same_python(repo, [entry for entry in entries if entry.is_python])
-    return [entry.name for entry in entries if entry not in unchanged]
+    unchanged_entries = _find_same_python(repo, [entry for entry in entries if entry.is_python])
+    return [entry.name for entry in entries if entry not in unchanged_entries]
 
 
 def list_diff_entries(repo: Path, before: str, after: str) -> list[DiffEntry]:
@@ -109,11 +110,11 @@ def digest_behaviour(repo: Path, base: str, head: str, is_inert: Callable[[str],
     entries = [entry for entry in parse_entries(diff.out) if not is_inert(entry.name)]
     if base_tree.code != 0 or diff.code != 0 or not _is_reportable(entries):
         return None
-    unchanged = _find_same_python(repo, [entry for entry in entries if entry.is_python])
-    changed = [entry for entry in entries if entry not in unchanged]
+    unchanged_entries = _find_same_python(repo, [entry for entry in entries if entry.is_python])
+    changed_entries = [entry for entry in entries if entry not in unchanged_entries]
     contents: list[tuple[str, str, str]] = []  # path, mode in head, and a digest of the Python code or else the blob
-    for start in range(0, len(changed), _BATCH_FILES):
-        batch = changed[start : start + _BATCH_FILES]
+    for start in range(0, len(changed_entries), _BATCH_FILES):
+        batch = changed_entries[start : start + _BATCH_FILES]
         sources = read_blobs(repo, sorted({entry.blob_after for entry in batch if entry.has_python_after}))
         for entry in batch:
             source = sources.get(entry.blob_after)
@@ -133,20 +134,22 @@ def have_same_code(repo: Path, trees: Sequence[tuple[str, str]], is_inert: Calla
     all pairs together.
     """
     remaining: dict[int, list[DiffEntry]] = {}  # by index of the pair: Python files that are not compared yet
-    same = [before == after for before, after in trees]
-    differing = [index for index, is_same_tree in enumerate(same) if not is_same_tree]
-    for index, entries in zip(differing, _diff_trees(repo, [trees[index] for index in differing]), strict=True):
+    are_same = [before == after for before, after in trees]  # the result: whether the trees of a pair behave the same
+    differing_indices = [index for index, is_same_tree in enumerate(are_same) if not is_same_tree]
+    for index, entries in zip(
+        differing_indices, _diff_trees(repo, [trees[index] for index in differing_indices]), strict=True
+    ):
         if entries is not None and _is_reportable(entries):
             relevant = [entry for entry in entries if not is_inert(entry.name)]
-            same[index] = all(entry.is_python for entry in relevant)  # until a comparison below shows a difference
-            remaining[index] = relevant if same[index] else []
+            are_same[index] = all(entry.is_python for entry in relevant)  # until a comparison below shows a difference
+            remaining[index] = relevant if are_same[index] else []
     # Compare one file of each pair per round. A pair with a difference drops out, and its other files are not read.
-    while remaining := {index: entries for index, entries in remaining.items() if entries and same[index]}:
+    while remaining := {index: entries for index, entries in remaining.items() if entries and are_same[index]}:
         next_entries = {index: entries.pop() for index, entries in remaining.items()}
         same_entries = _find_same_python(repo, list(next_entries.values()))
         for index, entry in next_entries.items():
-            same[index] = entry in same_entries
-    return same
+            are_same[index] = entry in same_entries
+    return are_same
 
 
 def _is_reportable(entries: Sequence[DiffEntry]) -> bool:
@@ -188,15 +191,15 @@ def parse_entries(raw: str) -> Iterator[DiffEntry]:
 
 def _find_same_python(repo: Path, entries: Sequence[DiffEntry]) -> set[DiffEntry]:
     """Return those Python files among ``entries`` that behave the same in both trees."""
-    same = set()
+    same_entries = set()
     for start in range(0, len(entries), _BATCH_FILES):
         batch = entries[start : start + _BATCH_FILES]
         contents = read_blobs(repo, sorted({blob for entry in batch for blob in entry.blobs}))
         for entry in batch:
             old, new = (contents.get(blob) for blob in entry.blobs)
             if old is not None and new is not None and _behaves_the_same(old, new):
-                same.add(entry)
-    return same
+                same_entries.add(entry)
+    return same_entries
 
 
 def read_blobs(repo: Path, blobs: Sequence[str]) -> dict[str, bytes]:
@@ -284,10 +287,10 @@ def _strip_equal_ends(
     line_offset = len(old_lines) - len(new_lines)
     while old_rest and new_rest:
         old_line, new_line = _first_line(old_rest[-1]), _first_line(new_rest[-1])
-        begin_lines = old_rest[-1].col_offset == 0 and new_rest[-1].col_offset == 0  # false after "a = 1; "
+        both_begin_lines = old_rest[-1].col_offset == 0 and new_rest[-1].col_offset == 0  # false after "a = 1; "
         is_same_line_from_end = old_line - new_line == line_offset
         is_in_equal_lines = old_line > len(old_lines) - equal_at_end
-        if not (begin_lines and is_same_line_from_end and is_in_equal_lines):
+        if not (both_begin_lines and is_same_line_from_end and is_in_equal_lines):
             break
         old_rest, new_rest = old_rest[:-1], new_rest[:-1]
     return old_rest, new_rest

@@ -39,18 +39,18 @@ def prune_clones(
     clones = sorted(folder.glob("*.git/"), key=_read_last_use)
     sizes = {clone: _measure_bytes(clone) for clone in clones}
     total_bytes = sum(sizes.values())
-    removed = []
+    removed_names = []
     for clone in clones:
-        limit_s = idle_s if total_bytes <= max_bytes else busy_s
+        min_idle_s = idle_s if total_bytes <= max_bytes else busy_s
         if clone.name in used:
             continue
         # A clone is skipped if another check has its lock (CheckoutError) or has removed it (FileNotFoundError).
         with contextlib.suppress(CheckoutError, FileNotFoundError), lock(clone.with_suffix(".lock"), timeout_s=0):
-            if clone.stat().st_mtime <= time.time() - limit_s:  # read under the lock
+            if clone.stat().st_mtime <= time.time() - min_idle_s:  # read under the lock
                 remove_folder(clone)
                 total_bytes -= sizes[clone]
-                removed.append(clone.name)
-    return removed
+                removed_names.append(clone.name)
+    return removed_names
 
 
 def _read_last_use(clone: Path) -> float:

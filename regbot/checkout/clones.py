@@ -66,7 +66,7 @@ def find_source(repo: Path) -> CommitSource:
     common = common_dir(repo)
     git_dir = Path(git(repo, "rev-parse", "--absolute-git-dir").removesuffix("\n"))
     origin = origin_of(repo) or str(common)
-    promisor = find_promisor(repo)
+    promisor = find_promisor(repo)  # the name of a partial clone's remote; '' for a complete repository
     # A private clone that was made from a partial clone lacks files. So the name of the remote of a partial clone is
     # part of the identity, and a complete repository gets a private clone of its own.
     identity = "\n".join([str(common), without_credentials(origin), *([promisor] if promisor else [])])
@@ -146,9 +146,9 @@ def fetch_history(clone: Path, source: CommitSource, commit: str) -> None:
     wanted_ref = f"refs/wanted/{commit}"  # exists in the private clone once the commit was fetched
     _prepare_clone(clone, commit)
     if try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted_ref).code != 0:
-        copied = copy_history(clone, git_dir, f"{commit}:{wanted_ref}")
-        if copied.code != 0:
-            reason = f"{source.name}: commit {commit} cannot be fetched: {git_dir}: {copied.error_line}"
+        copy_result = copy_history(clone, git_dir, f"{commit}:{wanted_ref}")
+        if copy_result.code != 0:
+            reason = f"{source.name}: commit {commit} cannot be fetched: {git_dir}: {copy_result.error_line}"
             raise CheckoutError(f"{reason}; {FILTERED_REASON}", FILTERED_ADVICE)
         copy_history(clone, git_dir, "+refs/tags/*:refs/tags/*")
         reset_configuration(clone, commit)

@@ -40,31 +40,31 @@ def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart], cone: Cone
     The worktree's own index is not used, because it may mark files as unchanged. The .git file in the worktree is not
     read, because code under test could point it to a configuration that runs commands.
     """
-    digest, changed = hashlib.sha256(), []
-    tracked: set[str] = set()
+    digest, changed_files = hashlib.sha256(), []
+    tracked_files: set[str] = set()
     with tempfile.TemporaryDirectory() as index_folder:
         for number, part in enumerate(parts):
             folder, clone = entry.path / part.path, entry.clone(part.clone)
             reset_configuration(clone, part.commit)
             env = {**NO_MACHINE_CONFIG, "GIT_INDEX_FILE": f"{index_folder}/{number}"}
-            location = (f"--git-dir={clone}", f"--work-tree={folder}")
-            diff_command = (*location, "diff", *_DIFF)
-            git(folder, *location, "read-tree", part.commit, env=env)
-            names = [name for name in git(folder, *location, "ls-files", "-z", env=env).split("\0") if name]
+            location_options = (f"--git-dir={clone}", f"--work-tree={folder}")
+            diff_command = (*location_options, "diff", *_DIFF)
+            git(folder, *location_options, "read-tree", part.commit, env=env)
+            names = [name for name in git(folder, *location_options, "ls-files", "-z", env=env).split("\0") if name]
             if not part.path:  # the main repository; submodules are always checked out whole
-                mark_absent(folder, location, [name for name in names if not cone.has(name)], env)
+                mark_absent(folder, location_options, [name for name in names if not cone.has(name)], env)
                 names = [name for name in names if cone.has(name)]
-            tracked.update(f"{part.path}/{name}" if part.path else name for name in names)
+            tracked_files.update(f"{part.path}/{name}" if part.path else name for name in names)
             difference = git(folder, *diff_command, "--binary", part.commit, env=env, timeout_s=TRANSFER_TIMEOUT_S)
             digest.update(f"{part.path}\0{difference}\0".encode("utf-8", "surrogateescape"))
             if difference:
                 output = git(
                     folder, *diff_command, "--name-only", "-z", part.commit, env=env, timeout_s=TRANSFER_TIMEOUT_S
                 )
-                changed += [printable(str(Path(part.path, name))) for name in output.split("\0") if name]
-    for line in _list_untracked(entry.path, tracked):
+                changed_files += [printable(str(Path(part.path, name))) for name in output.split("\0") if name]
+    for line in _list_untracked(entry.path, tracked_files):
         digest.update(f"{line}\0".encode("utf-8", "surrogateescape"))
-    return digest.hexdigest(), changed
+    return digest.hexdigest(), changed_files
 
 
 def mark_absent(folder: Path, location: Sequence[str], names: Sequence[str], env: Mapping[str, str]) -> None:
@@ -81,11 +81,11 @@ def mark_absent(folder: Path, location: Sequence[str], names: Sequence[str], env
         raise CheckoutError(f"{folder}: git cannot leave out files: {result.error_line}")
 
 
-def _list_untracked(top: Path, tracked: Set[str]) -> Iterator[str]:
-    """Yield a line for each folder below ``top``, and for each file that is not in ``tracked``. The order is fixed.
+def _list_untracked(top: Path, tracked_files: Set[str]) -> Iterator[str]:
+    """Yield a line for each folder below ``top``, and for each file that is not in ``tracked_files``.
 
-    The function does not use git to list the folders, because git would not enter a repository that code under test
-    created in the worktree.
+    The order of the lines is fixed. The function does not use git to list the folders, because git would not enter a
+    repository that code under test created in the worktree.
 
     A line has the file's status instead of its content, because reading a virtual environment takes too long. The
     status includes the time of its last change (ctime), which cannot be forged. For a file with several hard links the
@@ -103,7 +103,7 @@ def _list_untracked(top: Path, tracked: Set[str]) -> Iterator[str]:
                 if stat.S_ISDIR(status.st_mode):
                     folders.append(f"{name}/")
                     yield f"{status.st_mode:o} {name}"
-                elif name not in tracked:
+                elif name not in tracked_files:
                     status_changed_ns = status.st_ctime_ns if status.st_nlink == 1 else 0
                     yield f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns} {status_changed_ns} {name}"
         except OSError as error:  # the folder was removed meanwhile, or it cannot be read, not even by code under test

@@ -212,14 +212,14 @@ def lacks_files(repo: Path, *commits: str, ancestors: bool = False) -> bool:
     """Return whether ``repo`` is a partial clone (``git clone --filter``) that lacks files of ``commits``.
 
     With ``ancestors``, files of the commits' ancestors count too, because a fetch of the commits also sends these.
-    Nothing is fetched. The mark of a partial clone does not suffice, because it stays after all files were fetched. So
-    the missing objects are listed. Returns False if git cannot list them. Raises CheckoutError if git exceeds its time
-    limit.
+    Nothing is fetched. The setting that marks a partial clone does not suffice, because it stays after all files were
+    fetched. So the missing objects are listed. Returns False if git cannot list them. Raises CheckoutError if git
+    exceeds its time limit.
     """
     if try_git(repo, "config", "--get-regexp", r"^remote\..*\.promisor$").code != 0:
         return False
-    walk = () if ancestors else ("--no-walk",)
-    listing = ("rev-list", "--objects", *walk, "--missing=print", *commits)
+    walk_options = () if ancestors else ("--no-walk",)
+    listing = ("rev-list", "--objects", *walk_options, "--missing=print", *commits)
     objects = try_git(repo, *listing, env=OFFLINE, timeout_s=TRANSFER_TIMEOUT_S)
     # git writes a question mark before the id of a missing object.
     return objects.code == 0 and any(line.startswith("?") for line in objects.out.splitlines())

@@ -62,7 +62,7 @@ def load_inert_rule(repo: Path, commits: Sequence[str], revision_range: str | No
         return rule_without_folders
     mentions: dict[str, list[str]] = {}  # by name of a folder: the files that have this name as a word
     try:
-        linked_names = _read_link_targets(repo, [blob for mode, blob, _ in entries if mode == "120000"])
+        names_in_link_targets = _read_link_targets(repo, [blob for mode, blob, _ in entries if mode == "120000"])
         for name in FOLDERS:
             file_lists = [_list_mentions(repo, commits, name)]
             file_lists += [_list_changed_mentions(repo, revision_range, name)] if revision_range else []
@@ -71,15 +71,16 @@ def load_inert_rule(repo: Path, commits: Sequence[str], revision_range: str | No
             mentions[name] = [path for paths in file_lists for path in paths or ()]
     except CheckoutError:  # the time limit
         return rule_without_folders
-    if linked_names is None:
+    if names_in_link_targets is None:
         return rule_without_folders
-    folders = set(FOLDERS) - linked_names
+    folders = set(FOLDERS) - names_in_link_targets
 
     def is_mentioned_outside(name: str) -> bool:
         """Return whether a file that is in none of the inert ``folders`` mentions ``name``."""
         return any(folders.isdisjoint(PurePosixPath(path).parts[:-1]) for path in mentions[name])
 
-    # A removed folder is not inert, so its files may in turn mention other folders.
+    # A folder that is mentioned drops out of ``folders``. Its files then count as outside, and may mention other
+    # folders.
     while mentioned := set(filter(is_mentioned_outside, folders)):
         folders -= mentioned
     return InertRule(frozenset(folders), submodules)

@@ -61,23 +61,26 @@ def copy_files(clone: Path, git_dir: Path, commits: Iterable[str], blobs: Collec
 
     Blobs that the partial clone ``git_dir`` lacks too are fetched from its remote. Nothing is written to ``git_dir``.
     """
-    needed = _list_missing_in_private_clone(clone, blobs)
-    if not needed:
+    needed_blobs = _list_missing_in_private_clone(clone, blobs)
+    if not needed_blobs:
         return
-    only_at_remote = _list_missing_in_partial_clone(git_dir, commits) & needed
-    if local := needed - only_at_remote:
-        copied = _fetch_locally(clone, git_dir, "--stdin", _REMOTE, settings=_NO_NEGOTIATION, stdin=_lines(local))
-        if copied.code != 0:
-            raise CheckoutError(f"{git_dir}: files cannot be copied: {copied.error_line}", "see git fsck")
-    if only_at_remote:
-        _fetch_from_remote(clone, git_dir, only_at_remote)
+    # Those that the user's repository lacks too, so that only its remote has them.
+    remote_blobs = _list_missing_in_partial_clone(git_dir, commits) & needed_blobs
+    if local_blobs := needed_blobs - remote_blobs:
+        copy_result = _fetch_locally(
+            clone, git_dir, "--stdin", _REMOTE, settings=_NO_NEGOTIATION, stdin=_lines(local_blobs)
+        )
+        if copy_result.code != 0:
+            raise CheckoutError(f"{git_dir}: files cannot be copied: {copy_result.error_line}", "see git fsck")
+    if remote_blobs:
+        _fetch_from_remote(clone, git_dir, remote_blobs)
 
 
 def _fetch_locally(
     clone: Path, git_dir: Path, *arguments: str, settings: Mapping[str, str] | None = None, stdin: str = ""
 ) -> GitResult:
     """Fetch from the partial clone ``git_dir``, which is configured as a remote of ``clone`` for this command only."""
-    remote = {
+    remote_settings = {
         f"remote.{_REMOTE}.url": str(git_dir),
         f"remote.{_REMOTE}.promisor": "true",  # so that git accepts that files are missing
         f"remote.{_REMOTE}.partialclonefilter": "blob:none",
@@ -86,7 +89,7 @@ def _fetch_locally(
     return try_git(
         clone,
         *(f"--git-dir={clone}", *_FETCH, *options, *arguments),
-        settings={**remote, **(settings or {})},
+        settings={**remote_settings, **(settings or {})},
         env={"GIT_ALLOW_PROTOCOL": "file"},
         timeout_s=TRANSFER_TIMEOUT_S,
         stdin=stdin,
@@ -109,10 +112,10 @@ def _fetch_from_remote(clone: Path, git_dir: Path, blobs: Collection[str]) -> No
         }
         command = (git_dir_option, *_FETCH, "--refmap=", "--stdin", remote)
         settings = {**_STALLED, **_NO_NEGOTIATION}
-        fetched = try_git(
+        fetch_result = try_git(
             git_dir, *command, settings=settings, env=env, timeout_s=TRANSFER_TIMEOUT_S, stdin=_lines(blobs)
         )
-        fault = fetched.error_line if fetched.code != 0 else ""
+        fault = fetch_result.error_line if fetch_result.code != 0 else ""
     if fault:
         url = without_credentials(printable(origin_of(git_dir))) or remote
         raise CheckoutError(

@@ -27,6 +27,7 @@ def list_changed_paths(repo: Path, base: str, head: str, pathspecs: Sequence[str
 def has_matching_path(repo: Path, commit: str, pathspecs: Sequence[str]) -> bool:
     """Return whether a file of ``commit`` matches one of the pathspecs. Raises CheckoutError."""
     empty_tree = git(repo, "hash-object", "-t", "tree", os.devnull).strip()
+    # All files of a commit differ from the empty tree.
     return bool(list_changed_paths(repo, empty_tree, commit, pathspecs))
 
 
@@ -41,17 +42,20 @@ def list_unmatched_paths(repo: Path, paths: Sequence[str], pathspecs: Sequence[s
         env = {**OFFLINE, "GIT_INDEX_FILE": str(Path(folder) / "index")}
         git_dir = f"--git-dir={common_dir(repo)}"
         entries = "".join(f"100644 {empty_blob}\t{path}\0" for path in paths)
-        added = try_git(repo, git_dir, "update-index", "-z", "--index-info", env=env, stdin=entries)
-        listed = try_git(repo, git_dir, "ls-files", "-z", "--full-name", "--", *pathspecs, env=env)
-    for result in (added, listed):
+        index_update = try_git(repo, git_dir, "update-index", "-z", "--index-info", env=env, stdin=entries)
+        listing = try_git(repo, git_dir, "ls-files", "-z", "--full-name", "--", *pathspecs, env=env)
+    for result in (index_update, listing):
         if result.code != 0:
             raise CheckoutError(f"{repo}: git cannot match paths: {result.error_line}")
-    matched = set(listed.out.split("\0"))
-    return [path for path in paths if path not in matched]
+    matched_paths = set(listing.out.split("\0"))
+    return [path for path in paths if path not in matched_paths]
 
 
 def _diff(repo: Path, base: str, head: str, pathspecs: Sequence[str]) -> GitResult:
-    """List the paths that differ between two commits or trees and match one of the pathspecs; [] matches all paths."""
+    """Run a git command that prints the paths which differ between two commits or trees, and return its result.
+
+    Only paths that match one of the pathspecs are printed; [] matches all paths.
+    """
     options = ("-r", "-z", "--name-only", "--no-renames", "--ignore-submodules=none")
     # With --git-dir, git takes the current folder for the root of the repository. Otherwise git would take pathspecs as
     # relative to ``repo``, which can be a subfolder.

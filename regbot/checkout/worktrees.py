@@ -4,8 +4,9 @@ The cache key of a worktree is a digest of its tree, its build commands and its 
 key reuse the worktree. The key needs no submodule commits, because the tree determines them. If the tree has
 submodules, origin (without credentials) and the allowed hosts are part of the key, because they decide what may be
 fetched. The folders of a sparse worktree are part of the key too.
-If files of a cached worktree have changed, the worktree is created again. Otherwise regbot would measure
-edited files as the commit's code.
+
+If files of a cached worktree have changed, the worktree is created again. Otherwise regbot would measure edited files
+as the commit's code.
 """
 
 import contextlib
@@ -129,7 +130,7 @@ def check_out(
                 state, changed = digest_worktree(entry, record.parts, cone)
                 record = record.model_copy(update={"state": state, "changed": changed})
             write_record(entry.marker, record)
-        entry.create_caches()
+        entry.create_caches()  # the build, or code of earlier runs, may have replaced these folders by links
     main_part, *_ = record.parts  # the other parts are submodules
     main_clone = entry.clone(main_part.clone)
     return Worktree(
@@ -155,12 +156,12 @@ def prune(cache_dir: Path, keep: int, idle_s: float = IDLE_S) -> list[str]:
     """
     cache_dir = cache_dir.resolve()
     entries = [CacheEntry(cache_dir, path.name) for path in (cache_dir / "worktrees").glob("*/")]
-    last_used = {entry: _modification_time(entry.marker) for entry in entries}  # 0 for an incomplete worktree
-    complete = [entry for entry in entries if last_used[entry]]
-    complete.sort(key=lambda entry: last_used[entry], reverse=True)
-    incomplete = [entry for entry in entries if not last_used[entry]]
+    last_use_by_entry = {entry: _modification_time(entry.marker) for entry in entries}  # 0 for an incomplete worktree
+    complete_entries = [entry for entry in entries if last_use_by_entry[entry]]
+    complete_entries.sort(key=lambda entry: last_use_by_entry[entry], reverse=True)
+    incomplete_entries = [entry for entry in entries if not last_use_by_entry[entry]]
     removed_keys = []
-    for entry in complete[max(0, keep) :] + incomplete:
+    for entry in complete_entries[max(0, keep) :] + incomplete_entries:
         # Do not wait for the lock. If it is taken, another process creates or builds this worktree.
         with contextlib.suppress(CheckoutError), entry.lock(timeout_s=0):
             # The time is read again, because only now the entry is locked. It is 0 for an incomplete worktree.
@@ -173,11 +174,11 @@ def prune(cache_dir: Path, keep: int, idle_s: float = IDLE_S) -> list[str]:
 
 def _list_used_clones(cache_dir: Path) -> set[str]:
     """Return the names of the clones of all complete worktrees."""
-    used = set()
+    used_names = set()
     for marker in (cache_dir / "worktrees").glob("*.json"):
         with contextlib.suppress(RecordError):
-            used |= {part.clone for part in read_record(marker, _WorktreeRecord).parts}
-    return used
+            used_names |= {part.clone for part in read_record(marker, _WorktreeRecord).parts}
+    return used_names
 
 
 def _modification_time(path: Path) -> float:
@@ -280,8 +281,8 @@ def _write_sparse_files(folder: Path, commit: str, cone: Cone) -> None:
     """Check out the files of ``cone`` into the empty worktree ``folder``. ``git status`` is clean in it afterwards."""
     git(folder, "read-tree", commit)
     names = [name for name in git(folder, "ls-files", "-z").split("\0") if name]
-    absent = [name for name in names if not cone.has(name)]
-    mark_absent(folder, location=(), names=absent, env=NO_MACHINE_CONFIG)
+    absent_names = [name for name in names if not cone.has(name)]
+    mark_absent(folder, location=(), names=absent_names, env=NO_MACHINE_CONFIG)
     names_to_write = "".join(f"{name}\0" for name in names if cone.has(name))
     command = ("checkout-index", "--quiet", "--index", "-z", "--stdin")
     result = try_git(folder, *command, env=NO_MACHINE_CONFIG, stdin=names_to_write, timeout_s=TRANSFER_TIMEOUT_S)

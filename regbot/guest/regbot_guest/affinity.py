@@ -43,10 +43,13 @@ def _pci_address(properties: Any) -> str:
     return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
 
 
-def _read_cores(device: Path) -> set[int]:
-    """Return the cores of the NUMA node of a PCI device, from a list such as ``0-15,32-47``."""
+def _read_cores(device_folder: Path) -> set[int]:
+    """Return the cores of the NUMA node of a PCI device.
+
+    ``device_folder`` is the device's folder in ``PCI_DEVICES``. Its list has a form such as ``0-15,32-47``.
+    """
     cores: set[int] = set()
-    for core_range in (device / "local_cpulist").read_text(encoding="ascii").strip().split(","):
+    for core_range in (device_folder / "local_cpulist").read_text(encoding="ascii").strip().split(","):
         first, _, last = core_range.partition("-")
         cores.update(range(int(first), int(last or first) + 1))  # a single core, such as 7, has no last one
     return cores

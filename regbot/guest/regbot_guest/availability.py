@@ -40,8 +40,8 @@ ADAPTERS = Path("/sys/class/infiniband")
 class Resolution(NamedTuple):
     """The dispatcher that runs for a request.
 
-    ``buffer`` is the class of deep_ep that it uses, or '' for none. ``reason`` says why the requested dispatcher is not
-    used. It is '' if the requested dispatcher is used.
+    ``resolved`` is the name of this dispatcher. ``buffer`` is the class of deep_ep that it uses, or '' for none.
+    ``reason`` says why the requested dispatcher is not used. It is '' if the requested dispatcher is used.
     """
 
     resolved: str

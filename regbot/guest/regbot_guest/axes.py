@@ -18,7 +18,7 @@ class Axes:
     def __init__(self) -> None:
         self._axis_by_group: dict[str, str | None] = {}
         """Axis of each registered group, by the group's name. None if the group was registered for several axes."""
-        self._ranks: dict[str, tuple[int, ...]] = {}
+        self._ranks_by_axis: dict[str, tuple[int, ...]] = {}
         """Ranks of this rank's group along each axis."""
 
     def add(self, axis: str, group: dist.ProcessGroup) -> None:
@@ -26,25 +26,29 @@ class Axes:
         name = group.group_name
         is_of_another_axis = name in self._axis_by_group and self._axis_by_group[name] != axis
         self._axis_by_group[name] = None if is_of_another_axis else axis
-        self._ranks[axis] = tuple(dist.get_process_group_ranks(group))
+        self._ranks_by_axis[axis] = tuple(dist.get_process_group_ranks(group))
 
     def label(self, group: dist.ProcessGroup) -> str:
-        """Return the axis of ``group``, or several axes as in 'ep|dp', or the ranks in brackets if no axis spans
-        them.
+        """Return the axis of ``group``, or several axes as in 'ep|dp'.
+
+        If no axis spans the group's ranks, return these ranks in brackets, such as '[0-3]'.
         """
         axis = self._axis_by_group.get(group.group_name)
         if axis is not None:
             return axis
         ranks = tuple(dist.get_process_group_ranks(group))
-        axes = [name for name, axis_ranks in self._ranks.items() if axis_ranks == ranks]
+        axes = [name for name, axis_ranks in self._ranks_by_axis.items() if axis_ranks == ranks]
         return "|".join(axes) if axes else f"[{compact(ranks)}]"
 
     def as_record(self) -> dict[str, dict[str, object]]:
-        return {axis: {"size": len(ranks), "ranks": list(ranks)} for axis, ranks in self._ranks.items()}
+        return {axis: {"size": len(ranks), "ranks": list(ranks)} for axis, ranks in self._ranks_by_axis.items()}
 
 
 def compact(ranks: Sequence[int]) -> str:
-    """Format ``0, 1, 2, 3`` as ``0-3``, ``0, 4, 8`` as ``0-8:4``, and other ranks as a list such as ``0,1,5``."""
+    """Format ranks as short text: ``0, 1, 2, 3`` as ``0-3``, and ``0, 4, 8`` as ``0-8:4``.
+
+    Ranks at uneven distances, and up to two ranks, become a list such as ``0,1,5`` or ``0,1``.
+    """
     if len(ranks) > 2:
         distances = {following - rank for rank, following in pairwise(ranks)}
         if len(distances) == 1:

@@ -68,6 +68,8 @@ def _backend_entry(requested: str, resolved: str, executed: str, evidence: str) 
 def _describe_attention(operators: Mapping[str, int]) -> dict[str, str]:
     """Describe the attention. The first fused operator in forward is taken; 'math' means that none ran.
 
+    'sdpa' stands for torch's ``scaled_dot_product_attention``, which chooses an operator itself.
+
     ``operators`` has the number of calls of each operator in the counted step.
     """
     fused_operators = [name for name in operators if "scaled_dot_product" in name and "backward" not in name]
@@ -81,17 +83,19 @@ def _describe_attention(operators: Mapping[str, int]) -> dict[str, str]:
 def _describe_local(requested: str) -> dict[str, str]:
     """Describe the dispatcher of expert-parallel groups of one rank, which have no collectives.
 
-    No dispatcher can be requested for them, so the requested value is ``local`` too.
+    A dispatcher has no effect on such groups, so all three values are ``local``, even the requested one. Only the
+    evidence names ``requested``, the dispatcher in the configuration.
     """
     evidence = f"expert-parallel groups have one rank, so {requested} has no rows to exchange"
     return _backend_entry(LOCAL, LOCAL, LOCAL, evidence)
 
 
 def _describe_dispatcher(requested: str, resolution: Resolution, counter: StepCounter) -> dict[str, str]:
-    """Describe the dispatcher by the payload collectives on axis ep. Exchanges of a library take precedence.
+    """Describe the dispatcher by the payload collectives on axis ep.
 
-    A library's exchanges bypass torch, so its dispatcher announces each one to the counter. The evidence names the
-    library's class. If the class is unknown, it says ``announced``.
+    Exchanges of a library decide first, then an all-to-all, then an all-gather. ``executed`` is 'none' without any of
+    them. A library's exchanges bypass torch, so its dispatcher announces each one to the counter. The evidence
+    names the library's class. If the class is unknown, it says ``announced``.
     """
     exchanges_by_library = dict.fromkeys(BUFFERS, 0)
     torch_collectives = dict.fromkeys(("all_to_all", "all_gather", "reduce_scatter"), 0)

@@ -33,7 +33,7 @@ def main() -> int:
 
 
 def _available_backends() -> dict[str, bool]:
-    """Return whether torch has each backend. {} if this torch has no ``torch.distributed``."""
+    """Return whether torch has the communication backends gloo and nccl. {} if it has no ``torch.distributed``."""
     import torch.distributed as dist
 
     if not dist.is_available():
@@ -42,7 +42,10 @@ def _available_backends() -> dict[str, bool]:
 
 
 def _trace_collective() -> None:
-    """Run a minimal static trace: a fake world of two ranks and one collective on a fake tensor."""
+    """Run a minimal static trace: a fake world of two ranks and one collective on a fake tensor.
+
+    Raises an exception if the trace fails, or if the collective is not counted exactly once.
+    """
     import torch
     import torch.distributed as dist
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -82,7 +85,8 @@ def _describe_dispatchers() -> dict[str, dict[str, Any]]:
 
     ``importable`` says whether the library can be imported, and ``usable`` whether the dispatcher can be used in
     bfloat16. ``buffer`` is the class of the library that it would use. ``why`` says why it is not usable. ``advice`` is
-    for a node without RDMA adapters, which only ``ElasticBuffer`` needs by default. Both may be ''.
+    for a node without RDMA adapters, which only ``ElasticBuffer`` needs by default. ``why`` and
+    ``advice`` may be ''.
     """
     import torch
 

@@ -69,7 +69,7 @@ def output_values(kind: str, values: Tensor, shape: torch.Size, call_arguments: 
         own_piece = values if is_own_piece else values.flatten().chunk(ranks)[group.rank()]
         output = _reduce_equal(own_piece, ranks, call_arguments)
     elif kind in ("all_to_all", "all_gather", "broadcast", "gather", "scatter"):
-        output = values  # the call has one tensor per rank, and all ranks have the same values
+        output = values  # the output is a copy of some rank's input, and all inputs are equal
     else:
         return None
     if output is None or output.numel() != elements:
@@ -78,7 +78,10 @@ def output_values(kind: str, values: Tensor, shape: torch.Size, call_arguments: 
 
 
 def _reduce_equal(values: Tensor, ranks: int, call_arguments: Mapping[str, Any]) -> Tensor | None:
-    """Return the reduction of equal inputs of all ranks, or None for a reduction that this module does not compute."""
+    """Return the reduction of equal inputs of all ranks, or None for a reduction that this module does not compute.
+
+    For example, the average or the bitwise and (``band``) of equal inputs is the input itself.
+    """
     name = reduction_name(call_arguments["reduce_op"])
     if name == "sum":
         return values * ranks

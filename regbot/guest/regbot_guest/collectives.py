@@ -139,8 +139,8 @@ def name_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 def find_process_group(call_arguments: Mapping[str, Any]) -> dist.ProcessGroup:
     """Return the process group of a call.
 
-    An operator of ``c10d`` has the boxed group object as an argument. A functional operator has the group's name or
-    the group itself.
+    An operator of ``c10d`` has the group as an argument, usually boxed: wrapped in a ``torch.ScriptObject``. A
+    functional operator has the group's name or the group itself.
     """
     boxed = call_arguments.get("process_group")
     if boxed is not None:

@@ -29,6 +29,7 @@ class CompileWatch:
 
     def __enter__(self) -> "CompileWatch":
         torch.compile = self._replacement
+        # A call of ``optimize`` has options and returns a decorator.
         setattr(torch._dynamo, "optimize", lambda *_, **__: self._replacement)  # noqa: B010 (mypy rejects an assignment)
         watch = self
 
@@ -48,7 +49,10 @@ class CompileWatch:
         return ", ".join(sorted(set(self.called_names))[:5])
 
     def guesses(self) -> dict[str, str]:
-        """Return a guess of the trace as a mapping from its sentence to its kind. {} if no such code was called."""
+        """Return the guess that code ran eagerly which would be compiled. It maps a sentence to the guess's kind.
+
+        Return {} if no such code was called.
+        """
         if not self.called_names:
             return {}
         return {f"{self.describe()} would be compiled by torch.compile, and ran eagerly": EXECUTION}

@@ -59,18 +59,20 @@ FAKE_PATCHES = (
 def count_step(request: Request) -> dict[str, Any]:
     """Count the last of ``request.steps`` steps, and return its fields of the raw record.
 
-    The fields are ledger, loss, backends, phase times, peak memory and warnings. Raises ContractError if the step
-    cannot be counted reliably, or one of ``UNTRACEABLE``.
+    The fields are ledger, losses, backends, peak memory, warnings, and the seconds of each stage (build, step 1, ...).
+    Raises ContractError if the step cannot be counted reliably, or one of ``UNTRACEABLE``.
     """
     is_static = request.mode == "static"
     compile_watch, uncounted_watch = CompileWatch(), UncountedWatch()
-    seconds: dict[str, float] = {}
+    seconds_by_stage: dict[str, float] = {}
     if is_static:
         torch.set_num_threads(1)  # tensors with values are small here, and traces of two arms run in parallel
-    runs_grouped_mm(getattr(torch, request.dtype), torch.device("cpu"))  # cache the result before a mode is active
+    # Cache the result while no dispatch mode is active.
+    runs_grouped_mm(getattr(torch, request.dtype), torch.device("cpu"))
     with (
         compile_watch,
-        # A static trace has no sequence numbers, so the watch must be active when the code under test is imported.
+        # On real ranks, sequence numbers reveal collectives that the watch misses. A static trace has no sequence
+        # numbers, so the watch must be active when the code under test is imported.
         uncounted_watch if is_static else nullcontext(),
         open_world(request.world, request.ep, fake=True) if is_static else open_requested_world(request) as world,
         ExitStack() as modes,
@@ -79,8 +81,8 @@ def count_step(request: Request) -> dict[str, Any]:
         if is_static:
             fake_mode = modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
             shadows = _make_shadow_values(request, fake_mode)
-            modes.enter_context(shadows.numpy_from_shadows())
-        with timed_stage("build", seconds), build_context(shadows) if shadows is not None else nullcontext():
+            modes.enter_context(shadows.numpy_from_shadows())  # ``.numpy()`` returns shadow values
+        with timed_stage("build", seconds_by_stage), build_context(shadows) if shadows is not None else nullcontext():
             training = Training(request, load_plugin(request.entry), world)
         tracker = modes.enter_context(ModuleTracker(training.model))
         observer = Observer(world.axes, tracker, shadows)
@@ -89,11 +91,11 @@ def count_step(request: Request) -> dict[str, Any]:
             is_last = number == request.steps - 1
             if is_last:
                 liveness = plant_collectives(observer, world)
-                numbers_before = read_sequence_numbers()
+                sequence_numbers_before = read_sequence_numbers()
             observer.new_step(with_fingerprint=is_last)
             # With fake tensors the observer is active in every step, because it supplies the values that code reads.
             # With real tensors it is active only in the counted step.
-            with timed_stage(f"step {number + 1}", seconds), ExitStack() as counting:
+            with timed_stage(f"step {number + 1}", seconds_by_stage), ExitStack() as counting:
                 if is_last and not is_static:
                     counting.enter_context(uncounted_watch)
                 if is_last or is_static:
@@ -102,15 +104,15 @@ def count_step(request: Request) -> dict[str, Any]:
             if not is_static:
                 losses.append(loss.item())
         warnings = [f"the loss of step {n + 1} is {loss}" for n, loss in enumerate(losses) if not math.isfinite(loss)]
-        if numbers_before is not None:  # the backend of a fake world keeps no sequence numbers
-            liveness.update(measure_sequence_advance(observer, numbers_before))
+        if sequence_numbers_before is not None:  # the backend of a fake world keeps no sequence numbers
+            liveness.update(measure_sequence_advance(observer, sequence_numbers_before))
         refuse_compiled(compile_watch)
         refuse_unreliable_count(request, uncounted_watch, observer)
         return {
             "ledger": build_ledger(request, world, observer, liveness, count_method(observer, world, is_static)),
             "loss": [] if warnings else losses,  # a warning means that a loss is not finite
             "backends": describe_backends(request, observer, world.device),
-            "phases_s": seconds,
+            "phases_s": seconds_by_stage,
             "peak_rss_bytes": peak_resident_bytes(),
             "warnings": warnings,
         }
@@ -270,7 +272,7 @@ def count_method(observer: Observer, world: World, is_static: bool) -> "CountMet
 
 @dataclass(frozen=True)
 class CountMethod:
-    """How a step was counted: by the counter ``source``, on the kind of device ``device``.
+    """How a step was counted: by the counter ``source``, such as dispatch-mode, on a ``device``, such as cpu.
 
     ``program`` is the fingerprint of the device program, or None if there is none. ``patches`` describe what differs
     from a real run. ``guesses`` maps the sentence of each guess to its kind.

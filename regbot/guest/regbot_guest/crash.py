@@ -156,11 +156,11 @@ def _misused_code_of_regbot(error: BaseException) -> tuple[str, int, str] | None
     the function or class.
     """
     if isinstance(error, AttributeError):
-        owner = getattr(error, "obj", None)
-        owner_type = owner if isinstance(owner, type) else type(owner)
-        module = sys.modules.get(owner_type.__module__)
-        if _is_guest_module(owner_type.__module__) and module is not None:
-            return str(module.__file__), 0, owner_type.__qualname__
+        accessed_object = getattr(error, "obj", None)
+        accessed_class = accessed_object if isinstance(accessed_object, type) else type(accessed_object)
+        module = sys.modules.get(accessed_class.__module__)
+        if _is_guest_module(accessed_class.__module__) and module is not None:
+            return str(module.__file__), 0, accessed_class.__qualname__
     match = _WRONG_CALL.match(str(error)) if isinstance(error, TypeError) else None
     if match is None:
         return None

@@ -76,6 +76,7 @@ class LegacyWrapper:
         configs = (buffer_class.get_dispatch_config(ranks), buffer_class.get_combine_config(ranks))
         nvlink = max(config.get_nvl_buffer_size_hint(hidden_bytes, ranks) for config in configs)
         rdma = max(config.get_rdma_buffer_size_hint(hidden_bytes, ranks) for config in configs)
+        # ``nvlink`` and ``rdma`` are the sizes in bytes of the buffers for the two kinds of links.
         # The destructor of the buffer waits for the other ranks. It is not needed, because the end of the process frees
         # everything.
         self._buffer = buffer_class(group, nvlink, rdma, explicitly_destroy=True)
@@ -164,6 +165,8 @@ class DeepEP:
 
     Between dispatch and combine, the object keeps three values. ``num_received`` is the number of received rows.
     ``row_of_copy`` has the received row of each copy, and ``weight_of_copy`` the weight of each copy.
+
+    ``num_experts`` is the number of experts of all ranks together, and ``local_experts`` that of each rank.
     """
 
     def __init__(self, num_experts: int, group: dist.ProcessGroup, buffer: str) -> None:
@@ -171,6 +174,7 @@ class DeepEP:
         self.local_experts = num_experts // group.size()
 
     def dispatch(self, x: Tensor, experts: Tensor, weights: Tensor) -> Rows:
+        """Send this rank's tokens to the ranks of their experts. Return the received rows, grouped by expert."""
         (tokens, hidden), top_k = x.shape, experts.shape[1]
         if self.buffer == "ElasticBuffer":
             buffer = _elastic_wrapper(self.group, self.num_experts, tokens, hidden, top_k)
@@ -191,13 +195,17 @@ class DeepEP:
         return Rows(received.index_select(0, self.row_of_copy), count_rows(experts_of_slots, self.local_experts))
 
     def combine(self, rows: Tensor) -> Tensor:
+        """Weight and sum the outputs of the experts, and send the sums back to the ranks of the tokens."""
         sums = weighted_sum(rows, self.row_of_copy, self.weight_of_copy, self.num_received)
         out: Tensor = _DeepEPCombine.apply(sums, self.exchange)
         return out
 
 
 class _DeepEPDispatch(torch.autograd.Function):
-    """Sends rows to the ranks of their experts. Backward returns the gradients of the rows and of the weights."""
+    """Sends rows to the ranks of their experts. Backward returns the gradients of the rows and of the weights.
+
+    Both announce their exchange to regbot's counter, which cannot see the library's kernels.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weights: Tensor, exchange: Exchange) -> tuple[Tensor, Tensor, Tensor]:
@@ -219,7 +227,7 @@ class _DeepEPDispatch(torch.autograd.Function):
 
 class _DeepEPCombine(torch.autograd.Function):
     """Sums the rows of each token on the token's own rank. Backward sends the token's gradient to each of these
-    rows.
+    rows. Both announce their exchange to regbot's counter.
     """
 
     @staticmethod

@@ -45,6 +45,7 @@ class AllToAllDispatcher:
 
     ``send_splits`` and ``receive_splits`` are the numbers of rows that this rank sends to each rank and receives from
     it. ``order_by_expert`` sorts the received rows by expert, and ``order_by_source`` restores their order.
+    ``ep`` is the number of ranks of the group.
     """
 
     def __init__(self, num_experts: int, group: dist.ProcessGroup | None) -> None:
@@ -143,8 +144,8 @@ def new_dispatcher(
     """Return the dispatcher ``name``, or ``LocalDispatcher`` if there is no group or the group has one rank.
 
     ``num_experts`` is the number of experts of all ranks together. ``buffer`` is the class of deep_ep that ``deepep``
-    uses. This function does not check whether the library is
-    available; ``availability.resolve`` does. Raises ValueError if there is no dispatcher with this name.
+    uses. This function does not check whether the library is available; ``availability.resolve`` does. Raises
+    ValueError if there is no dispatcher with this name.
     """
     if name not in NAMES:
         raise ValueError(f"there is no dispatcher {name!r}; there are {', '.join(NAMES)}")

@@ -32,7 +32,7 @@ class Exchange:
 
     def announce_dispatch(self, x: Tensor, has_new_routes: bool) -> None:
         """Announce a dispatch of ``x [tokens, hidden]``. ``has_new_routes`` is False if the dispatch reuses the routes
-        of a handle.
+        of a handle. The counter then gets no experts, because it already has those of the first dispatch.
         """
         experts = self.experts if has_new_routes else None
         announce(self.via, self.group, x.dtype, lambda: self.count_sent_rows() * _bytes_per_row(x), experts)

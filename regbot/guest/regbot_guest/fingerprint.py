@@ -103,12 +103,13 @@ class Fingerprint:
         return self._numbers[key]
 
     def _hash_constants(self, value: Any) -> None:
-        """Hash the known values of tensors that no dispatched operator produced, such as a permutation, a mask or
-        expert indices.
+        """Hash the known values of tensors that no dispatched operator produced, at their first use.
+
+        Examples are a permutation, a mask or expert indices.
         """
         for tensor in flatten(value):
-            is_result_of_operator = self._tensors.get(id(tensor)) is tensor
-            if is_result_of_operator:
+            is_numbered = self._tensors.get(id(tensor)) is tensor  # an earlier operator returned it or used it
+            if is_numbered:
                 continue
             values = self._values(tensor)
             if values is not None and values.numel() <= MAX_CONSTANT:

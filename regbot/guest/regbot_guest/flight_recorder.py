@@ -30,12 +30,12 @@ def switch_on(c10d_module: Any) -> None:
         return
     new_variable, old_variable = BUFFER_VARIABLES
     _, dump_function_of_gloo = DUMP_FUNCTIONS
-    is_new_torch = hasattr(c10d_module, dump_function_of_gloo)
+    is_new_torch = hasattr(c10d_module, dump_function_of_gloo)  # old versions of torch have only that for NCCL
     os.environ[new_variable if is_new_torch else old_variable] = str(BUFFER_SIZE)
 
 
 def read_latest_calls(c10d_module: Any) -> "list[dict[str, Any]]":
-    """Return the latest calls in all process groups, newest first. Return [] if the recorder has no calls.
+    """Return the latest calls of collectives in all process groups, newest first; [] if the recorder has no calls.
 
     A call has ``group``, ``number`` in the group (0 for send and recv), ``name`` (such as ``nccl:all_to_all``) and
     ``state`` (scheduled, started, completed).

@@ -45,6 +45,9 @@ def describe_grouped_gemm(
 ) -> dict[str, str]:
     """Return requested, resolved and executed implementation of a counted step on ``device``, and the evidence.
 
+    ``resolved`` is what should run on this device. ``executed`` is what ran: a loop in the calling code if the step
+    called no grouped operator.
+
     ``operators`` has the number of calls of each operator in the step. ``is_usable`` says whether torch's grouped
     operator runs on ``device``.
     """

@@ -10,12 +10,15 @@ from typing import Any
 VALUE = "value"
 """A value was filled in, which can decide a size."""
 EXECUTION = "execution"
-"""A region ran in another way than on a real GPU."""
+"""A region of the code ran in another way than on a real GPU."""
 MAX_GUESSES = 20
 """The ledger lists at most this many guesses."""
 
 
 def as_ledger_fields(guesses: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of a ledger that list ``guesses``, a mapping from sentence to kind."""
+    """Return two fields of a ledger: the sentences of ``guesses``, and the mapping from sentence to kind.
+
+    Only the first MAX_GUESSES are included.
+    """
     listed = dict(list(guesses.items())[:MAX_GUESSES])
     return {"guesses": list(listed), "guess_kinds": listed}
