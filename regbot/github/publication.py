@@ -240,7 +240,7 @@ def _find_unknown_claims(
     comment: sticky.StickyComment | None, known_texts: Sequence[StampedText | None], current_head: str
 ) -> list[Stamp]:
     """Return the stamps in the comment, and in newer comments of regbot, that promise a stronger result than all known
-    texts.
+    texts, or an INVALID measurement that would put a banner above the strongest known text.
 
     A stamp in a comment is only a claim, because somebody may have edited the comment. ``known_texts`` are trusted. The
     field ``void`` of a text is the INVALID measurement in its banner.
@@ -257,7 +257,7 @@ def _find_unknown_claims(
     for text in claimed_texts:
         strongest = select_strongest([*trusted_texts, replace(text, void=None)], current_head)
         strongest_stamps = [strongest.stamp]
-        if strongest.void is not None:  # a newer INVALID measurement, which would be shown as a banner
+        if strongest.void is not None:  # the INVALID measurement of the banner above this text
             strongest_stamps.append(strongest.void.stamp)
         if text.stamp not in trusted_stamps and text.stamp in strongest_stamps:
             claims.append(text.stamp)

@@ -33,7 +33,7 @@ EXAMPLE_SLOWDOWN_PCT = 10.0
 """Slowdown of the routed experts in the example of what their share means for a step."""
 
 FEW_SLOW_STEPS = "the median step is not proven to be slower, so the added time is in a few slow steps"
-_LUCK_NOT_KNOWN = "It is not calibrated here how much recompiling a commit changes its speed"
+_LUCK_NOT_KNOWN = "No calibration here shows how much a new compilation changes the speed of a commit"
 GATE_CONTRADICTED = "calibration shows that step times give no reliable verdict on this node class"
 LUCK_UNKNOWN = "(its effect is not calibrated on this node class)"
 PASS_WITHHELD = "a few runs were far slower than the others, and more of them are runs of head than of base"

@@ -55,7 +55,10 @@ class PaperStream(torch.Stream):
 
     @property
     def cuda_stream(self) -> int:
-        """Number that stands for the raw handle: 0 for the default stream. No address of a process is this low."""
+        """Number in place of the raw handle: 0 for the default stream, else a small number.
+
+        A raw handle is an address, and no address is so small. So the number equals no handle of an ExternalStream.
+        """
         if not self.stream_id & _IS_POOLED:
             return self.stream_id  # the default stream, or the handle of an ExternalStream
         return (self.device_index + 1) * _HANDLES_PER_GPU + self.stream_id
