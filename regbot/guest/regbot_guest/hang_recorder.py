@@ -49,7 +49,9 @@ none), and the time at which this state began, in nanoseconds of ``time.monotoni
 MODULE_BYTES = 192
 """Longest path of a module. A longer path is cut."""
 GROUP = struct.Struct("<32s8s80sQ")
-"""Entry of the group table: a group's name, backend and ranks, and the number of collectives issued in the group."""
+"""Entry of the group table: a group's name, backend and ranks, and the number of collectives issued in the group,
+without sends and receives.
+"""
 MAX_GROUPS = 24
 """Number of entries of the group table. All further groups share the last entry."""
 SLOT = struct.Struct("<QQQQHHI")
@@ -97,7 +99,9 @@ def margin_s(limit_s: float) -> float:
 
 
 class _GroupCounter:
-    """Index of a process group in the group table, and the number of collectives that were issued in the group."""
+    """Index of a process group in the group table, and the number of collectives that were issued in the group, without
+    sends and receives.
+    """
 
     __slots__ = ("index", "num_issued")
 

@@ -108,7 +108,7 @@ def _run_request(request: Request, variables: Mapping[str, str]) -> int:
         if refusal["kind"] != "code":  # an error of the code under test is already in the log
             print(f"{refusal['kind']}: {refusal['message']}", file=sys.stderr)
     write_record(request, record)
-    if refusal is not None and "steps" in record:  # the times of all timed steps: the error came in the counted step
+    if refusal is not None and "steps" in record:  # all steps are timed: the error came in the counted step
         time.sleep(PEER_WAIT_S)
     return EXIT_REFUSED if refusal is not None else 0
 
