@@ -49,7 +49,9 @@ none), and the time at which this state began, in nanoseconds of ``time.monotoni
 MODULE_BYTES = 192
 """Longest path of a module. A longer path is cut."""
 GROUP = struct.Struct("<32s8s80sQ")
-"""Entry of the group table: a group's name, backend and ranks, and the number of collectives issued in the group."""
+"""Entry of the group table: a group's name, backend and ranks, and the number of collectives issued in the group,
+without sends and receives.
+"""
 MAX_GROUPS = 24
 """Number of entries of the group table. All further groups share the last entry."""
 SLOT = struct.Struct("<QQQQHHI")
@@ -97,7 +99,9 @@ def margin_s(limit_s: float) -> float:
 
 
 class _GroupCounter:
-    """Index of a process group in the group table, and the number of collectives that were issued in the group."""
+    """Index of a process group in the group table, and the number of collectives that were issued in the group, without
+    sends and receives.
+    """
 
     __slots__ = ("index", "num_issued")
 
@@ -106,7 +110,7 @@ class _GroupCounter:
 
 
 class HangRecorder:
-    """Writes the three files of a rank to ``folder``. The launch is killed after ``limit_s`` seconds.
+    """Writes the three files of a rank to ``folder``. The launch is killed ``limit_s`` seconds after its start.
 
     If the folder is not writable, nothing is recorded, and the run continues.
     """
@@ -121,20 +125,23 @@ class HangRecorder:
         self._groups: dict[int, _GroupCounter] = {}
         """By the id of the process group."""
         self._works: dict[int, int] = {}
-        """Serial number of the collective that a work handle belongs to, by the id of the handle."""
+        """Serial number of a collective, by the id of its ``Work``, the object of torch on which code waits for it."""
         with contextlib.suppress(OSError):
             self._stacks = (folder / f"stacks.{rank}").open("w", encoding="utf-8")  # stays open until the process ends
+            # The stacks name a thread only by its id, so the first line tells which thread is the main one.
             self._stacks.write(f"main 0x{threading.main_thread().ident or 0:016x}\n")
             self._stacks.flush()
         self.schedule_dump(max(0.1, limit_s - margin_s(limit_s) - seconds_since_launch()))
 
     def schedule_dump(self, delay_s: float) -> None:
-        """Write the stacks ``delay_s`` seconds from now. This cancels an earlier schedule."""
+        """Write the stacks ``delay_s`` seconds from now, and shortly before also the current module if collectives are
+        recorded. This cancels an earlier schedule.
+        """
         self._dump_at_ns = time.monotonic_ns() + int(1e9 * delay_s)
         if self._stacks is not None:
             faulthandler.dump_traceback_later(delay_s, file=self._stacks)
         if self._memory is not None:
-            self._schedule_lookup(self._memory)
+            self._schedule_last_records(self._memory)
 
     def record_collectives(self, distributed: Any) -> None:
         """From now on, record every collective of ``torch.distributed`` that is issued from Python."""
@@ -150,12 +157,13 @@ class HangRecorder:
                     distributed.ProcessGroup, name, self._record_issue(original, KINDS.index(kind), counted_argument)
                 )
         distributed.Work.wait = self._record_wait(distributed.Work.wait)
-        self._schedule_lookup(self._memory)
+        self._schedule_last_records(self._memory)
 
     def _record_issue(self, original: Callable[..., Any], kind: int, counted_argument: int) -> Callable[..., Any]:
         """Return a replacement for a method of process groups, which records each call and then calls ``original``.
 
-        ``kind`` is an index in ``KINDS``. ``counted_argument`` is as in ``ISSUING_METHODS``.
+        ``kind`` is an index in ``KINDS``. ``counted_argument`` is the index of the argument whose bytes are counted, or
+        -1 for none.
         """
         memory, works, groups = self._memory, self._works, self._groups
         assert memory is not None
@@ -173,7 +181,7 @@ class HangRecorder:
             serial = self._serial = self._serial + 1
             counter = groups.get(id(group)) or self._add_group(group)
             group_index = counter.index
-            number_in_group = 0
+            number_in_group = 0  # no number, for sends and receives
             if is_ordered:
                 number_in_group = counter.num_issued = counter.num_issued + 1
             size = _count_bytes(args[counted_argument]) if 0 <= counted_argument < len(args) else 0
@@ -181,11 +189,12 @@ class HangRecorder:
             issued_ns = now_ns()
             write_slot(memory, offset, serial, number_in_group, issued_ns, size, group_index, kind, ISSUING)
             write_count(memory, GROUP_TABLE_OFFSET + group_index * GROUP.size + _COUNT_OFFSET, counter.num_issued)
+            # The header has the latest collective, the collective in which the rank is now, and since when.
             write_header(memory, HEADER_OFFSET, serial, serial, issued_ns)
             try:
                 work = original(group, *args, **kwargs)
             finally:
-                write_header(memory, HEADER_OFFSET, serial, 0, now_ns())
+                write_header(memory, HEADER_OFFSET, serial, 0, now_ns())  # 0: the rank is in no collective
             works[id(work)] = serial
             state_struct.pack_into(memory, offset + _STATE_OFFSET, LAUNCHED)
             return work
@@ -199,12 +208,13 @@ class HangRecorder:
         now_ns, write_header, state_struct = time.monotonic_ns, HEADER.pack_into, _STATE
 
         def wrapper(work: Any, *args: Any, **kwargs: Any) -> Any:
-            serial = works.get(id(work), 0)  # 0 for a handle of a collective that was not recorded
+            serial = works.get(id(work), 0)  # 0 if the collective was not recorded
+            # The header has the latest collective, the collective in which the rank is now, and since when.
             write_header(memory, HEADER_OFFSET, self._serial, serial, now_ns())
             try:
                 return original(work, *args, **kwargs)
             finally:
-                write_header(memory, HEADER_OFFSET, self._serial, 0, now_ns())
+                write_header(memory, HEADER_OFFSET, self._serial, 0, now_ns())  # 0: the rank is in no collective
                 is_in_slot_table = serial > 0 and self._serial - serial < NUM_SLOTS
                 if is_in_slot_table:
                     state_struct.pack_into(
@@ -214,7 +224,10 @@ class HangRecorder:
         return wrapper
 
     def _add_group(self, group: Any) -> _GroupCounter:
-        """Add a new group to the table. If the table is full, the group shares the last entry."""
+        """Add a new group to the table and return its counter.
+
+        If the table is full, the group shares the last entry and overwrites its contents.
+        """
         assert self._memory is not None
         index = min(len(self._groups), MAX_GROUPS - 1)
         name, backend, ranks = _describe_group(group)
@@ -223,8 +236,10 @@ class HangRecorder:
         counter = self._groups[id(group)] = _GroupCounter(index)
         return counter
 
-    def _schedule_lookup(self, memory: mmap.mmap) -> None:
-        """Record the time at which the stacks will be written, and schedule the lookup of the current module."""
+    def _schedule_last_records(self, memory: mmap.mmap) -> None:
+        """Record the time at which the stacks will be written. Start a thread that records the current
+        module and the calls of the Flight Recorder shortly before this time.
+        """
         UINT64.pack_into(memory, DUMP_TIME_OFFSET, self._dump_at_ns)
         threading.Thread(
             target=self._record_before_dump, args=(memory, self._dump_at_ns), name="regbot-hang-recorder", daemon=True
@@ -257,7 +272,7 @@ def seconds_since_launch() -> float:
     Return 0 if the system does not report the start. The time is read from this machine's boot clock, because the wall
     clocks of two nodes may differ by minutes.
     """
-    has_launcher = "LOCAL_RANK" in os.environ
+    has_launcher = "LOCAL_RANK" in os.environ  # a launcher sets it, and is the parent process
     pid = os.getppid() if has_launcher else os.getpid()
     try:
         _, _, fields_after_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")
@@ -269,8 +284,10 @@ def seconds_since_launch() -> float:
 
 
 def current_module(frame: Any) -> str:
-    """Return the path of the innermost module whose code runs in ``frame`` or in one of its callers, or '' if it is
-    unknown. In FSDP's own code, return the path of the module whose parameters FSDP moves.
+    """Return the path of the innermost module whose code runs in ``frame`` or in one of its callers.
+
+    The path is relative to the outermost of these modules. Return '' for the outermost module itself, and if the path
+    is unknown. In FSDP's own code, return the path of the module whose parameters FSDP moves.
     """
     module_class = sys.modules["torch.nn"].Module
     innermost = outermost = None
@@ -298,9 +315,9 @@ def _map_file(path: Path) -> mmap.mmap:
 
 
 def _describe_group(group: Any) -> tuple[bytes, bytes, bytes]:
-    """Return the name, the backend and the ranks of a group, cut to the sizes of the fields in ``GROUP``.
+    """Return the name, the backend and the ranks of a group, cut to the sizes of the fields in the group table.
 
-    The name is the group's description if there is one.
+    The name is the group's description if there is one. The ranks are text such as ``0-7``.
     """
     from torch import distributed
 
@@ -308,7 +325,7 @@ def _describe_group(group: Any) -> tuple[bytes, bytes, bytes]:
 
     name = backend = ranks = ""
     with contextlib.suppress(Exception):  # the group may not be registered
-        name, backend = str(group.group_desc or ""), str(group.name())
+        name, backend = str(group.group_desc or ""), str(group.name())  # name() is the backend's
         ranks = compact(distributed.get_process_group_ranks(group))
     if name in ("", "undefined"):
         name = str(getattr(group, "group_name", ""))

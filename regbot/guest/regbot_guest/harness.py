@@ -77,7 +77,8 @@ class Training:
         self.model: nn.Module = model
         experts = self._list_expert_parameters(model)
         if plugin.parallelize is not None:
-            parallelized = plugin.parallelize(model, world.expert)  # None if it has changed the model in place
+            # world.expert is the mesh of the experts. The result is None if the model was changed in place.
+            parallelized = plugin.parallelize(model, world.expert)
             self.model = parallelized if isinstance(parallelized, nn.Module) else model
         elif world.size > 1:
             shard(model, experts, world, self.request.reshard_after_forward)
@@ -155,7 +156,8 @@ class Training:
             # The first dimension separates inputs and targets.
             states = (2, shape.micro_batch, shape.sequence, shape.hidden)
             inputs, targets = torch.randn(states, generator=generator, device=device, dtype=self.dtype)
-            return inputs.requires_grad_(), targets  # as from an embedding: the first block computes all its gradients
+            # The output of an embedding needs a gradient too. So backward of the first block is as with an embedding.
+            return inputs.requires_grad_(), targets
         size = (shape.micro_batch, shape.sequence + 1)
         sequences = torch.randint(shape.vocabulary, size, generator=generator, device=device)
         return sequences[:, :-1], sequences[:, 1:]
@@ -222,7 +224,9 @@ def skip_other_chunks() -> Iterator[None]:
 
 
 class _LazyChunks:
-    """The result of ``torch.chunk``, padded with empty chunks. Each chunk is created when it is accessed."""
+    """The result of ``torch.chunk``, padded with empty chunks to ``num_chunks``. Each chunk is created when it is
+    accessed.
+    """
 
     def __init__(self, tensor: Tensor, num_chunks: int, dim: int) -> None:
         # As in torch.chunk, the size of a chunk is rounded up. So the last chunks may be smaller or empty.

@@ -7,6 +7,9 @@ signatures). It was tested with a stand-in that has the same signatures, but not
 the rows by their weights, and ``combine_with_unpermute`` sums them on the token's own rank. With the same handle, each
 of the two calls is the transpose of the other. Only the blocking mode is used, because in the non-blocking mode a
 buffer that is too small silently drops tokens. Every rank must have the same number of tokens.
+
+Each call is announced to regbot's counter, which does not see the library's kernels. A dispatch in forward has new
+routes: it decides which rows go to which ranks. A dispatch in backward reuses the routes of the handle.
 """
 
 import importlib
@@ -38,8 +41,8 @@ def _shared_buffer(group: dist.ProcessGroup, tokens: int, hidden: int, local_exp
 class HybridEP:
     """Dispatcher that uses HybridEP's kernels.
 
-    Between dispatch and combine, the object keeps two values. ``exchange`` has the routes, and ``weight`` has the
-    weight of each row.
+    Between dispatch and combine, the object keeps two values. ``exchange`` has the library's handle, which combine
+    needs to send the rows back. ``weight`` has the weight of each row.
     """
 
     def __init__(self, num_experts: int, group: dist.ProcessGroup) -> None:
@@ -73,6 +76,8 @@ def _count_received_rows(exchange: Exchange) -> int:
 class _HybridEPDispatch(torch.autograd.Function):
     """Sends rows to the ranks of their experts and groups them by expert. Backward returns the gradients of rows and
     weights.
+
+    ``dense_weights`` is ``[tokens, num_experts]``, with zeros for experts that the router did not choose.
     """
 
     @staticmethod
@@ -91,7 +96,8 @@ class _HybridEPDispatch(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
-        # The gradients are those of the received rows, of their weights and of the counts (without gradient).
+        # The gradients are those of the received rows, of their weights and of the counts (without gradient). ``x`` and
+        # ``dense_weights`` are the gradients of these arguments of forward.
         exchange, rows = ctx.exchange, grads[0].contiguous()
         x, dense_weights = exchange.library.combine_with_unpermute(
             hidden=rows, probs=grads[1].float().contiguous(), handle=exchange.handle

@@ -11,7 +11,8 @@ from importlib import metadata
 
 
 def main(pairs: Sequence[str]) -> int:
-    """Print the version of each package. ``pairs`` has NAME=MODULE, such as ``megatron-core=megatron.core``.
+    """Print the versions of Python and of each package. ``pairs`` has NAME=MODULE, for example
+    ``megatron-core=megatron.core``. Return the exit code 0.
 
     The version is '' if no package NAME is installed, but MODULE can be imported. Missing packages are left out.
     """

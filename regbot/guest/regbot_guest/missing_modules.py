@@ -1,4 +1,5 @@
-"""Record the modules that a program imported and Python did not find in a sparse checkout.
+"""Record the modules that a program imported and Python did not find in a sparse checkout, which lacks files of its
+commit.
 
 A program that catches the ImportError runs without the module. The trusted side compares the modules with the files
 that the checkout lacks. If a module is among these files, a run of the whole commit could have loaded it.
@@ -41,15 +42,15 @@ class MissingModules(MetaPathFinder):
         return [module for finder in finders for module in finder._modules][:MAX_MODULES]
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> None:
-        """Record where the module ``fullname`` would lie in the root.
+        """Record where the module ``fullname`` would lie in the root. Returning None means that it was not found.
 
         ``path`` has the folders of the module's package. It is None for a module that belongs to no package.
         """
-        del target
+        del target  # Python passes it, and it is not needed
         _, _, name = fullname.rpartition(".")
         searched_folders = sys.path if path is None else path
         for folder in searched_folders:
-            module = Path(os.path.realpath(folder or "."), name)
+            module = Path(os.path.realpath(folder or "."), name)  # '' in sys.path is the current folder
             relative = os.path.relpath(module, self._root)
             is_outside_root = relative.startswith(os.pardir)
             if not is_outside_root:

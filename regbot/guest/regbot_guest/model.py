@@ -88,7 +88,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         batch, sequence, _ = x.shape
 
-        def heads(rows: Tensor) -> Tensor:
+        def heads(rows: Tensor) -> Tensor:  # [batch, heads, sequence, head_dim]
             return rows.view(batch, sequence, -1, self.head_dim).transpose(1, 2)
 
         query = rotate(self.query_norm(heads(self.query(x))), cos, sin)

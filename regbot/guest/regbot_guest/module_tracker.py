@@ -89,8 +89,8 @@ class ModuleTracker:
         node = torch._C._current_autograd_node()
         if node is None:
             return ""
-        # If this thread called backward itself, it also created the running nodes. Otherwise the training thread
-        # created them.
+        # If this thread called backward itself, it also created the running nodes. An example is a checkpoint, which
+        # recomputes in the backward thread. Otherwise the training thread created them.
         creator = thread if _is_in_own_backward() else self._threads[self._training_thread]
         return creator.owner_of(node)
 
@@ -111,7 +111,9 @@ class ModuleTracker:
         self._record_change(thread)
 
     def _record_change(self, thread: _ThreadState) -> None:
-        """Record that autograd nodes which ``thread`` creates from now on belong to another module."""
+        """Record that autograd nodes which ``thread`` creates from now on belong to another module. Then call
+        ``on_change``.
+        """
         thread.first_node.append(torch._C._autograd._get_sequence_nr())
         thread.owner.append(thread.stack[-1] if thread.stack else "")
         self.on_change(thread.owner[-1])
@@ -134,7 +136,7 @@ def _is_in_own_backward() -> bool:
 
 def _fsdp_owner() -> str | None:
     """Return the path of the FSDP unit whose parameters the current call moves, or None if the call does not come from
-    FSDP.
+    FSDP. The path is '' if FSDP names none for the unit.
     """
     frame = sys._getframe(1)
     while frame is not None:

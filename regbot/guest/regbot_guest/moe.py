@@ -27,8 +27,9 @@ def build_layer(config: dict[str, Any], mesh: Any, device: torch.device, dtype: 
 class MoE(nn.Module):
     """MoE layer with the experts of this rank. A dispatcher exchanges the token rows.
 
-    ``group`` is the expert-parallel group, or None without expert parallelism. ``self.dispatcher`` says which
-    dispatcher runs. Every forward creates a new dispatcher object, because the object keeps the state of one exchange.
+    ``group`` is the expert-parallel group, or None without expert parallelism. ``self.dispatcher.resolved`` names the
+    dispatcher that runs, and ``self.dispatcher.buffer`` the class of deep_ep that it uses ('' for none). Every forward
+    creates a new dispatcher object, because the object keeps the state of one exchange.
     """
 
     def __init__(self, config: dict[str, Any], group: Any, device: torch.device, dtype: torch.dtype) -> None:
@@ -41,6 +42,7 @@ class MoE(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         weights, experts = self.router(x)
+        # ``resolved`` is the name of the dispatcher that runs, and ``buffer`` the class of deep_ep that it uses.
         dispatcher = new_dispatcher(self.dispatcher.resolved, self.num_experts, self.group, self.dispatcher.buffer)
         rows = dispatcher.dispatch(x, experts, weights)
         return dispatcher.combine(self.experts(rows.x, rows.counts))
@@ -135,7 +137,7 @@ class Experts(nn.Module):
 def _grouped_product(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Multiply the rows of each expert by its matrix. ``weight`` is ``[experts, inputs, outputs]``.
 
-    ``ends`` has the end of each expert's rows, int32.
+    ``ends``, int32 ``[experts]``, has the index after the last row of each expert.
     """
     assert grouped_mm is not None
     out: Tensor = grouped_mm(x, weight, offs=ends)
@@ -160,7 +162,7 @@ def runs_grouped_mm(dtype: torch.dtype, device: torch.device) -> bool:
     """Whether the grouped product runs here, in forward, in backward and on meta tensors.
 
     It is tried once per dtype and device. Raises RuntimeError if a GPU reports an error of the kernel, because after
-    such an error no kernel of the process runs.
+    such an error the process can run no further kernel.
     """
     key = (dtype, device.type)
     if key not in _GROUPED_MM_RUNS:

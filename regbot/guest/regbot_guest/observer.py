@@ -43,6 +43,7 @@ class Observer(StepCounter, TorchDispatchMode):
     """
 
     supports_higher_order_operators = True
+    """Torch then passes higher-order operators to ``__torch_dispatch__``, which raises Untraceable for them."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class Observer(StepCounter, TorchDispatchMode):
         if isinstance(func, HigherOrderOperator):
             raise Untraceable(f"{func.name()} runs a program of its own, whose operators cannot be counted one by one")
         kwargs = kwargs or {}
-        spec = collective_spec(func)
+        spec = collective_spec(func)  # None if func is not a collective
         if self.shadows is None or spec is not None:  # the shadows of a collective's outputs are set below
             result = call_unchanged(func, args, kwargs)
         else:
@@ -104,7 +105,10 @@ class Observer(StepCounter, TorchDispatchMode):
 
 
 class Shadowing(TorchDispatchMode):
-    """Dispatch mode that tracks shadow values and counts nothing. It is active while the model is built."""
+    """Dispatch mode that tracks shadow values and counts nothing. It is active while the model is built.
+
+    The outputs of collectives and of higher-order operators get no shadow.
+    """
 
     def __init__(self, shadows: ShadowValues) -> None:
         super().__init__()
@@ -114,7 +118,7 @@ class Shadowing(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func is _DEVICE_OPERATOR and isinstance(args[0], FakeTensor):
-            return args[0].fake_device
+            return args[0].fake_device  # a shortcut, as in Observer
         if _has_own_dispatch(types):
             return NotImplemented
         if isinstance(func, HigherOrderOperator) or collective_spec(func) is not None:

@@ -20,9 +20,11 @@ def watched_packages(root: Path, source_roots: Iterable[str], requested: Iterabl
     """Return the names of the packages and modules that must be loaded from ``root``.
 
     These are the names in ``requested``. If ``requested`` is empty, they are all packages and modules in the source
-    roots. ``entry`` is the function that builds the user's layer, ``package.module:function``, or None. Its package is
-    always included. A name in ``requested`` may have dots, such as
-    ``megatron.core``, because the checkout may have only a part of a namespace package.
+    roots. A name in ``requested`` may have dots, such as ``megatron.core``, because the checkout may have only a part
+    of a namespace package.
+
+    ``entry`` is the function that builds the user's layer, ``package.module:function``, or None. Its top-level package
+    is always included.
     """
     names = set(requested)
     if not names:
@@ -42,9 +44,9 @@ def code_proof(root: Path, watched: set[str]) -> dict[str, Any]:
     """Return from where the watched packages were loaded, and a hash of the code in each file that was loaded from
     ``root``.
 
-    Paths are relative to ``root``. In the result, ``watched`` has one loaded file of each watched package in ``root``.
-    ``foreign`` has one loaded file of each watched package that was loaded from elsewhere, even if a part of it was
-    loaded from ``root``. ``files`` has the hashes.
+    Paths are relative to ``root``. In the result, ``watched`` has one file of each watched package that was loaded
+    from ``root``. ``foreign`` has one file of each watched package that was loaded from elsewhere. A package that was
+    loaded in part from both is in both. ``files`` has the hashes.
     """
     root = root.resolve()
     own_packages: dict[str, str] = {}
@@ -88,7 +90,7 @@ def _dump_code(source: bytes) -> str:
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and _has_docstring(node):
-            node.body = node.body[1:] or [ast.Pass()]
+            node.body = node.body[1:] or [ast.Pass()]  # a body must not be empty
     return ast.dump(tree)
 
 

@@ -12,4 +12,5 @@ def find_loaded_library() -> str:
         lines = MEMORY_MAPS.read_text(errors="replace").splitlines()
     except OSError:  # no such file on this system
         return ""
+    # The path is the sixth and last field of a line.
     return next((line.split(maxsplit=5)[-1] for line in lines if line.endswith(LIBRARY)), "")

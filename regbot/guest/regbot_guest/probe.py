@@ -47,7 +47,8 @@ trusted side uses the times of these files as a clock that is independent of the
 
 
 def time_steps(request: Request, record: dict[str, Any]) -> None:
-    """Time ``request.steps`` steps, and count or profile further steps. Add the results to ``record``, the raw record.
+    """Time ``request.steps`` steps, and count or profile further steps. Add the results to ``record``, the record of
+    this rank. A loss that is not finite is recorded as None.
 
     The times are in ``record`` before the step is counted, so an error in that step does not lose them. Raises
     ContractError.
@@ -85,7 +86,7 @@ def profile_if_uncountable(request: Request, source: StepSource, replays: str, r
     ``replays`` describes replayed CUDA graphs, or is ''. A world of one rank has no collectives, so its steps are never
     profiled. If they cannot be counted either, the record gets a warning.
     """
-    obstacle = compiled_frames() or replays
+    obstacle = compiled_frames() or replays  # why no step can be counted, or ''
     reason = obstacle or request.profile_reason
     if dist.get_world_size() > 1 and reason:
         profile_steps(request, source, reason, record)
@@ -175,7 +176,7 @@ def _count_step(request: Request, training: Training, world: World) -> dict[str,
 
 
 def skipped_steps(optimizer: torch.optim.Optimizer, steps: int) -> int:
-    """Return how many of ``steps`` steps changed no parameter, by the optimizer's count of updates."""
+    """Return how many of ``steps`` steps changed no parameter. The optimizer counts the updates of each parameter."""
     updates_by_parameter = [int(state["step"]) for state in optimizer.state.values() if "step" in state]
     return steps - max(updates_by_parameter, default=0)
 

@@ -1,5 +1,5 @@
 """One guest process: reads a request, runs it and writes one record. If the run fails, the record contains a
-refusal.
+refusal: the kind and the message of the error, and where it occurred.
 """
 
 import importlib.util
@@ -79,7 +79,7 @@ def run_requests(requests: Sequence[Request]) -> list[int]:
     first_request = requests[0]
     root = Path(first_request.root)
     for source in reversed(first_request.source_roots):
-        # Position 0 is the folder of regbot_guest, which code under test must not shadow.
+        # Position 0 is the folder of regbot_guest, which code under test must not hide.
         sys.path.insert(1, str((root / source).resolve()))
     os.chdir(root)
     if first_request.sparse:  # the checkout lacks files of its commit
@@ -92,6 +92,7 @@ def _run_request(request: Request, variables: Mapping[str, str]) -> int:
 
     ``variables`` are the environment variables at the start of the process.
     """
+    # A static trace has only rank 0. All other modes run on real ranks.
     rank = int(os.environ.get("RANK", "0")) if request.mode != "static" else 0
     record: dict[str, Any] = {
         "schema": "regbot/raw-run@1",
@@ -107,7 +108,7 @@ def _run_request(request: Request, variables: Mapping[str, str]) -> int:
         if refusal["kind"] != "code":  # an error of the code under test is already in the log
             print(f"{refusal['kind']}: {refusal['message']}", file=sys.stderr)
     write_record(request, record)
-    if refusal is not None and "steps" in record:  # the times of all timed steps: the error came in the counted step
+    if refusal is not None and "steps" in record:  # all steps are timed: the error came in the counted step
         time.sleep(PEER_WAIT_S)
     return EXIT_REFUSED if refusal is not None else 0
 
@@ -263,9 +264,10 @@ def _refusal(kind: str, message: str, where: str = "") -> dict[str, Any]:
 def _describe_code_error(error: BaseException, request: Request, stage: str = "") -> dict[str, Any]:
     """Return the refusal for an error that is not regbot's own, and print its frames in the code under test.
 
+    The refusal's ``crash`` has the frames, and the configuration keys that regbot set and that the error names.
     ``stage`` begins the message. It says when the error occurred, for example ``in the counted step: ``, or is ''.
     """
-    _print_own_frames(error, request)
+    _print_checkout_frames(error, request)
     refusal = _refusal("code", f"{stage}{type(error).__name__}: {error}", _failing_line(error, request))
     return {**refusal, "crash": describe_crash(error, Path(request.root), _regbot_keys(request))}
 
@@ -279,19 +281,22 @@ def _regbot_keys(request: Request) -> list[str]:
     for module_name, list_name in REGBOT_KEYS.get(program, ()):
         module = sys.modules.get(f"regbot_guest.frameworks.{module_name}")
         keys += getattr(module, list_name, ())  # a module that was not imported has set no keys
-    user_keys = {key.replace("-", "_") for key in request.config}
+    user_keys = {key.replace("-", "_") for key in request.config}  # a user may write a key like a flag, with hyphens
     return [key for key in dict.fromkeys(keys) if key not in user_keys]
 
 
 def _failing_line(error: BaseException, request: Request) -> str:
-    """Return the innermost line of the checkout in the traceback of ``error``, or ''."""
+    """Return the innermost line of the checkout in the traceback of ``error``, such as 'pkg/moe.py:42 in forward'.
+
+    Return '' if no line of the checkout is in the traceback.
+    """
     return last_checkout_frame(list_frames(error, Path(request.root)))
 
 
-def _print_own_frames(error: BaseException, request: Request) -> None:
+def _print_checkout_frames(error: BaseException, request: Request) -> None:
     """Print the traceback, but only its frames in the code under test."""
     root = str(Path(request.root).resolve())
-    own_frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(root)]
+    checkout_frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(root)]
     print("Traceback, frames of the code under test only:", file=sys.stderr)
-    for line in traceback.format_list(own_frames) + traceback.format_exception_only(type(error), error):
+    for line in traceback.format_list(checkout_frames) + traceback.format_exception_only(type(error), error):
         print(line.replace(f"{root}/", ""), end="", file=sys.stderr)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 EXIT_REFUSED = 10
-"""Exit code of a process whose record contains a refusal."""
+"""Exit code of a process whose record contains a refusal: a text that says why this rank measured nothing."""
 JOIN_S = 60.0
 """Seconds that the ranks wait for each other to join. The wait is short, because a rank that does not join has a
 fault.
@@ -54,7 +54,11 @@ def main(path: str) -> int:
 
 
 def _probe(torch: Any, request: dict[str, Any], rank: int) -> dict[str, Any]:
-    """Join the other ranks, measure, and return the fields of the record. Return a refusal if the ranks do not fit."""
+    """Join the other ranks, measure, and return the fields of the record.
+
+    Return a refusal if the launcher started another number of ranks than requested, or if there is not one GPU for each
+    rank of this host.
+    """
     import torch.distributed as dist
 
     torch.set_num_threads(1)
@@ -93,14 +97,15 @@ class _Operation(NamedTuple):
     name: str
     work: "Work | None" = None  # None for an all-to-all, whose tensors are created only when it is measured
     group: Any = None
-    ranks: int = 1  # number of ranks of the group
+    ranks: int = 1  # number of ranks of the group; an all-to-all of 1 rank is not measured
 
 
 def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: int) -> dict[str, Any]:
-    """Measure all operations, and return the summary of each. None stands for an all-to-all of a single rank.
+    """Measure all operations, and return the summary of each. None stands for an all-to-all that is not measured.
+    ``clock_s`` is the wall-clock time of this host shortly before the first measurement.
 
-    The request has the sizes of the tensors, the seconds that each operation may take, and the planted slowdowns:
-    ``slowed`` has percents by rank.
+    The request has the sizes of the tensors and the seconds that each operation may take. ``slowed`` has planted
+    slowdowns of the matrix product, in percent, by rank.
     """
     sizes, seconds, host_ranks = request["sizes"], request["seconds"], request["ranks_per_host"]
     hosts = request["ranks"] // host_ranks
@@ -110,7 +115,7 @@ def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: 
     dist.all_reduce(barrier_tensor)
     results: dict[str, Any] = {"clock_s": time.time()}  # the all-reduce makes this about the same moment on all hosts
     slowed_pct = float(request["slowed"].get(str(rank), 0.0))
-    # The all-to-all on a single host is measured only once, as local_all_to_all.
+    # On a single host both all-to-alls are the same. Only local_all_to_all is then measured; 1 rank skips the other.
     ranks_across_hosts = request["ranks"] if hosts > 1 else 1
     operations = (
         _Operation("gemm", work=_make_product(torch, sizes, device, slowed_pct)),
@@ -128,8 +133,9 @@ def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: 
         )
         budget_s = seconds["all_to_all" if is_collective else operation.name]
         dist.all_reduce(barrier_tensor)
+        # With a count, the number of seconds has no effect.
         warmup_times = time_repetitions(torch, work, budget_s / 5, count=MIN_REPETITIONS)
-        num_repetitions = None
+        num_repetitions = None  # as many as fit into budget_s
         if is_collective:  # all ranks must repeat a collective equally often
             slowest_median_s = torch.tensor([statistics.median(warmup_times)], device=device)
             dist.all_reduce(slowest_median_s, op=dist.ReduceOp.MAX)
@@ -204,8 +210,10 @@ def _time_on_cpu(torch: Any, work: Work, budget_s: float, count: "int | None") -
 
 
 def _time_on_gpu(torch: Any, work: Work, budget_s: float, count: "int | None") -> list[float]:
-    """Do the same as ``_time_on_cpu``, but measure with CUDA events. The budget is checked after every
-    ``SYNC_INTERVAL`` repetitions.
+    """Return the seconds of each repetition of ``work``, measured with CUDA events.
+
+    There are ``count`` repetitions. If ``count`` is None, there are as many as fit into ``budget_s``, within the limits
+    ``MIN_REPETITIONS`` and ``MAX_REPETITIONS``. The budget is checked after every ``SYNC_INTERVAL`` repetitions.
     """
     events: list[Any] = []
     deadline = time.perf_counter() + budget_s
@@ -222,9 +230,10 @@ def _time_on_gpu(torch: Any, work: Work, budget_s: float, count: "int | None") -
 
 
 def _is_repetition_due(finished: int, count: "int | None", deadline: float) -> bool:
-    """Whether another repetition follows after ``finished`` ones. ``count`` is as in ``_time_on_cpu``.
+    """Whether another repetition follows after ``finished`` ones. ``count`` is the number of all repetitions.
 
-    ``deadline`` is a time of ``time.perf_counter``.
+    If ``count`` is None, they end at ``deadline``, a time of ``time.perf_counter``. Their number is at least
+    ``MIN_REPETITIONS`` and at most ``MAX_REPETITIONS``.
     """
     if count is not None:
         return finished < count

@@ -94,7 +94,7 @@ class Request:
     ranks on a node with one GPU. Times of such ranks say nothing.
     """
     numa_pinning: bool = True
-    """Whether each rank of a GPU is pinned to the cores of the GPU's NUMA node."""
+    """Whether each rank on a GPU is pinned to the cores of the GPU's NUMA node."""
     steps: int = 2
     """Number of steps. Without timing, the last of these steps is counted."""
     warmup: int = 0

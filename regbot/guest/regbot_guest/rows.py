@@ -94,6 +94,7 @@ def sum_slots(rows: Tensor, weights: Tensor, slots: SlotOrder) -> Tensor:
 
     ``rows`` is ``[tokens * top_k, hidden]``, sorted by expert.
     """
+    # [tokens, top_k, hidden]
     by_token = permute_rows(rows, slots.row_of_slot, slots.slot_of_row).view(*weights.shape, -1)
     return torch.bmm(weights.to(rows.dtype).unsqueeze(1), by_token).squeeze(1)
 
@@ -125,6 +126,7 @@ class _CopyTokens(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (row_of_slot,) = ctx.saved_tensors
+        # [tokens, top_k, hidden]
         by_token = grads[0].index_select(0, row_of_slot).view(ctx.tokens, -1, grads[0].shape[1])
         return by_token.sum(1), None, None
 

@@ -94,7 +94,7 @@ class ShadowValues:
 
         Raises Untraceable if a size or an integer depends on real data.
         """
-        packet = func.overloadpacket
+        packet = func.overloadpacket  # the operator without its overload, such as aten.add for aten.add.Tensor
         if packet is aten._local_scalar_dense:  # .item()
             return self._read_scalar(args[0])
         inputs = flatten([*args, *kwargs.values()])
@@ -120,9 +120,10 @@ class ShadowValues:
         group = find_process_group(call_arguments)
         values = [self.find_values(tensor) for tensor in inputs]
         for index, output in enumerate(outputs):
+            # The values of the input that determines this output.
             source_values = find_source(index, spec, len(outputs), values, group)
             if source_values is None:
-                self._write(output, None)
+                self._write(output, None)  # unknown
                 continue
             with _disable_current_modes():
                 value = output_values(spec.kind, source_values, output.shape, call_arguments)
@@ -151,7 +152,8 @@ class ShadowValues:
     def find_values(self, tensor: Tensor) -> Tensor | None:
         """Return the values of ``tensor``, or None if they are unknown.
 
-        The values of a fake tensor are its shadow. The values of a real tensor are the tensor itself.
+        The values of a fake tensor are its shadow. The values of a real tensor are the tensor itself. A tensor on the
+        device meta has none.
         """
         if not isinstance(tensor, FakeTensor):
             return tensor if tensor.device.type != "meta" else None
@@ -180,7 +182,10 @@ class ShadowValues:
 
     def _call_data_dependent(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], all_known: bool) -> Any:
         """Execute an operator whose result has a size that depends on values. ``all_known`` says whether all input
-        values are known. Raises Untraceable.
+        values are known.
+
+        If some of them are unknown, only masked_select and indexing can run, because there the mask alone decides the
+        size. Raises Untraceable for an unknown mask and for all other operators.
         """
         if all_known:
             real_result = self._run_on_real(func, args, kwargs)
@@ -266,8 +271,9 @@ class ShadowValues:
     def _shadow_chosen_experts(self, packet: Any, call_arguments: Mapping[str, Any], result: Any) -> None:
         """Set the shadow of the indices that a top-k, sort or argmax returns for unknown scores over the experts.
 
-            The shadow has the indices that the requested routing chooses. ``packet`` is the operator that ran, such as
-        ``aten.topk``, and ``result`` is its fake result. For any other operator, nothing is set.
+        The shadow has the indices that the requested routing chooses. ``packet`` is the operator that ran, such as
+        ``aten.topk``, and ``result`` is its fake result. Nothing is set for any other operator, nor for more than
+        ``MAX_INTEGERS`` scores.
         """
         if packet not in (aten.topk, aten.sort, aten.argmax):
             return
@@ -344,7 +350,8 @@ class ShadowValues:
 
 def _can_propagate(func: Any, inputs: list[Tensor], all_known: bool, result: Any) -> bool:
     """Whether the shadow of ``result`` can be computed: the needed inputs are known and all tensors are small
-    enough.
+    enough. ``zeros_like`` and other operators in ``_METADATA_OPERATORS`` need no values. Random results and
+    uninitialised floats get no shadow.
 
     ``all_known`` says whether the values of all ``inputs`` are known.
     """

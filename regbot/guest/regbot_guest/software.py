@@ -66,7 +66,9 @@ def _installed_version(package: str) -> str | None:
 
 
 def fingerprint(variables: Mapping[str, str]) -> str:
-    """Return the SHA-256 of the names and values of the relevant variables."""
+    """Return the SHA-256 of the names and values of the relevant environment variables. A fingerprint of the device
+    program is something else.
+    """
     return hashlib.sha256(json.dumps(relevant_variables(variables), sort_keys=True).encode()).hexdigest()
 
 

@@ -115,8 +115,10 @@ def profile_steps(request: Request, source: StepSource, reason: str, record: dic
 def _limit_seconds(request: Request, slowest_step_s: float) -> float:
     """Return the seconds that the profiled steps may take. 0 or less means that the run has no time left for them.
 
-    ``slowest_step_s`` is the time of the slowest timed step.
+    The steps must end ``EXIT_S`` before a hung rank would write its stacks, which is ``margin_s`` before the limit of
+    the run. ``slowest_step_s`` is the time of the slowest timed step.
     """
+    # MIN_LIMIT_S is for writing the traces. A profiled step may take SLOWDOWN times as long as a timed step.
     limit_s = MIN_LIMIT_S + SLOWDOWN * NUM_STEPS * slowest_step_s
     if not request.limit_s:  # the run has no known limit
         return limit_s

@@ -35,7 +35,7 @@ DEEP_EP_CALLS = {
 
 
 class Clock(Protocol):
-    """A clock whose marks are cheap to take.
+    """A clock whose marks are cheap to take. A mark stands for one moment: a time in seconds, or a CUDA event.
 
     ``between`` returns the seconds between two marks. ``settle`` waits until the device has reached all marks. It must
     be called after the last mark and before the first call of ``between``.
@@ -91,6 +91,7 @@ class Stopwatch:
     def __init__(self, device: torch.device, slowdown_pct: float = 0.0) -> None:
         self._slowdown = slowdown_pct / 100
         self._step_start = 0.0
+        """Host time at which the running step began. Only a planted slowdown uses it."""
         self._on_gpu = device.type == "cuda"
         self.clock: Clock = CudaClock() if self._on_gpu else HostClock()
         self._marks: list[Any] = []
@@ -157,8 +158,8 @@ class Stopwatch:
     def record(self) -> dict[str, Any]:
         """Return times in seconds and memory in bytes of all steps. Waits for the device to finish.
 
-        ``wait_s`` is the time in collectives. Runs on a GPU also have ``overlapped_s``, the time of the collectives on
-        other streams.
+        ``cpu_s`` is the CPU time of this process, and ``wait_s`` is the time in collectives. Runs on a GPU also have
+        ``overlapped_s``, the time of the collectives on other streams.
         """
         self.clock.settle()
         between = self.clock.between
@@ -241,9 +242,9 @@ class Stopwatch:
         if library is None or self._wraps_deep_ep or not self._on_gpu:
             return
         self._wraps_deep_ep = True
-        for class_name, names in DEEP_EP_CALLS.items():
+        for class_name, method_names in DEEP_EP_CALLS.items():
             owner = getattr(library, class_name, None)
-            for name in names:
+            for name in method_names:
                 if hasattr(owner, name):
                     self._wrap(owner, name)  # type: ignore[arg-type]
 

@@ -94,7 +94,7 @@ class StepCounter:
             self.host_reads[self.module_path()] += 1
 
     def count_collective(self, func: Any, spec: CollectiveSpec, call_arguments: Mapping[str, Any], result: Any) -> None:
-        """Count one executed operator that is listed in ``collectives.COLLECTIVES``.
+        """Count one executed operator ``func`` that is a collective. ``spec`` says how to read its arguments.
 
         Collectives of a group of one rank are not counted, because they exchange nothing.
         """
@@ -121,9 +121,10 @@ class StepCounter:
     def announce(
         self, via: str, group: dist.ProcessGroup, dtype: torch.dtype, sent_bytes: int, experts: torch.Tensor | None
     ) -> None:
-        """Count one all-to-all that a library made with its own kernels. See the function ``announce``.
+        """Count one all-to-all that a library made with its own kernels.
 
-        ``sent_bytes`` is the number of bytes that this rank sent.
+        ``via`` is the name of the library, and ``sent_bytes`` the number of bytes that this rank sent. ``experts`` are
+        the experts of this rank's tokens; None if an earlier exchange has already reported them.
         """
         module = self.module_path()
         name = str(dtype).removeprefix("torch.")
@@ -163,7 +164,8 @@ def announce(
 
     ``via`` is the name of the library. ``count_sent_bytes`` returns the number of bytes that this rank sent. It is
     called only if a counter is active, because it may wait for the device. ``experts`` are the experts of this rank's
-    tokens, ``[tokens, top_k]``. None means that the exchange reused the routes of an earlier one.
+    tokens, ``[tokens, top_k]``. It is None for all exchanges except a new dispatch, because the others reuse the
+    routes of that dispatch: the rows go between the same ranks, and their experts are counted already.
     """
     for counter in _active_counters:
         with _disable_current_modes():  # the count is not part of the step
@@ -177,6 +179,6 @@ def _list_input_splits(call_arguments: Mapping[str, Any]) -> list[int]:
 
 
 def _backend(group: dist.ProcessGroup) -> str:
-    """Return the name of the group's backend. A combined backend such as ``cpu:gloo,cuda:nccl`` counts as nccl."""
+    """Return the name of the group's backend. For a combined backend such as ``cpu:gloo,cuda:nccl`` this is nccl."""
     name = str(dist.get_backend(group))
     return next((backend for backend in ("fake", "nccl", "gloo") if backend in name), name)

@@ -15,6 +15,9 @@ class RoutedTokens:
 
     Only the first exchange of each module path is used. A recomputed layer exchanges twice, but its tokens are routed
     once.
+
+    ``experts`` is the number of experts of a layer. ``tokens`` is the number of tokens of this rank, and ``top_k`` the
+    number of experts per token.
     """
 
     def __init__(self, experts: int, top_k: int, tokens: int) -> None:
@@ -38,7 +41,7 @@ class RoutedTokens:
                 counts[expert] += 1
         else:
             return
-        if min(counts) >= 0:
+        if min(counts) >= 0:  # negative integers are not counts
             self.by_module[module] = counts
 
     def _are_chosen_experts(self, values: "list[int]") -> bool:
@@ -65,9 +68,9 @@ class RoutedTokens:
         """
         routed_rows = self.tokens * self.top_k
         # With balanced routing, the counts of two experts differ by one row at most, and only if there is a remainder.
-        largest_difference = 0 if routed_rows % self.experts == 0 else 1
+        allowed_difference = 0 if routed_rows % self.experts == 0 else 1
         for module, counts in self.by_module.items():
             has_dropped_rows = sum(counts) != routed_rows
-            if max(counts) - min(counts) > largest_difference and not has_dropped_rows:
+            if max(counts) - min(counts) > allowed_difference and not has_dropped_rows:
                 return f"{module or 'the layer'} sends {min(counts)} to {max(counts)} tokens to an expert"
         return ""

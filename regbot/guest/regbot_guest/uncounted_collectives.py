@@ -45,6 +45,7 @@ class UncountedWatch:
         self._watch_other_threads = watch_other_threads
         self.collectives: list[str] = []
         self._counting_thread = threading.get_ident()
+        """The thread that created the watch. Of its collectives, only direct calls of a backend are uncounted."""
         self._replaced: list[tuple[type, str, Any]] = []
         """Class, name and original of each replaced method."""
 
@@ -91,7 +92,7 @@ class UncountedWatch:
         original = getattr(Backend, name)
 
         def wrapper(backend: Any, *args: Any, **kwargs: Any) -> Any:
-            if not isinstance(backend, dist.ProcessGroup):
+            if not isinstance(backend, dist.ProcessGroup):  # calls on a process group are not direct calls
                 self.collectives.append(f"{name} on the backend itself")
             return call_unchanged(original, (backend, *args), kwargs)
 
@@ -101,6 +102,7 @@ class UncountedWatch:
         """Return a replacement for the dispatch of fake tensors, which records collectives of uncounted threads."""
         dispatch = FakeTensor.__torch_dispatch__
 
+        # A higher-order operator has no _opname.
         def wrapper(_: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if self._is_uncounted_thread() and hasattr(func, "_opname") and collective_spec(func) is not None:
                 self.collectives.append(f"{func._opname} from thread {threading.current_thread().name}")

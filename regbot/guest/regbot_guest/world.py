@@ -64,7 +64,7 @@ def open_world(
 
 
 def open_requested_world(request: Request) -> AbstractContextManager[World]:
-    """Open the world of the real ranks that ``request`` describes. See ``open_world``."""
+    """Open the world of the real ranks that ``request`` describes."""
     return open_world(
         request.world,
         request.ep,
@@ -76,7 +76,8 @@ def open_requested_world(request: Request) -> AbstractContextManager[World]:
 
 
 def choose_device(size: int, kind: str, share_gpu: bool = False) -> torch.device:
-    """Return the device of this rank, of the kind cpu or cuda. ``share_gpu`` is as in ``open_world``.
+    """Return the device of this rank, of the kind cpu or cuda. With ``share_gpu`` all ranks of a node use its first
+    GPU.
 
     Raises ContractError if the launcher started a number of ranks other than ``size``, or if torch does not see a GPU
     for each of this node's ranks.
