@@ -89,8 +89,8 @@ def explain_luck(interim: InterimDecision) -> Iterator[str]:
     if interim.assumed_luck:
         yield (
             "each arm is compiled and autotuned anew, which may change its speed. No calibration of this node class "
-            f"shows by how much, so the interval assumes {100 * interim.assumed_luck:.2g}% (standard deviation); "
-            "'regbot calibrate' measures it"
+            f"shows by how much. The interval is therefore wider, by an assumed {100 * interim.assumed_luck:.2g}% "
+            "(standard deviation); 'regbot calibrate' measures it"
         )
     elif luck_sd:
         draws = len({pair.draw for pair in interim.pair_set.valid[: interim.pairs]})

@@ -129,7 +129,10 @@ def compare_ledgers(
         bytes_rise_pct = max((rise_pct_by_kind.get(kind, 0.0) for kind in claim_kinds), default=0.0)
         circumstances = Circumstances(claim_wire, step_wire, bytes_rise_pct=bytes_rise_pct, gradient_lost=gradient_lost)
         status = decide_status(claim.pattern, circumstances, thresholds)
-        before, after = _sum_by_kind(claim.cells)
+        payload_cells = [cell for cell in claim.cells if is_payload(cell)]
+        control_cells = [cell for cell in claim.cells if not is_payload(cell)]
+        before, after = _sum_by_kind(payload_cells or control_cells)
+        control = _sum_by_kind(control_cells) if payload_cells and control_cells else None
         evidence = wording.describe_dispatcher(dispatcher) if claim.pattern in (DISPATCHER_OFF, DISPATCHER_ON) else None
         passed = status == "PASS"
         findings.append(
@@ -139,7 +142,9 @@ def compare_ledgers(
                 axis=clip_label(wording.format_axis(claim)),
                 base=before,
                 head=after,
-                text=wording.write_text(claim, before, after, claim_wire, passed, scope_text, evidence=evidence),
+                text=wording.write_text(
+                    claim, before, after, claim_wire, passed, scope_text, control=control, evidence=evidence
+                ),
                 modules=sorted({template(module) for module in claim.changed_modules})[:MAX_MODULES],
             )
         )
@@ -230,15 +235,10 @@ def _model_wire(cells: Iterable[Cell], base_model: WireModel, head_model: WireMo
     )
 
 
-def _sum_by_kind(cells: tuple[Cell, ...]) -> tuple[dict[Kind, Volume], dict[Kind, Volume]]:
-    """Return the volumes per kind before and after. Both mappings have the same kinds.
-
-    The volumes sum the payload cells. If there are no payload cells, they sum all cells, which are then control
-    exchanges.
-    """
-    summed_cells = [cell for cell in cells if is_payload(cell)] or list(cells)
+def _sum_by_kind(cells: Iterable[Cell]) -> tuple[dict[Kind, Volume], dict[Kind, Volume]]:
+    """Return the volumes of ``cells`` per kind, before and after. Both mappings have the same kinds."""
     cells_by_kind: dict[Kind, list[Cell]] = defaultdict(list)
-    for cell in summed_cells:
+    for cell in cells:
         cells_by_kind[cell.signature.kind].append(cell)
     before_by_kind: dict[Kind, Volume] = {}
     after_by_kind: dict[Kind, Volume] = {}

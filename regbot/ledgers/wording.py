@@ -37,21 +37,26 @@ def write_text(
     passed: bool,
     scope_text: str,
     *,
+    control: tuple[Mapping[Kind, Volume], Mapping[Kind, Volume]] | None = None,
     evidence: str | None = None,
 ) -> str:
-    """Return the text of one finding, which has one to four sentences.
+    """Return the text of one finding, which has one to five sentences.
 
-    ``before`` and ``after`` are the finding's traffic by kind of collective. ``wire`` is the modelled wire time of its
-    payload. ``scope_text`` says what this traffic covers: 'Per step and rank' or 'In all'. ``passed`` says whether the
-    finding has the status PASS. ``decide_status`` gives PASS only if the step became cheaper. ``evidence`` is a
-    sentence on what the runs executed. It replaces the first sentence of the pattern. Without such a sentence, it is
-    None.
+    ``before`` and ``after`` are the finding's traffic by kind of collective. If the finding has payload and control
+    collectives, they are the payload, and ``control`` is the control traffic before and after. ``wire`` is the modelled
+    wire time of the payload. ``scope_text`` says what this traffic covers: 'Per step and rank' or 'In all'. ``passed``
+    says whether the finding has the status PASS. ``decide_status`` gives PASS only if the step became cheaper.
+    ``evidence`` is a sentence on what the runs executed. It replaces the first sentence of the pattern. Without such a
+    sentence, it is None.
     """
     first_sentence = evidence or _FIRST_SENTENCE[claim.pattern](claim)
     sentences = [f"{first_sentence[:1].upper()}{first_sentence[1:]}."]
     if claim.cells:
         change = f"{_name_traffic(claim)} changed from {_format_traffic(before)} to {_format_traffic(after)}"
         sentences.append(f"{scope_text}, {change}.")
+        if control is not None:
+            control_before, control_after = (_format_traffic(volumes) for volumes in control)
+            sentences.append(f"The exchanges of token counts changed from {control_before} to {control_after}.")
         if wire.base_s or wire.head_s:
             sentences.append(_describe_wire(wire))
     if passed:
@@ -294,11 +299,11 @@ def _name_traffic(claim: Claim) -> str:
     roles = {cell.signature.role for cell in claim.cells}
     if "payload" not in roles:
         return "the traffic of control collectives (small integers, such as token counts)"
-    return "the payload (without the exchange of token counts)" if "control" in roles else "the payload"
+    return "the payload (without exchanges of token counts)" if "control" in roles else "the payload"
 
 
 def _describe_wire(wire: WireTime) -> str:
     return (
-        f"The modelled wire time of these collectives changed from {format_seconds(wire.base_s)} to "
+        f"The modelled wire time of the payload changed from {format_seconds(wire.base_s)} to "
         f"{format_seconds(wire.head_s)}. This is a model, not a measurement."
     )

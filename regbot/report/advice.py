@@ -281,7 +281,7 @@ def _advise_on_missing_dispatcher(check: Check) -> list[NextStep]:
     has_gpu = any(node is not None and node.gpus for node in nodes)
     words = "install the requested dispatcher on this machine ("
     if not has_gpu:
-        words = "this machine has no GPU. If the requested dispatcher works without one, install it here ("
+        words = "this machine has no GPU. If the requested dispatcher needs no GPU, install it here ("
     step = NextStep((f"Maintainer: {words}", Name("regbot doctor"), " says what is missing)."))
     return [step, *_list_retiming_steps(check, ("Repeat the timing on a node that has the dispatcher:",))]
 
@@ -467,9 +467,11 @@ def _list_declaration_steps(check: Check) -> list[NextStep]:
     star_note: Words = (
         (" (", Name("*"), " stands for all workloads)") if any("@*:" in option for option in options) else ()
     )
-    noun = "this option" if len(options) == 1 else f"these options{more_note}"
+    noun, comments = "this option", "a comment"
+    if len(options) > 1:
+        noun, comments = f"these options{more_note}", "one comment for each option,"
     words: Words = (
-        f"If the change is intended, declare it with {noun} of 'regbot check'. On GitHub, post a comment with ",
+        f"If the change is intended, declare it with {noun} of 'regbot check'. On GitHub, post {comments} with ",
         Name("/regbot expect"),
         " and the text between the quotes",
         *star_note,

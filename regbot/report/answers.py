@@ -9,6 +9,7 @@ from regbot.report.quantities import size
 from regbot.report.sizes import name_small_variants
 from regbot.report.state import Check, State
 from regbot.report.throughput import ThroughputAnswer, classify_throughput, is_gate_contradicted, select_deciding_test
+from regbot.text.words import count
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,10 @@ def _answer_trust(check: Check) -> QuestionAnswer:
             notes += ", except for the step times"
         if check.verdict.warnings:
             notes += ", with warnings"
+    if status == "INVALID":
+        invalid = sum(section.status == "INVALID" for section in sections)
+        verb = "is" if invalid == 1 else "are"
+        notes = f": {invalid} of {count(len(sections), 'workload')} {verb} INVALID"
     return QuestionAnswer(question, "Trust", status, f"{_TRUST_WORDS[status]}{notes}")
 
 

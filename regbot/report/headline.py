@@ -335,7 +335,7 @@ def _append_throughput(check: Check) -> Words:
     if passed:
         return (f"; no change of throughput in {_count_timed_workloads(passed, check)}",)
     if check.with_answer(ThroughputAnswer.IDENTICAL):
-        return ("; the code that runs, packages and configuration are the same, so nothing was timed",)
+        return ("; packages, configuration and the code that runs are the same, so nothing was timed",)
     return ()
 
 

@@ -259,7 +259,7 @@ def describe_power(section: Throughput) -> str:
 
 
 def _describe_identical(_: Throughput, __: Thresholds) -> str:
-    return "no change: the code that runs, packages and configuration are the same, so nothing was timed"
+    return "no change: packages, configuration and the code that runs are the same, so nothing was timed"
 
 
 def _describe_fallback(_: Throughput, __: Thresholds) -> str:
@@ -317,7 +317,7 @@ def _explain_pass(section: Throughput) -> Words:
     sessions was small. Return () if this noise is unknown."""
     if section.by == "look0" and section.class_noise is not None:
         sd = size(100 * section.class_noise.median_sd)
-        cause = f"the change varies by only {sd} between stored pairs of this node class"
+        cause = _explain_few_pairs(section, sd, "between stored pairs of this node class")
         return (f"{count(section.pairs, 'pair')} were enough, because {cause}",)
     if not section.tests:
         return ()
@@ -325,11 +325,21 @@ def _explain_pass(section: Throughput) -> Words:
     if section.by == "pairs":
         exception = ", apart from the slow launches" if section.slow_launches else ""
         void = f"; {count(section.void_pairs, 'void pair')} left out" if section.void_pairs else ""
-        enough = f"{count(section.pairs, 'pair')} were enough, because the change varies by only {sd} from pair to pair"
-        return (f"{enough}{exception}{void}",)
+        cause = _explain_few_pairs(section, sd, "from pair to pair")
+        return (f"{count(section.pairs, 'pair')} were enough, because {cause}{exception}{void}",)
     if section.by == "stored":
         return (f"no pairs were needed, because the step time varies by only {sd} between the stored sessions",)
     return ()
+
+
+def _explain_few_pairs(section: Throughput, sd: str, between: str) -> str:
+    """Return why few pairs were enough: the change is large beside its noise, or the noise is small.
+
+    ``sd`` is the standard deviation of the change, and ``between`` says between which pairs it varies.
+    """
+    if section.decision == "improved":
+        return f"the change is large compared with its variation {between} ({sd})"
+    return f"the change varies by only {sd} {between}"
 
 
 def explain_entry(entry: WorkloadSection, throughput: Throughput) -> Words:
