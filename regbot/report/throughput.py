@@ -155,7 +155,8 @@ def _describe_no_change(section: Throughput, thresholds: Thresholds) -> str:
 
 
 def _describe_within_bound(section: Throughput, thresholds: Thresholds) -> str:
-    """Return what is ruled out by look 0 (the pairs of the first block) or by stored sessions."""
+    """Return the words for a PASS by look 0 (the pairs of the first block), or for a PASS by stored sessions: ``like``
+    these sessions. The largest slowdown that is not ruled out follows."""
     if section.by == "look0":
         return f"no slowdown of {size(thresholds.threshold_pct)} or more{_append_bound(section)}"
     return f"like {describe_reference(section)}{_append_bound(section)}"

@@ -1,5 +1,9 @@
 """Read what the ranks of a hung run recorded: stacks and latest collectives. ``regbot_guest.hang_recorder`` writes
-them.
+three files for each rank:
+
+- ``stacks.RANK``: the stacks of its threads,
+- ``last.RANK``: the *page*, a memory-mapped file with tables of its process groups and of its latest collectives,
+- ``flight.RANK``: the latest collectives as recorded by torch's Flight Recorder.
 
 Code under test can write to the folder of these files. Files are therefore read with a size limit, and all text is made
 printable. An invalid file is treated as missing.
@@ -326,7 +330,7 @@ class _CollectiveRow(NamedTuple):
 
 
 def _parse_group(page: bytes, offset: int) -> _Group:
-    """Return the group in the row of the page that begins at ``offset``."""
+    """Return the process group in a row of a rank's page. The row begins at byte ``offset``."""
     name, backend, ranks, issued = GROUP.unpack_from(page, offset)
     members = _decode_text(ranks)
     return _Group(
@@ -338,7 +342,7 @@ def _parse_group(page: bytes, offset: int) -> _Group:
 
 
 def _parse_collective(row: _CollectiveRow, groups: Sequence[_Group]) -> Collective | None:
-    """Return the collective in a row of the page's table; None if the row is invalid."""
+    """Return the collective in a row of the table of collectives of a rank's page; None if the row is invalid."""
     if row.group >= len(groups) or row.kind >= len(KINDS) or row.state not in STATES:
         return None
     group = groups[row.group]
