@@ -3,8 +3,8 @@
 ``sample`` writes a seeded sample of mutants to FILE. A mutant changes one operator, constant or condition in one of the
 packages that decide (PACKAGES). ``run`` plants each mutant in a clone of HEAD, and runs the tests that cover its line,
 quickest first, until one fails. It writes the results beside FILE. A mutant is identified by its function and by the
-text that it replaces, not by its file, so that a sample can be run again after code has moved. If names in the code have
-changed since the sample was written, ``--renamed`` gives a file with the mutants of the sample in the new names.
+text that it replaces, not by its file, so that a sample can be run again after code has moved. If names in the code
+have changed since the sample was written, ``--renamed`` gives a file with the mutants of the sample in the new names.
 ``.ci/renamed_mutants.json`` is this file for ``tests/frozen/mutants.json``.
 
 The interpreter must be able to run the tests, and must have pytest-cov, which the extra dev installs. A test covers a

@@ -30,8 +30,8 @@ MIN_SUCCESS = 0.5
 """If a smaller share of the simulated bisections names the right commit, the search is refused."""
 
 UNKNOWN_NOISE = (
-    "the search measures the noise itself; to see beforehand how many runs it takes, name a check of the two commits "
-    "with --check, or give the standard deviation of a run with --noise PCT"
+    "the search measures the noise itself; to see beforehand how many runs it takes, give the folder of an earlier "
+    "check of GOOD and BAD with --check DIR, or the standard deviation of a run with --noise PCT"
 )
 
 
