@@ -406,6 +406,17 @@ def test_the_opening_runs_only_available_points() -> None:
     assert len(set(points)) == 5
 
 
+def test_the_last_measurable_point_is_a_candidate_before_it_was_run() -> None:
+    """After the bad end has failed, the point before it is the new end, and nobody has run that point yet."""
+    model = linear_model(64)
+    samples = [Sample(0, 0.0, "a"), Sample(32, 0.05, "a"), Sample(64, 0.051, "a")]
+    available = anywhere(model)
+    available[64] = False
+    costs = np.ones(65)
+    costs[63] = 1e-12
+    assert choose_next_run(model, samples, "a", available, costs=costs) == 63
+
+
 def test_runs_on_another_node_do_not_prolong_the_opening() -> None:
     model = linear_model(64)
     samples = [Sample(place, 0.05 * (place >= 20) + 0.001 * place / 64, "a") for place in (0, 64, 32, 16, 48)]
