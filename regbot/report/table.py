@@ -64,7 +64,8 @@ def compare_workloads(check: Check, characters: int) -> Markdown:
 def volume(line: CollectiveLine, tally: CollectiveCounts) -> str:
     """Return one arm's count of collectives in total and per layer: ``240 (5 per layer)`` or ``4 (all in layers.17)``.
 
-    ``tally``: counts of the arm.
+    ``tally``: counts of the arm. ``line.reach``: number of layers that have this collective in either arm, or of all
+    layers if base has it in none.
     """
     if len(tally.layers) == 1 and line.reach > 1 and not tally.outside:
         return f"{tally.count} (all in {next(iter(tally.layers))})"

@@ -89,8 +89,9 @@ class ModuleTracker:
         node = torch._C._current_autograd_node()
         if node is None:
             return ""
-        # If this thread called backward itself, it also created the running nodes. An example is a checkpoint, which
-        # recomputes in the backward thread. Otherwise the training thread created them.
+        # If this thread called backward itself, it also created the running nodes. A checkpoint does so in a thread of
+        # the autograd engine: it runs the forward of its modules again there, and then their backward. In all other
+        # cases, the training thread created the nodes.
         creator = thread if _is_in_own_backward() else self._threads[self._training_thread]
         return creator.owner_of(node)
 

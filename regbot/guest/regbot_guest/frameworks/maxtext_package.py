@@ -74,8 +74,8 @@ def _explain_layout(root: Path) -> MaxTextError | None:
         if (root / folder / ENTRY.name).is_file():
             return MaxTextError(
                 "revision",
-                f"{UNKNOWN_REVISION}: its MaxText is in {folder}, as {period}. regbot compiles src/maxtext, which "
-                "MaxText has since then; compare later revisions",
+                f"{UNKNOWN_REVISION}: its MaxText is in {folder}, as in revisions {period}. regbot compiles only later "
+                "revisions, which have src/maxtext; compare those",
             )
     return None
 
