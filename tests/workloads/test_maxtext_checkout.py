@@ -156,7 +156,9 @@ def test_a_revision_with_an_old_layout_is_invalid_by_its_name(
     write(root / layout / "train_compile.py")
     write(root / (package or "src/other.py"))
     found = run(root, environment=install_maxtext(tmp_path))
-    assert_invalid(found, "regbot does not support this revision", f"its MaxText is in {layout}, as in revisions {period}")
+    assert_invalid(
+        found, "regbot does not support this revision", f"its MaxText is in {layout}, as in revisions {period}"
+    )
 
 
 @pytest.mark.parametrize(
