@@ -70,20 +70,16 @@ def tipping_point(intervals: Mapping[str, Difference], has_single_launch: bool) 
     beyond_eps = [name for name, interval in intervals.items() if abs(interval.estimate) > THRESHOLDS.eps]
     # A change is proven if one summary proves it. "No change" needs both summaries.
     sd = max(largest_sds[name] for name in beyond_eps) if beyond_eps else min(largest_sds.values())
-    noun = "runs" if has_single_launch else "sessions"
+    measurements = "runs of one commit in different sessions" if has_single_launch else "sessions of one commit"
     size = f"more than {SETTINGS.indifference_pct:g}%" if beyond_eps else f"less than {SETTINGS.threshold_pct:g}%"
     claim = f"a change of {size}"
     if sd == 0:
-        goal = f"is slower or faster than base by {size}" if beyond_eps else "did not change"
-        return (
-            "the runs of an arm differ too much among themselves: even if sessions did not differ, they could not show "
-            f"that head {goal}"
-        )
+        return f"the runs of an arm scatter so much that they could not prove {claim}, even if sessions did not differ"
     noise_pct = [noise.launch_pct if has_single_launch else noise.session_pct for noise in NODE_NOISES]
     # The variance of a difference is the sum of the two variances.
     difference_pct = [f"{math.sqrt(2) * pct:.1f}%" for pct in noise_pct]
     return (
-        f"the estimate proves {claim} only if two {noun} of one commit differ by less than {100 * sd:.2f}% (standard "
+        f"the estimate proves {claim} only if two {measurements} differ by less than {100 * sd:.2f}% (standard "
         f"deviation); in simulations they differ by {_list_by_node(difference_pct)}"
     )
 

@@ -136,8 +136,8 @@ def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedC
             alone_text = ", as the only pull request of its group" if subject.has_other_pulls else ""
             pull = f"#{subject.comment_number}"
             text = (
-                f"To accept the change, somebody with the role `maintain` posts this comment in {pull}, and then "
-                f"queues {pull} again{alone_text}. The commit in the comment is the head of {pull}:"
+                "Somebody with the role `maintain` can accept this REVIEW without a declaration: post this comment in "
+                f"{pull}, and then queue {pull} again{alone_text}. The commit in the comment is the head of {pull}:"
             )
             yield text, f"/regbot accept {subject.acceptance_sha}: why"
         return
