@@ -55,8 +55,8 @@ class DeviceProperties:
 class PaperRuntime(types.ModuleType):
     """Result of ``torch.cuda.cudart``, the functions of the CUDA runtime.
 
-    Profilers have nothing to record, and host memory needs no registration, so these functions do nothing. Functions
-    that are missing here are refused when they are called.
+    Profilers have nothing to record, and host memory needs no registration, so their functions do nothing.
+    Functions that are missing here are refused when they are called.
     """
 
     class cudaError(int):  # noqa: N801 (the name is CUDA's)

@@ -200,7 +200,7 @@ def _buffer(device: Device) -> type:
             """Return received rows, their experts and weights, padded rows per local expert, the handle and an event.
 
             The handle of this class is the route. With a handle, other rows of the same tokens travel over its route.
-            With a handle, or without experts and weights, all results but the rows and the event are None.
+            With a handle, or without experts or weights, all results but the rows and the event are None.
             """
             has_handle = handle is not None
             route = handle or _route(device, topk_idx, num_tokens_per_expert.numel(), self.group.size())
@@ -270,7 +270,7 @@ def _elastic_buffer(device: Device) -> type:
         ) -> tuple[Any, ...]:  # fmt: skip
             """Return received rows, their experts and weights, the handle and an event.
 
-            With a handle, the rows travel over its route. With a handle, or without experts and weights, the received
+            With a handle, the rows travel over its route. With a handle, or without experts or weights, the received
             experts and weights are None.
             """
             if do_expand:
