@@ -75,6 +75,7 @@ class PaperCounter(StepCounter):
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Stop counting what ``__enter__`` began to count."""
         super().__exit__()
         self._is_active = False
         self.device.on_host_read = lambda: None

@@ -46,7 +46,7 @@ class DeviceProperties:
     def __init__(self, gpu: GpuModel) -> None:
         self.name, self.total_memory, self.multi_processor_count = gpu.name, gpu.memory_bytes, gpu.multiprocessors
         self.major, self.minor = gpu.capability
-        self.gcnArchName = gpu.architecture if gpu.architecture.startswith("gfx") else ""
+        self.gcnArchName = gpu.architecture if gpu.architecture.startswith("gfx") else ""  # set only for AMD's GPUs
         self.warp_size, self.L2_cache_size = gpu.warp_size, gpu.l2_bytes
         self.shared_memory_per_block_optin = gpu.shared_bytes_per_block
         self.shared_memory_per_multiprocessor = gpu.shared_bytes
@@ -347,6 +347,7 @@ def _patch_storage() -> None:
     def resize_(self: Any, size: int) -> Any:
         if self.device.type != "cuda":
             return original_resize(self, size)
+        # A tensor with this storage, because the device resizes the storage of a tensor.
         storage_bytes = torch.empty(0, dtype=torch.uint8, device=self.device).set_(self)
         torch.ops.regbot_paper.resize_storage(storage_bytes, size)
         return self

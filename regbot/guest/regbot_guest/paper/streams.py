@@ -115,7 +115,7 @@ class PaperStream(torch.Stream):
 
 
 class PaperExternalStream(PaperStream):
-    """Replacement for ``torch.cuda.ExternalStream``."""
+    """Replacement for ``torch.cuda.ExternalStream``, a stream that other code created. ``stream_ptr`` is its handle."""
 
     def __new__(cls, stream_ptr: int, device: Any = None, **_: Any) -> "PaperExternalStream":
         return super().__new__(cls, device, stream_ptr=stream_ptr)  # type: ignore[return-value]

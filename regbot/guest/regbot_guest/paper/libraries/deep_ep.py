@@ -20,6 +20,7 @@ from regbot_guest.tally import announce
 NAME, UTILS = "deep_ep", "deep_ep.utils"
 DEEPEP, HYBRIDEP = "deepep", "hybridep"
 BUFFER_BYTES, NUM_SMS = 1 << 20, 20
+"""Size of every buffer, and number of multiprocessors that an exchange uses, as programs read them."""
 
 
 class EventHandle(Refusing):
@@ -47,7 +48,7 @@ class EventOverlap(Refusing):
 
 
 class BufferConfig(Refusing):
-    """Sizes of the buffer in version 1. The buffer takes no memory of the paper GPU."""
+    """Sizes of the buffer in DeepEP's version 1. The buffer takes no memory of the paper GPU."""
 
     __module__ = NAME
 
@@ -157,7 +158,7 @@ def _buffer(device: Device) -> type:
     """Return the class ``Buffer``, whose methods use ``device``."""
 
     class Buffer(Refusing):
-        """Replacement for the buffer of version 1."""
+        """Replacement for the buffer of DeepEP's version 1."""
 
         __module__ = NAME
 
@@ -223,7 +224,10 @@ def _buffer(device: Device) -> type:
 def _combine(
     device: Device, group: Any, x: Tensor, route: Route, weights: "Tensor | None"
 ) -> tuple[Tensor, "Tensor | None"]:
-    """Count a combine of version 1 or 2. Return the summed rows of this rank's tokens, and their weights or None."""
+    """Count a combine of DeepEP's version 1 or 2, which sends the experts' rows back.
+
+    Return the summed rows of this rank's tokens, and their weights, or None without ``weights``.
+    """
     device.launch("deep_ep::combine", [x])
     _announce(DEEPEP, group, route.rows_received, x)
     tokens = route.experts.shape[0]
@@ -232,7 +236,7 @@ def _combine(
 
 @dataclass(frozen=True)
 class _ElasticHandle:
-    """Handle of version 2, which a dispatch returns and the combine receives."""
+    """Handle of DeepEP's version 2, which a dispatch returns and the combine receives."""
 
     route: Route
     num_sms: int
@@ -244,7 +248,7 @@ def _elastic_buffer(device: Device) -> type:
     """Return the class ``ElasticBuffer``, whose methods use ``device``."""
 
     class ElasticBuffer(Refusing):
-        """Replacement for the buffer of version 2, in its compact layout."""
+        """Replacement for the buffer of DeepEP's version 2, in its compact layout (``do_expand=False``)."""
 
         __module__ = NAME
 

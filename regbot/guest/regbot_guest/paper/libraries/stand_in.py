@@ -18,6 +18,7 @@ def make_refusing(name: str) -> Callable[..., Any]:
     """Return a function whose call is refused, which ends the trace. ``name`` is the function's full name."""
 
     def refuse(*args: Any, **_: Any) -> Any:
+        # The message lists at most six shapes.
         shapes = [tuple(value.shape) for value in args if isinstance(value, torch.Tensor)][:6]
         tensors = f" with tensors of {shapes}" if shapes else ""
         torch.ops.regbot_paper.refuse(
