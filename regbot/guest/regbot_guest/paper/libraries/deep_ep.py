@@ -20,7 +20,7 @@ from regbot_guest.tally import announce
 NAME, UTILS = "deep_ep", "deep_ep.utils"
 DEEPEP, HYBRIDEP = "deepep", "hybridep"
 BUFFER_BYTES, NUM_SMS = 1 << 20, 20
-"""Size of every buffer, and number of multiprocessors that an exchange uses, as programs read them."""
+"""Bytes of a buffer, if the program does not choose a size, and number of multiprocessors that an exchange uses."""
 
 
 class EventHandle(Refusing):
