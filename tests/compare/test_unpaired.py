@@ -324,8 +324,8 @@ class TestNoEvidence:
         base, head = files("b", 1, run_sd=0.0, step_sd=1e-4), files("h", 1, run_sd=0.0, step_sd=1e-4, **SLOWER)
         reasons = reasons_of(base, head)
         assert (
-            "the estimate proves a change of more than 1% only if two runs of one commit in different sessions differ by "
-            "less than 1.51%" in reasons
+            "the estimate proves a change of more than 1% only if two runs of one commit in different sessions differ "
+            "by less than 1.51%" in reasons
         )
         assert "0.7% on a quiet node, 1.4% on a typical one, 3.4% on a noisy one" in reasons
         assert (
@@ -341,8 +341,8 @@ class TestNoEvidence:
     def test_two_equal_launches_say_at_which_noise_they_would_prove_no_change(self, files: Folder) -> None:
         reasons = reasons_of(files("b", 1, run_sd=0.0, step_sd=1e-4), files("h", 1, run_sd=0.0, step_sd=1e-4))
         assert (
-            "the estimate proves a change of less than 2% only if two runs of one commit in different sessions differ by "
-            "less than 0.77%" in reasons
+            "the estimate proves a change of less than 2% only if two runs of one commit in different sessions differ "
+            "by less than 0.77%" in reasons
         )
 
     def test_sets_of_runs_ask_how_much_two_sessions_differ(self, files: Folder) -> None:

@@ -36,9 +36,12 @@ def set_listener(listener: "Listener | None") -> "Listener | None":
 
 
 def install_kernels(device: Device) -> None:
-    """Replace the kernels of ``c10d`` for the paper GPU."""
+    """Replace the kernels of ``c10d``, torch's namespace for operators of collectives, for the paper GPU.
+
+    Operators that this version of torch lacks are skipped.
+    """
     global _library
-    _library = torch.library.Library("c10d", "IMPL")
+    _library = torch.library.Library("c10d", "IMPL")  # global, because the kernels vanish with this object
     for name, spec in COLLECTIVES["c10d"].items():
         if hasattr(torch.ops.c10d, name):
             packet = getattr(torch.ops.c10d, name)
@@ -48,7 +51,7 @@ def install_kernels(device: Device) -> None:
 
 
 def _make_kernel(device: Device, func: Any, spec: CollectiveSpec) -> Callable[..., Any]:
-    """Return the kernel of the operator ``func`` on ``device``."""
+    """Return the kernel of the operator ``func`` on ``device``. It writes the outputs and reports to the listener."""
     num_results = len(func._schema.returns)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -56,7 +59,7 @@ def _make_kernel(device: Device, func: Any, spec: CollectiveSpec) -> Callable[..
         outputs = _write_outputs(device, spec, call_arguments)
         if _listener is not None:
             _listener(func, spec, call_arguments, outputs)
-        work = FakeWork().boxed()
+        work = FakeWork().boxed()  # a complete work handle, in the form in which an operator returns an object
         if num_results == 1:
             return work
         outputs_argument = next(iter(call_arguments.values()))  # these operators return their first argument too
@@ -74,6 +77,7 @@ def _write_outputs(device: Device, spec: CollectiveSpec, call_arguments: Mapping
     outputs, inputs = outputs_and_inputs(call_arguments)
     group = find_process_group(call_arguments)
     for index, output in enumerate(outputs):
+        # The source is the input from which the values of this output follow, or None.
         source = find_source(index, spec, len(outputs), inputs, group)
         # The argument ``tensors`` of a send or receive is input and output. It keeps its values.
         keeps_values = spec.kind == "send_recv" and output is source
@@ -88,5 +92,5 @@ def _write_outputs(device: Device, spec: CollectiveSpec, call_arguments: Mapping
 
 
 def _may_be_known(tensor: Tensor) -> bool:
-    """Whether the values of ``tensor`` are looked up. Large float tensors are treated as unknown."""
+    """Whether to look up the values of ``tensor``. Large float tensors count as unknown without a look-up."""
     return not tensor.is_floating_point() or tensor.numel() <= _MAX_FLOATS

@@ -21,16 +21,17 @@ Launches = Counter[tuple[str, int, int]]
 
 @dataclass(frozen=True)
 class GraphContent:
-    """The kernels and collectives that one launch of a CUDA graph runs."""
+    """What one launch of a CUDA graph runs: the kernels (``launches``) and the collectives (``tally``)."""
 
     launches: Launches
     tally: StepTally
 
 
 class PaperCounter(StepCounter):
-    """Counts collectives, host reads and kernel launches while active.
+    """Counts collectives, host reads and kernel launches of one step.
 
-    The device counts operators in C++, so a counted step takes no longer than any other step.
+    The counter is active within ``with counter:``. Only the device counts at all times: it counts operators, in C++, so
+    that a counted step takes no longer than any other step.
     """
 
     def __init__(self, device: Device, axes: Axes, tracker: ModuleTracker | None = None) -> None:
@@ -40,10 +41,10 @@ class PaperCounter(StepCounter):
         """Number of each module, by its path."""
         self._is_active = False
         super().__init__(axes, tracker)
-        if tracker is not None:
+        if tracker is not None:  # on_change is called whenever the running module changes
             tracker.on_change = lambda path: device.set_module(self._module_number(path))
-        device.on_host_read = lambda: None
-        device.counter = self
+        device.on_host_read = lambda: None  # host reads count only while the counter is active
+        device.counter = self  # so that CUDA graphs and stand-ins of libraries report to this counter
 
     @property
     def phase(self) -> str:
@@ -62,10 +63,11 @@ class PaperCounter(StepCounter):
         self._captured_launches: Launches = Counter()
         """Launches during captures of CUDA graphs. The device counts them, but they are not part of the step."""
         self._library_launches: Launches = Counter()
-        """Launches by stand-ins of libraries. The device does not count them."""
+        """Launches by stand-ins of compiled libraries, such as flash-attn. The device does not count them."""
         self.device.begin_step(with_fingerprint)
 
     def __enter__(self) -> "PaperCounter":
+        """Begin to count collectives, host reads and launches of libraries."""
         collectives.set_listener(self._on_collective)
         self.device.on_host_read = self.count_host_read
         super().__enter__()
@@ -73,44 +75,54 @@ class PaperCounter(StepCounter):
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Stop counting what ``__enter__`` began to count."""
         super().__exit__()
         self._is_active = False
         self.device.on_host_read = lambda: None
         collectives.set_listener(None)
 
     def launches(self) -> dict[tuple[str, str, str], int]:
-        """Return the number of kernel launches since ``new_step``, by operator, phase and module path."""
+        """Return the number of kernel launches since ``new_step``, by operator, phase and module path.
+
+        The path is '' for launches outside of any module.
+        """
         paths = {number: path for path, number in self._modules.items()}
         device_launches = Counter(self.device.launches())
+        # A capture launches nothing on a real GPU, but the device has counted its kernels.
         totals = device_launches + self._library_launches + self._replayed_launches - self._captured_launches
         return {(name, PHASES[phase], paths.get(module, "")): count for (name, phase, module), count in totals.items()}
 
     def count_launch(self, operator: str) -> None:
-        """Count the launch of one kernel of a library, in the current phase and module."""
+        """Count the launch of one kernel of a compiled library, in the current phase and module.
+
+        Nothing is counted while the counter is not active.
+        """
         if self._is_active:
             phase, module = PHASES.index(self.phase), self._module_number(self.module_path())
             self._library_launches[operator, phase, module] += 1
 
     def begin_capture(self) -> None:
         """Begin a capture. From now on, kernels and collectives belong to the CUDA graph and not to the step."""
-        launches = Counter(self.device.launches())
-        listener = collectives.set_listener(self._on_collective)  # a capture is counted even outside of counted steps
-        self._state_before_capture = (self.tally, launches, listener)
+        launches_before = Counter(self.device.launches())
+        # A capture is counted even if the counter is not active.
+        previous_listener = collectives.set_listener(self._on_collective)
+        self._state_before_capture = (self.tally, launches_before, previous_listener)
         self.tally = StepTally()
 
     def end_capture(self) -> GraphContent:
         """End the capture and return the kernels and collectives since ``begin_capture``."""
-        tally, launches_before, listener = self._state_before_capture
+        step_tally, launches_before, previous_listener = self._state_before_capture
         graph = GraphContent(Counter(self.device.launches()) - launches_before, self.tally)
         self._captured_launches += graph.launches
-        self.tally = tally
-        collectives.set_listener(listener)
+        self.tally = step_tally
+        collectives.set_listener(previous_listener)
         return graph
 
     def replay(self, graph: GraphContent) -> None:
-        """Count one launch of a CUDA graph in the current phase, with the modules of the capture.
+        """Count one launch of a CUDA graph: its kernels and collectives, in the current phase.
 
-        What the capture ran outside of any module is counted in the module that launches the graph.
+        Each keeps the module in which the capture ran it. If that was outside of any module, it is counted in the
+        module that launches the graph. Nothing is counted while the counter is not active.
         """
         if not self._is_active:
             return
@@ -119,14 +131,14 @@ class PaperCounter(StepCounter):
             module = captured_module or self._module_number(current_path)  # 0: captured outside of any module
             self._replayed_launches[name, phase, module] += count
         for key, count in graph.tally.count.items():
-            replayed_key = key._replace(phase=self.phase, where=key.where or current_path)
+            replayed_key = key._replace(phase=self.phase, where=key.where or current_path)  # where: a module path
             self.tally.count[replayed_key] += count
             self.tally.bytes[replayed_key] += graph.tally.bytes[key]
         # The fingerprint gets the content of the graph, because a replay dispatches no operators.
         self.device.record(f"replay {sorted(graph.launches.items())} {graph.tally.entries()}", [])
 
     def read_operators(self) -> None:
-        """Set ``operators`` to the number of kernel launches by operator."""
+        """Set ``operators`` to the number of kernel launches of each operator, over all phases and modules."""
         self.operators = Counter()
         for (name, _, _), count in self.launches().items():
             self.operators[name] += count
@@ -136,7 +148,10 @@ class PaperCounter(StepCounter):
         return self._modules.setdefault(path, len(self._modules) + 1) if path else 0
 
     def _on_collective(self, func: Any, spec: CollectiveSpec, call_arguments: Mapping[str, Any], outputs: Any) -> None:
-        """Count a collective, and add its group, reduction, splits, peers and tensors to the fingerprint."""
+        """Count a collective, and add it to the fingerprint. The arguments are those of ``collectives.Listener``.
+
+        The fingerprint gets the operator, group axis, reduction, row splits, peer ranks and tensors.
+        """
         self.count_collective(func, spec, call_arguments, outputs)
         reduce_op = call_arguments.get("reduce_op")
         attributes = (

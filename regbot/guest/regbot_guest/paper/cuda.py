@@ -46,14 +46,18 @@ class DeviceProperties:
     def __init__(self, gpu: GpuModel) -> None:
         self.name, self.total_memory, self.multi_processor_count = gpu.name, gpu.memory_bytes, gpu.multiprocessors
         self.major, self.minor = gpu.capability
-        self.gcnArchName = gpu.architecture if gpu.architecture.startswith("gfx") else ""
+        self.gcnArchName = gpu.architecture if gpu.architecture.startswith("gfx") else ""  # set only for AMD's GPUs
         self.warp_size, self.L2_cache_size = gpu.warp_size, gpu.l2_bytes
         self.shared_memory_per_block_optin = gpu.shared_bytes_per_block
         self.shared_memory_per_multiprocessor = gpu.shared_bytes
 
 
 class PaperRuntime(types.ModuleType):
-    """Result of ``torch.cuda.cudart``. Profilers have nothing to record, and host memory needs no registration."""
+    """Result of ``torch.cuda.cudart``, the functions of the CUDA runtime.
+
+    Profilers have nothing to record, and host memory needs no registration, so their functions do nothing.
+    Functions that are missing here are refused when they are called.
+    """
 
     class cudaError(int):  # noqa: N801 (the name is CUDA's)
         success = 0
@@ -73,7 +77,10 @@ class PaperRuntime(types.ModuleType):
 
 
 class PaperRanges:
-    """Replacement for the compiled module behind ``torch.cuda.nvtx``. Nobody records the ranges."""
+    """Replacement for the compiled module behind ``torch.cuda.nvtx``, which marks ranges of a program for profilers.
+
+    Nobody records the ranges, so all functions only return 0.
+    """
 
     def __init__(self) -> None:
         for name in ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA", "deviceRangeStart",
@@ -98,7 +105,10 @@ class _TensorType(type):
         )
 
     def __call__(cls, data: Any = None, *sizes: int, device: Any = None) -> Any:
-        """Return a new tensor with the values in ``data``. If ``data`` is a number, it is the first of the sizes."""
+        """Return a new tensor with the values in the list ``data``. If ``data`` is a number, it is the first size.
+
+        Without ``data``, the tensor is empty. Sparse types are refused.
+        """
         if isinstance(data, (list, tuple)):
             return torch.tensor(data, dtype=cls.dtype, device=device or "cuda")
         shape = (0,) if data is None else (data, *sizes)
@@ -110,7 +120,10 @@ class _TensorType(type):
 
 
 def install_functions(device: Device) -> None:
-    """Replace the functions of ``torch.cuda``, wherever torch has bound them."""
+    """Replace the functions of ``torch.cuda``, under all names that torch's modules have for them.
+
+    Some methods of tensors and storages are replaced too.
+    """
     runtime = PaperRuntime(device)
     torch.cuda._cudart = runtime
     torch.cuda.nvtx._nvtx = PaperRanges()  # type: ignore[assignment]
@@ -121,7 +134,7 @@ def install_functions(device: Device) -> None:
         "cudart": lambda: runtime,
     }
     replace_everywhere(torch.cuda, functions)
-    if torch.version.cuda is None:
+    if torch.version.cuda is None:  # a CPU build of torch
         replace_everywhere(torch.cuda.nccl, {"version": lambda: NCCL_VERSION})
     generators = tuple(torch.Generator(device=torch.device("cuda", index)) for index in range(GPUS_PER_NODE))
     setattr(torch.cuda, "default_generators", generators)  # noqa: B010 (typed as a tuple of one)
@@ -139,21 +152,22 @@ def install_functions(device: Device) -> None:
 
 
 def replace_everywhere(owner: types.ModuleType, replacements: Mapping[str, Any]) -> None:
-    """Set attributes of ``owner``, and all names of torch's modules that are bound to the previous values.
+    """Set the attributes of ``owner`` to ``replacements``. Also rebind all names that torch's modules have for the
+    old values.
 
-    For example, ``from torch.cuda import is_available`` in another module of torch has bound such a name.
+    For example, ``from torch.cuda import is_available`` in another module of torch has made such a name.
     """
-    replaced = {}  # replacement by the id of the previous value
+    replacement_by_id = {}  # by the id of the old value
     for name, replacement in replacements.items():
         original = getattr(owner, name, None)
         if isinstance(original, (type, types.FunctionType, types.BuiltinFunctionType)):
-            replaced[id(original)] = replacement
+            replacement_by_id[id(original)] = replacement
         _name_like_torch(replacement, owner, name)
         setattr(owner, name, replacement)
     for module in refused_functions.torch_modules():
         for name, value in list(vars(module).items()):
-            if id(value) in replaced:
-                setattr(module, name, replaced[id(value)])
+            if id(value) in replacement_by_id:
+                setattr(module, name, replacement_by_id[id(value)])
 
 
 def _name_like_torch(replacement: Any, owner: types.ModuleType, name: str) -> None:
@@ -186,13 +200,14 @@ def _exchange_device(index: int) -> int:
 def _platform_functions(device: Device) -> dict[str, Any]:
     """Return the functions of ``torch.cuda`` about GPUs and synchronization, by name.
 
-    ``gpu_index(-1)`` is the number of the current GPU.
+    ``gpu_index(-1)`` is the number of the current GPU. Each lambda is an object of its own, for the reason in
+    ``_no_op``.
     """
     gpu = device.gpu
-    synchronization: dict[str, int | str] = {"mode": 0}
+    sync_debug: dict[str, int | str] = {"mode": 0}  # a dict, because the functions below share it
 
     def set_sync_debug_mode(debug_mode: "int | str") -> None:
-        synchronization["mode"] = _SYNC_DEBUG_MODES.get(str(debug_mode), debug_mode)
+        sync_debug["mode"] = _SYNC_DEBUG_MODES.get(str(debug_mode), debug_mode)
 
     return {
         "is_available": lambda: True,
@@ -212,23 +227,29 @@ def _platform_functions(device: Device) -> dict[str, Any]:
         "synchronize": lambda device=None: None,
         "ipc_collect": _no_op(),
         "set_sync_debug_mode": set_sync_debug_mode,
-        "get_sync_debug_mode": lambda: synchronization["mode"],
+        "get_sync_debug_mode": lambda: sync_debug["mode"],
     }
 
 
-def _free_and_total_memory(paper: Device, device: Any) -> tuple[int, int]:
-    """Return the free and the total bytes of the GPU that ``device`` names."""
-    total = paper.gpu.memory_bytes
-    live, _ = paper.memory_use(gpu_index(device))
+def _free_and_total_memory(paper_gpu: Device, device: Any) -> tuple[int, int]:
+    """Return the free and the total bytes of the GPU that ``device`` names. ``paper_gpu`` stands for all GPUs."""
+    total = paper_gpu.gpu.memory_bytes
+    live, _ = paper_gpu.memory_use(gpu_index(device))
     return max(0, total - live), total
 
 
-def _memory_functions(paper: Device) -> dict[str, Any]:
-    """Return the functions of ``torch.cuda`` about memory, by name. Their argument ``device`` names one of the GPUs."""
+def _memory_functions(paper_gpu: Device) -> dict[str, Any]:
+    """Return the functions of ``torch.cuda`` about memory, by name. Their argument ``device`` names one of the GPUs.
+
+    ``paper_gpu`` stands for all GPUs.
+    """
 
     def nested_statistics(device: Any = None) -> dict[str, Any]:
-        """Return the statistics of CUDA's allocator. Only bytes are known; numbers of allocations are 0."""
-        live, peak = paper.memory_use(gpu_index(device))
+        """Return the statistics of CUDA's allocator. Only bytes are known, and only for all pools together.
+
+        All other numbers are 0, such as those of allocations.
+        """
+        live, peak = paper_gpu.memory_use(gpu_index(device))
         pools = ("all", "large_pool", "small_pool")
         zeros = dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
         counts = {kind: {pool: dict(zeros) for pool in pools} for kind in _POOL_STATISTICS}
@@ -239,8 +260,8 @@ def _memory_functions(paper: Device) -> dict[str, Any]:
 
     return {
         "memory_stats_as_nested_dict": nested_statistics,
-        "mem_get_info": lambda device=None: _free_and_total_memory(paper, device),
-        "reset_peak_memory_stats": lambda device=None: paper.reset_peak(gpu_index(device)),
+        "mem_get_info": lambda device=None: _free_and_total_memory(paper_gpu, device),
+        "reset_peak_memory_stats": lambda device=None: paper_gpu.reset_peak(gpu_index(device)),
         "reset_accumulated_memory_stats": _no_op(),
         "empty_cache": _no_op(),
         "get_allocator_backend": lambda: "native",
@@ -265,20 +286,23 @@ def _patch_accelerator() -> None:
         "get_memory_info": "mem_get_info",
     }
     replacements = {
-        name: _calling(getattr(torch.cuda, cuda_name))
+        name: _make_caller(getattr(torch.cuda, cuda_name))
         for name, cuda_name in cuda_names.items()
         if hasattr(torch.accelerator, name)
     }
     replace_everywhere(torch.accelerator, replacements)
 
 
-def _calling(function: Callable[..., Any]) -> Callable[..., Any]:
+def _make_caller(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a new function that calls ``function``. It is a separate object for the reason in ``_no_op``."""
     return lambda *arguments: function(*arguments)
 
 
 def _patch_tensor(device: Device) -> None:
-    """Replace the methods of tensors that need values or bytes of the device, and those about streams and pinning."""
+    """Replace methods of tensors: printing, the methods that need bytes, and those about streams and pinned memory.
+
+    Tensors with unknown values are printed without values.
+    """
     original = torch._tensor_str._str
 
     def describe(self: Tensor, *, tensor_contents: "str | None" = None) -> str:
@@ -317,19 +341,20 @@ def _patch_truncated_normal() -> None:
 
 def _patch_storage() -> None:
     """Make ``resize_`` of storages work on the device, and refuse to read the bytes of a storage."""
-    storage = torch.UntypedStorage
-    resize = storage.resize_
+    storage_class = torch.UntypedStorage
+    original_resize = storage_class.resize_
 
     def resize_(self: Any, size: int) -> Any:
         if self.device.type != "cuda":
-            return resize(self, size)
+            return original_resize(self, size)
+        # A tensor with this storage, because the device resizes the storage of a tensor.
         storage_bytes = torch.empty(0, dtype=torch.uint8, device=self.device).set_(self)
         torch.ops.regbot_paper.resize_storage(storage_bytes, size)
         return self
 
-    storage.resize_ = resize_  # type: ignore[method-assign]
+    storage_class.resize_ = resize_  # type: ignore[method-assign]
     for name in ("__getitem__", "__setitem__", "tolist", "__repr__", "__str__", "__iter__", "_write_file", "copy_"):
-        _guard_bytes(storage, name)
+        _guard_bytes(storage_class, name)
     for name in ("__getitem__", "__setitem__", "tolist", "__iter__"):
         _guard_bytes(torch.TypedStorage, name)
 
@@ -351,8 +376,9 @@ def _guard_bytes(owner: Any, name: str) -> None:
 
 
 def _guard_array_interface() -> None:
-    """Refuse the CUDA array interface of tensors on the device. The replacement is a property, so that ``hasattr`` is
-    still False for host tensors.
+    """Refuse the CUDA array interface of tensors on the device, through which other libraries read a tensor's bytes.
+
+    The replacement is a property, so that ``hasattr`` is still False for host tensors.
     """
     original = torch.Tensor.__cuda_array_interface__.__get__
 

@@ -24,7 +24,10 @@ class Device:
         self.refusals: list[str] = []
         """What the program requested and the device could not do. Each is a sentence."""
         self.assumptions: dict[str, str] = {}
-        """Assumptions of the Python code about the program. The keys are sentences, the values their kinds."""
+        """Guesses that the Python code here makes. ``notes`` adds those that the compiled library makes.
+
+        The keys are sentences, and the values are the kinds of the guesses.
+        """
         self.counter: Any = None
         """The ``PaperCounter`` of the running step, or None. CUDA graphs store and replay its counts."""
         self.is_capturing = False
@@ -33,12 +36,12 @@ class Device:
         """Called at each host read."""
         self.choose_experts: Callable[[str, Any, Any], Any] = lambda *_: torch.empty(0, dtype=torch.int64)
         """See ``set_expert_choice``. An empty tensor means that the chosen indices stay unknown."""
-        # Operators of the library, and those three that the library calls and Python implements.
+        # _ops has all operators of the compiled library. Python implements three of them, which the library calls.
         self._ops = torch.ops.regbot_paper
-        self._python = torch.library.Library("regbot_paper", "IMPL")
-        self._python.impl("refuse", self.refuse, "CompositeExplicitAutograd")
-        self._python.impl("host_read", lambda: self.on_host_read(), "CompositeExplicitAutograd")
-        self._python.impl("route", lambda *args: self.choose_experts(*args), "CompositeExplicitAutograd")
+        self._python_operators = torch.library.Library("regbot_paper", "IMPL")
+        self._python_operators.impl("refuse", self.refuse, "CompositeExplicitAutograd")
+        self._python_operators.impl("host_read", lambda: self.on_host_read(), "CompositeExplicitAutograd")
+        self._python_operators.impl("route", lambda *args: self.choose_experts(*args), "CompositeExplicitAutograd")
         self._ops.install()
 
     @property
@@ -119,10 +122,10 @@ class Device:
         self._ops.record_text(text, [tensor.detach() for tensor in tensors])
 
     def launch(self, operator: str, tensors: list[Any]) -> None:
-        """Count the launch of one kernel of a library.
+        """Add the launch of one kernel of a compiled library, such as flash-attn, to the counts and the fingerprint.
 
-        The stand-in of a library calls this method for each kernel that the library would launch. The device counts
-        only operators by itself, and such a kernel belongs to none.
+        The stand-in of a library calls this method for each kernel that the library would launch. The device itself
+        sees only torch's operators, and such a kernel belongs to none of them. ``tensors`` are its arguments.
         """
         self.record(operator, tensors)
         if self.counter is not None:
@@ -142,16 +145,17 @@ class Device:
         return hashlib.sha256(self._ops.fingerprint().encode()).hexdigest()
 
     def set_expert_choice(self, experts: int, choose: Callable[[str, Any, Any], Any]) -> None:
-        """Let ``choose(operator, scores, indices)`` return the values of ``indices`` where the scores are unknown.
+        """Let ``choose(operator, scores, indices)`` decide which experts a router chooses by unknown scores.
 
-        ``experts`` is the number of experts. An operator such as topk chooses experts if each of its rows has this many
-        scores.
+        ``choose`` returns the values of ``indices``, the result of the operator, or an empty tensor, which leaves them
+        unknown. ``experts`` is the number of experts. The device calls ``choose`` for topk, sort and argmax of rows
+        with this many scores.
         """
         self.choose_experts = choose
         self._ops.set_experts(experts)
 
     def refuse(self, reason: str) -> None:
-        """Raise Untraceable with the reason and the running module.
+        """Raise Untraceable, so that the trace ends, with the reason and the running module.
 
         The reason is also added to ``refusals``, because the code under test may catch the exception.
         """

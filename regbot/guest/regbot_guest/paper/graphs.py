@@ -20,7 +20,7 @@ NOTE = (
 
 
 def install_functions(device: Device) -> None:
-    """Add the functions for CUDA graphs to ``torch.cuda``."""
+    """Add the class ``CUDAGraph`` and the functions for CUDA graphs to ``torch.cuda``."""
     pools = iter(range(1, 2**31))  # numbers of memory pools, which torch identifies by a pair of numbers
 
     class CUDAGraph:
@@ -36,7 +36,7 @@ def install_functions(device: Device) -> None:
                 raise RuntimeError("a CUDA graph is already being captured")
             self._pool = pool or self._pool
             device.is_capturing = True
-            device.assumptions[NOTE] = EXECUTION
+            device.assumptions[NOTE] = EXECUTION  # the kind of this guess
             if device.counter is not None:
                 device.counter.begin_capture()
 

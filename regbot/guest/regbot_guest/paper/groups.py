@@ -27,7 +27,8 @@ def rank_zero_of(world: int) -> Iterator[None]:
     """While active, this process is rank 0 of ``world`` ranks.
 
     The environment variables are those that a launcher would set. ``init_process_group`` and ``new_group`` of torch use
-    fake backends. In the end, the variables and functions are restored, and all process groups are destroyed.
+    fake backends, and ignore most other options. On exit, the variables and functions are restored, and all process
+    groups are destroyed.
     """
     from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend 'fake'
 

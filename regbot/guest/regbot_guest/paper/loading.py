@@ -17,23 +17,23 @@ class LoadError(Exception):
 
 
 def install(library: Path, gpu: str = DEFAULT) -> Device:
-    """Turn the device ``cuda`` of this process into a paper GPU that imitates the model ``gpu``. Raises LoadError.
+    """Turn the device ``cuda`` of this process into a paper GPU that imitates ``gpu``, a key of ``GPUS``.
 
-    Call this before ``import torch``, because torch looks up the hooks of a device only once. If the process has a
-    paper GPU already, it is returned unchanged.
+    ``library`` is the compiled shared library. Call this before ``import torch``, because torch looks up its functions
+    for a device only once. If the process has a paper GPU already, it is returned unchanged. Raises LoadError.
     """
-    installed = paper_gpu()
-    if installed is not None:
-        return installed
+    existing_gpu = paper_gpu()
+    if existing_gpu is not None:
+        return existing_gpu
     if "torch" in sys.modules:
         raise LoadError("torch was imported before the paper GPU; install it first")
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise LoadError(f"{sys.executable} has no torch")
-    folder = Path(spec.origin).parent / "lib"
+    library_folder = Path(spec.origin).parent / "lib"
     try:
         for name in TORCH_LIBRARIES:
-            ctypes.CDLL(str(folder / name), mode=ctypes.RTLD_GLOBAL)
+            ctypes.CDLL(str(library_folder / name), mode=ctypes.RTLD_GLOBAL)
         ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise LoadError(f"the paper GPU cannot be loaded: {error}") from error

@@ -77,7 +77,10 @@ def _make_sensorless(name: str) -> Callable[..., Any]:
 
 
 def refuse_functions(device: Device) -> None:
-    """Replace every function and class of ``torch.cuda`` that reaches the driver by one that refuses to be called."""
+    """Replace every function and class of ``torch.cuda`` that reaches the driver by one that refuses to be called.
+
+    A function that reaches the driver only to read sensors raises NoSensorsError instead.
+    """
     replacements: dict[int, Any] = {}  # by the id of the original
     for module in cuda_modules():
         for name, value in list(vars(module).items()):
@@ -106,7 +109,7 @@ def _refuse_class(device: Device, original: type, full_name: str) -> type | None
 
     ``full_name`` is the name in the message of a refusal, such as ``torch.cuda.GreenContext``.
     """
-    if issubclass(original, torch.TypedStorage):
+    if issubclass(original, torch.TypedStorage):  # such as torch.cuda.FloatStorage
         original.__new__ = make_refusing(device, full_name)  # type: ignore[method-assign]
         return None
     if _is_compiled(original):
@@ -121,7 +124,7 @@ def needs_driver(function: Any) -> bool:
 
 
 def _reads_sensors(function: Any) -> bool:
-    """Whether ``function`` reaches the driver only to read sensors."""
+    """Whether ``function``, which reaches the driver, does so only to read sensors."""
     return all(name.startswith(_SENSOR_PREFIXES) for name in _list_driver_names(function))
 
 

@@ -1,4 +1,4 @@
-"""Counts one steady step of the smoke model, or of a user's module in this model, on a paper GPU."""
+"""Counts one steady step on a paper GPU: of the smoke model, which is regbot's own, or of a user's layer in it."""
 
 from contextlib import ExitStack
 from typing import Any
@@ -29,13 +29,15 @@ PATCHES = (
 
 
 def count_step(request: Request, device: Device) -> dict[str, Any]:
-    """Count the last of ``request.steps`` steps, and return its fields of the raw record.
+    """Run ``request.steps`` steps and count the last one. Return its fields of the raw record.
 
-    The fields are ledger, backends, phase times and peak memory. Raises Untraceable if the paper GPU refused a request
-    of the program, and ContractError if the count is not reliable.
+    The raw record is the guest's output for the trusted half. The fields are the ledger, the backends, the peaks of
+    memory, and the seconds of each stage: the build of the model and the steps (``phases_s``). Raises Untraceable if
+    the paper GPU refused something that the program did, and ContractError if the count is not reliable.
     """
     torch.set_num_threads(1)  # traces of two arms run in parallel
     # The paper GPU counts the collectives of every thread, so other threads need no watch.
+    # CompileWatch lets code under torch.compile run eagerly. UncountedWatch records collectives that cannot be counted.
     compile_watch, uncounted_watch = CompileWatch(), UncountedWatch(watch_other_threads=False)
     seconds: dict[str, float] = {}
     device.begin_program()
@@ -46,7 +48,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
         open_world(request.world, request.ep, fake=True, device="cuda") as world,
         ExitStack() as stack,
     ):
-        with timed_stage("build", seconds), skip_other_chunks():
+        with timed_stage("build", seconds), skip_other_chunks():  # FSDP creates only this rank's pieces
             training = Training(request, load_plugin(request.entry), world)
         tracker = stack.enter_context(ModuleTracker(training.model))
         counter = PaperCounter(device, world.axes, tracker)
@@ -58,7 +60,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
             device.reset_peak()
             with timed_stage(f"step {number + 1}", seconds), counter:
                 training.step(number, lambda phase: setattr(counter, "phase", phase))
-        peak = device.peak_bytes
+        peak_bytes = device.peak_bytes
         counter.read_operators()
         if device.refusals:  # checked even if there was no exception, because the code under test may have caught it
             raise Untraceable(device.refusals[0])
@@ -76,7 +78,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
             "backends": describe_backends(request, counter, world.device),
             "phases_s": seconds,
             "peak_rss_bytes": peak_resident_bytes(),
-            "peak_device_bytes": peak,
+            "peak_device_bytes": peak_bytes,
             "warnings": [],
         }
 
@@ -84,8 +86,9 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
 def make_expert_choice(request: Request) -> Any:
     """Return the function ``choose`` for ``Device.set_expert_choice``, with the requested routing.
 
-    Natural routing is assumed to be balanced. ``choose`` gets an operator, its scores and its output of indices. It
-    returns the values of the indices, or an empty tensor if the operator does not choose experts.
+    Natural routing, which the router's own scores would decide, is assumed to be balanced. ``choose`` gets the name of
+    an operator, its scores and its output of indices. It returns the values of the indices, or an empty tensor if the
+    operator does not choose experts.
     """
     geometry = request.geometry
     routing = "skewed" if request.routing == "skewed" else "balanced"
@@ -94,6 +97,7 @@ def make_expert_choice(request: Request) -> Any:
         return forced_experts(tokens, geometry.experts, top_k, routing, request.seed, torch.device("cpu"))
 
     def choose(operator: str, scores: Tensor, indices: Tensor) -> Tensor:
+        # The operator chooses experts only if the indices belong to the last dimension of the scores.
         tokens = scores.numel() // geometry.experts
         if operator == "aten::argmax" and indices.shape == scores.shape[:-1]:
             return route(tokens, 1).flatten()

@@ -25,8 +25,10 @@ _HANDLES_PER_GPU = 4096
 
 
 def gpu_index(device: Any) -> int:
-    """Return the number of a GPU. None, -1 and ``cuda`` mean the current GPU. Raises RuntimeError if there is no such
-    GPU, and ValueError if ``device`` is not a GPU.
+    """Return the number of the GPU that ``device`` names: a number, a ``torch.device``, or a text such as ``cuda:1``.
+
+    None, -1 and ``cuda`` mean the current GPU. Raises RuntimeError if there is no such GPU, and ValueError if
+    ``device`` is not a GPU.
     """
     index = int(torch.cuda._utils._get_device_index(device, optional=True))
     if index >= torch.cuda.device_count():
@@ -40,12 +42,13 @@ def gpu_index(device: Any) -> int:
 class PaperStream(torch.Stream):
     """Replacement for ``torch.cuda.Stream``. Waiting for a stream does nothing.
 
-    A new stream is created from ``device`` and ``priority``. An existing stream is described by ``numbers``: torch's
-    ``stream_id``, ``device_index`` and ``device_type``, or the handle ``stream_ptr``.
+    A new stream is created from ``device`` and ``priority``. An existing stream is described by the keyword arguments
+    ``numbers``: torch's ``stream_id``, ``device_index`` and ``device_type``, or the handle ``stream_ptr`` of a stream
+    that other code created.
     """
 
     def __new__(cls, device: Any = None, priority: int = 0, **numbers: int) -> "PaperStream":
-        if "stream_ptr" in numbers:
+        if "stream_ptr" in numbers:  # the handle serves as the id
             numbers = {"stream_id": numbers["stream_ptr"], "device_index": gpu_index(device)}
         if "stream_id" in numbers:
             return super().__new__(
@@ -55,9 +58,9 @@ class PaperStream(torch.Stream):
 
     @property
     def cuda_stream(self) -> int:
-        """Number in place of the raw handle: 0 for the default stream, else a small number.
+        """Number in place of the address that CUDA uses as the handle of a stream: 0 for the default stream.
 
-        A raw handle is an address, and no address is so small. So the number equals no handle of an ExternalStream.
+        No address is as low as these numbers, so they equal no handle of an ExternalStream.
         """
         if not self.stream_id & _IS_POOLED:
             return self.stream_id  # the default stream, or the handle of an ExternalStream
@@ -71,6 +74,7 @@ class PaperStream(torch.Stream):
     def priority(self) -> int:
         if not self.stream_id & _IS_POOLED:
             return _LEAST_PRIORITY
+        # These bits are 1 minus the priority.
         return 1 - (self.stream_id >> _PRIORITY_SHIFT & _PRIORITY_BITS)
 
     @staticmethod
@@ -111,7 +115,7 @@ class PaperStream(torch.Stream):
 
 
 class PaperExternalStream(PaperStream):
-    """Replacement for ``torch.cuda.ExternalStream``."""
+    """Replacement for ``torch.cuda.ExternalStream``, a stream that other code created. ``stream_ptr`` is its handle."""
 
     def __new__(cls, stream_ptr: int, device: Any = None, **_: Any) -> "PaperExternalStream":
         return super().__new__(cls, device, stream_ptr=stream_ptr)  # type: ignore[return-value]
@@ -127,7 +131,7 @@ class PaperEvent(torch.Event):
 
     @property
     def cuda_event(self) -> int:
-        """Number that stands for the raw handle: 0 until the event is recorded."""
+        """Number in place of the address that CUDA uses as the handle of an event: 0 until the event is recorded."""
         return self.event_id
 
     @property

@@ -18,6 +18,7 @@ std::map<uint64_t, bool> infinite_values;  // by an id of values and layout: whe
 
 constexpr size_t kMaxCached = 4096;
 
+// Whether a value of a host tensor is infinite or NaN.
 bool has_infinity(const at::Tensor& host) {
   if (host.numel() == 1 && !host.is_complex()) {
     return !std::isfinite(host.item<double>());  // faster, and numbers are passed as such tensors
@@ -44,7 +45,8 @@ bool has_known_infinity(const at::Tensor& tensor) {
   return is_infinite;
 }
 
-bool is_infinite(const at::Tensor& tensor) {
+// Whether some floats of `tensor` are infinite or NaN, or may be infinite if they are unknown.
+bool contains_infinity(const at::Tensor& tensor) {
   if (!tensor.defined() || !is_float(tensor) || tensor.numel() == 0) {
     return false;
   }
@@ -121,7 +123,7 @@ bool has_infinite_argument(const Operator& info, const std::vector<c10::IValue>&
     if (arguments[i].isDouble()) {
       has_infinite = !std::isfinite(arguments[i].toDouble());
     } else if (info.is_read[i]) {
-      for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { has_infinite |= is_infinite(tensor); });
+      for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { has_infinite |= contains_infinity(tensor); });
     }
   }
   return has_infinite;
@@ -139,7 +141,7 @@ void mark_infinite_floats(const torch::jit::Stack& results) {
 }
 
 void copy_infinite_floats(const at::Tensor& target, const at::Tensor& source) {
-  if (is_on_paper(target) && is_float(target) && is_infinite(source)) {
+  if (is_on_paper(target) && is_float(target) && contains_infinity(source)) {
     mark_infinite_floats({c10::IValue(target)});
   }
 }

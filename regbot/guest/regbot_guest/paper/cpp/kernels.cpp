@@ -54,12 +54,14 @@ IValue replace_masks(const IValue& indices) {
   return positions;
 }
 
+// Whether the indices of an operator that takes_masks contain a mask.
 bool has_mask(const std::vector<IValue>& arguments) {
   bool result = false;
   for_each_tensor(arguments[1], [&](const at::Tensor& tensor) { result = result || is_mask(tensor); });
   return result;
 }
 
+// Whether the indices of such an operator contain a mask with unknown values.
 bool has_unknown_mask(const std::vector<IValue>& arguments) {
   bool unknown = false;
   for_each_tensor(arguments[1], [&](const at::Tensor& tensor) {
@@ -97,6 +99,7 @@ Stack copy_from_host(const Stack& values) {
   return results;
 }
 
+// Whether the call states the size of its result, as repeat_interleave does with `output_size`.
 bool has_output_size(const c10::OperatorHandle& op, const std::vector<IValue>& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const auto& name = op.schema().arguments()[i].name();
@@ -107,7 +110,7 @@ bool has_output_size(const c10::OperatorHandle& op, const std::vector<IValue>& a
   return false;
 }
 
-// Run an operator whose result shapes depend on values.
+// Run an operator whose result shapes depend on values: on the host, or refuse it if the values are unknown.
 Stack run_dynamic(const c10::OperatorHandle& op, const Operator& info, const std::vector<IValue>& arguments) {
   if (reads_only_known_values(info, arguments)) {
     if (const auto run = run_on_host(op, info, arguments)) {
@@ -118,6 +121,8 @@ Stack run_dynamic(const c10::OperatorHandle& op, const Operator& info, const std
   refuse(info.name + " makes a tensor whose size depends on real data");
 }
 
+// Return the shapes of the operator's results. If torch has no shape function for the operator, refuse it, unless it
+// only writes its arguments.
 std::shared_ptr<ShapeEntry> shapes_of(
     const c10::OperatorHandle& op,
     const Operator& info,
@@ -221,7 +226,8 @@ void run_on_paper(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* sta
     std::move(results.begin(), results.end(), std::back_inserter(*stack));
     return;
   }
-  const bool known = !info.is_view && !info.draws_random_values && reads_only_known_values(info, arguments);
+  const bool may_compute = !info.is_view && !info.draws_random_values && reads_only_known_values(info, arguments);
+  // The arguments from which the shapes follow: as `arguments`, but with positions in place of known masks.
   std::vector<IValue> shape_arguments = arguments;
   const bool has_masks = takes_masks(info.name) && has_mask(arguments);
   const bool writes_by_mask = has_masks && info.name.find("put") != std::string::npos;
@@ -231,14 +237,15 @@ void run_on_paper(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* sta
   const auto signature = signature_of(info, shape_arguments);
   std::shared_ptr<ShapeEntry> entry;
   if (writes_by_mask && has_unknown_mask(arguments)) {
-    entry = entry_without_shapes(info);
+    entry = entry_without_shapes(info);  // index_put writes its argument, whatever the mask selects
   } else {
     entry = shapes_of(op, info, shape_arguments, signature);
   }
   auto results = make_results(*entry, arguments);
-  const bool is_computed = known && results_may_be_known(*entry) && writes_only_what_may_be_known(info, arguments) &&
+  const bool is_computed = may_compute && results_may_be_known(*entry) &&
+                           writes_only_what_may_be_known(info, arguments) &&
                            compute(op, info, arguments, entry, results, !has_masks && !signature.empty());
-  if (!is_computed) {
+  if (!is_computed) {  // the results are unknown, except for the guesses below
     const bool has_infinities = has_infinite_argument(info, arguments);
     for (size_t i = 0; i < arguments.size(); ++i) {
       if (info.is_written[i]) {

@@ -28,7 +28,7 @@ uintptr_t first_address = 0;
 uintptr_t next_address = 0;
 std::unordered_map<int64_t, std::vector<uintptr_t>> free_addresses;  // by size; later allocations reuse them
 
-// Counts of allocated bytes.
+// Counts of allocated bytes: now, and the most since the last reset.
 struct ByteCounter {
   std::atomic<int64_t> live{0};
   std::atomic<int64_t> peak{0};
@@ -36,6 +36,7 @@ struct ByteCounter {
   void add(int64_t bytes) {
     const int64_t now = live += bytes;
     int64_t highest = peak.load();
+    // Raise the peak to `now`, unless another thread has raised it higher. A failed exchange updates `highest`.
     while (now > highest && !peak.compare_exchange_weak(highest, now)) {
     }
   }
@@ -47,6 +48,7 @@ std::atomic<uint64_t> ids{1};
 
 struct sigaction previous_handler;
 
+// Return an address for an allocation of `bytes`: a free one of an allocation of this size, or else the next one.
 uintptr_t take_address(int64_t bytes) {
   const std::lock_guard<std::mutex> guard(address_mutex);
   auto& reusable = free_addresses[bytes];
@@ -63,6 +65,7 @@ uintptr_t take_address(int64_t bytes) {
   return address;
 }
 
+// Free an allocation. torch calls this for each storage that is deleted; `context` is its Block.
 void release(void* context) {
   auto* block = static_cast<Block*>(context);
   all_bytes.live -= block->bytes;
@@ -122,8 +125,8 @@ at::Tensor view_of(const at::Tensor& bytes, const at::Tensor& tensor) {
   return view;
 }
 
-// Return flags that say which bytes of `tensor` are known. `known` are the flags of its storage. The last dimension of
-// the result has the bytes of one element.
+// Return flags that say which bytes of `tensor` are known, as a view of `known`, the flags of its storage. The last
+// dimension of the result has the bytes of one element.
 at::Tensor flags_of(const at::Tensor& known, const at::Tensor& tensor) {
   const int64_t width = itemsize(tensor);
   at::DimVector sizes(tensor.sizes());
@@ -248,10 +251,11 @@ void write_known(const at::Tensor& tensor, const at::Tensor& source, uint64_t id
     block->known = at::Tensor();
     return;
   }
+  // The tensor is only a part of its storage. The rest of the storage stays as it is.
   if (!block->values) {
     block->values = std::make_shared<Values>(Values{host_bytes(size), new_id()});
     block->known = at::zeros({size}, at::TensorOptions().dtype(at::kBool));
-  } else if (block->values.use_count() > 1) {
+  } else if (block->values.use_count() > 1) {  // shared with other storages, which keep the old values
     block->values = std::make_shared<Values>(Values{block->values->bytes.clone(), block->values->id});
   }
   without_repeats(view_of(block->values->bytes, tensor), tensor)
@@ -282,6 +286,7 @@ void write_unknown(const at::Tensor& tensor) {
   if (!block->known.defined()) {
     block->known = at::ones({static_cast<int64_t>(tensor.storage().nbytes())}, at::TensorOptions().dtype(at::kBool));
   }
+  // Only a part of the storage becomes unknown. Other storages may share the old values, so this one gets a copy.
   flags_of(block->known, tensor).fill_(false);
   block->values = std::make_shared<Values>(Values{block->values->bytes.clone(), new_id()});
 }
@@ -304,7 +309,7 @@ void lock_while_forking(std::mutex& mutex) {
     };
     pthread_atfork(
         [] { std::for_each(mutexes->begin(), mutexes->end(), [](std::mutex* item) { item->lock(); }); }, unlock,
-        unlock);
+        unlock);  // before the fork, and after it in the parent and in the child
   }
   mutexes->push_back(&mutex);
 }

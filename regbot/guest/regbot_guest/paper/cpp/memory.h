@@ -82,6 +82,7 @@ uint64_t mix(uint64_t a, uint64_t b);
 uint64_t hash_bytes(const void* data, size_t size);
 
 at::Tensor new_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype);
+// Give the storage of `tensor` a new allocation of `bytes`. Known values that fit in it are kept.
 void resize_storage(const at::Tensor& tensor, int64_t bytes);
 // Grow the storage if it is too small for the sizes of `tensor`.
 void grow_storage(const at::Tensor& tensor);

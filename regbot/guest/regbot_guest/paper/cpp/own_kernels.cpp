@@ -98,6 +98,7 @@ at::Tensor& set_empty_storage(at::Tensor& self) {
   return set_storage(self, empty_tensor.storage(), 0, {0}, {});
 }
 
+// Copy to the host tensor `target`. Unknown floats are answered with ones, and other unknown values are refused.
 void copy_to_host(const at::Tensor& target, const at::Tensor& source) {
   read_on_host();
   if (is_known(source)) {
@@ -152,6 +153,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool non_
   return copy_(result, self, non_blocking);
 }
 
+// The kernel behind .item(). An unknown float is answered with 1.0. Other unknown values are refused.
 at::Scalar read_scalar(const at::Tensor& self) {
   read_on_host();
   if (is_known(self)) {
@@ -178,6 +180,7 @@ bool equal(const at::Tensor& self, const at::Tensor& other) {
   return host_view(self).equal(host_view(other));
 }
 
+// Return the selected elements. Their number follows from the mask, so an unknown mask is refused.
 at::Tensor masked_select(const at::Tensor& self, const at::Tensor& mask) {
   if (!is_known(mask)) {
     refuse("a mask that depends on real data selects elements; their number is not known");
@@ -265,6 +268,7 @@ Registrations& registrations() {
   return *all;
 }
 
+// Register a kernel for an operator on the paper GPU.
 void install(const char* name, const char* overload, c10::KernelFunction kernel) {
   auto& dispatcher = c10::Dispatcher::singleton();
   if (!dispatcher.findSchema({name, overload})) {
@@ -274,6 +278,7 @@ void install(const char* name, const char* overload, c10::KernelFunction kernel)
       {name, overload}, c10::DispatchKey::CUDA, std::move(kernel), std::nullopt, nullptr, "regbot paper GPU"));
 }
 
+// Register one of the functions above for an operator that is no part of the recorded program.
 template <class Function>
 void install_own(const char* name, const char* overload, Function* function) {
   install(name, overload, c10::KernelFunction::makeFromUnboxedRuntimeFunction(function));
@@ -295,6 +300,7 @@ struct RecordedKernel final : c10::OperatorKernel {
   c10::KernelFunction kernel_;
 };
 
+// Register a function for an operator whose calls are recorded.
 template <class Function>
 void install_recorded(const char* name, const char* overload, Function* function) {
   auto kernel = c10::KernelFunction::makeFromUnboxedRuntimeFunction(function);

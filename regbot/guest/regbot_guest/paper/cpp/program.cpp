@@ -48,9 +48,9 @@ std::map<uint64_t, std::vector<ModuleChange>> module_changes;
 int64_t phase = 0;
 int64_t forward_module = 0;
 int64_t operator_count = 0;
-uint64_t step = 0;
-int64_t next_number = 0;
-bool is_hashing = false;
+uint64_t step = 0;        // number of the current step
+int64_t next_number = 0;  // number of the next storage that the step uses for the first time
+bool is_hashing = false;  // whether the step gets a fingerprint
 uint64_t digest_words[2] = {0, 0};
 
 // Whether an operator launches a kernel. Views do not, and neither do operators that only allocate or change metadata.
@@ -81,6 +81,7 @@ bool is_in_place(const c10::FunctionSchema& schema, const std::vector<c10::IValu
   return false;
 }
 
+// Return the number of the running module; 0 means none. In backward, it is the module that created the running node.
 int64_t current_module() {
   if (forward_module != 0) {
     return forward_module;
@@ -108,6 +109,7 @@ void append_values(std::string& text, const at::Tensor& host) {
 }
 
 // Append a tensor. Storages are numbered in the order of first use, so that the data flow is part of the fingerprint.
+// 'u' is an undefined tensor, 'h' a tensor on the host, 'e' an empty storage, and '%' the number of a storage.
 void append_tensor(std::string& text, const at::Tensor& tensor, bool is_result) {
   if (!tensor.defined()) {
     text.push_back('u');

@@ -17,7 +17,7 @@ namespace {
 
 std::mutex notes_mutex;
 std::set<std::string> notes;  // each is a kind, a space and a sentence
-int64_t experts = 0;
+int64_t experts = 0;          // number of experts; 0 before Python sets it
 
 // Call an operator that is implemented in Python.
 c10::IValue call_python(const char* name, std::vector<c10::IValue> arguments) {

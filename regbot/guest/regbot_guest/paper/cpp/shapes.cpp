@@ -43,7 +43,7 @@ void append_tensor_metadata(std::string& text, const at::Tensor& tensor, bool wi
   }
 }
 
-// Append a value to `text`. Return false if the type of the value is not supported.
+// Append a value to `text`, after a letter for its type. Return false if the type of the value is not supported.
 bool append_value(std::string& text, const c10::IValue& value, bool with_offset) {
   if (value.isTensor()) {
     append_tensor_metadata(text, value.toTensor(), with_offset);
@@ -133,6 +133,7 @@ bool reads_metadata_only(const std::string& name) {
   return names.count(name) != 0;
 }
 
+// Read the properties of an operator from its schema and tags.
 std::shared_ptr<Operator> describe_operator(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   auto info = std::make_shared<Operator>();
@@ -169,6 +170,8 @@ int64_t offset_bytes(const at::Tensor& tensor) {
   return tensor.storage_offset() * static_cast<int64_t>(tensor.dtype().itemsize());
 }
 
+// Describe a tensor that the shape function returned. If it is a view, it is a view of `base`, which is argument number
+// `source`. Otherwise `source` is -1.
 Result describe_tensor(const at::Tensor& tensor, const at::Tensor& base, int source) {
   Result result;
   if (!tensor.defined()) {
@@ -184,6 +187,7 @@ Result describe_tensor(const at::Tensor& tensor, const at::Tensor& base, int sou
   return result;
 }
 
+// Describe `value`, result number `index` of the shape function.
 Result describe_result(
     const c10::IValue& value, const std::vector<c10::IValue>& meta_arguments, const Operator& info, size_t index) {
   const int source = info.source[index];
@@ -217,6 +221,7 @@ void resize_to(const at::Tensor& tensor, const Result& result) {
   grow_storage(tensor);
 }
 
+// Create one result of a call with `arguments`.
 c10::IValue make_result(const Result& result, const std::vector<c10::IValue>& arguments) {
   switch (result.kind) {
     case Result::Kind::argument: {

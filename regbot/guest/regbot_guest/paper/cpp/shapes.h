@@ -15,7 +15,8 @@
 
 namespace regbot::paper {
 
-// One value that an operator returns, described by its shape.
+// One value that an operator returns, described by its shape. It is an argument itself, a view of an argument, a new
+// tensor on the GPU (`fresh`) or on the host, a list of tensors, an undefined tensor, or not a tensor (`other`).
 struct Result {
   enum class Kind { argument, view, fresh, host, list, undefined, other };
   Kind kind = Kind::other;

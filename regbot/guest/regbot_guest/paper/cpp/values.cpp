@@ -95,6 +95,7 @@ std::vector<at::Tensor> written_tensors(
   return tensors;
 }
 
+// Store the values that a call computed in the entry of the table, by the ids of the values that the call read.
 void cache_values(
     const std::shared_ptr<ShapeEntry>& entry, std::vector<uint64_t> ids, std::vector<ComputedValue> computed) {
   const std::lock_guard<std::mutex> guard(cache_mutex);
@@ -117,12 +118,14 @@ void cache_values(
   entry->computed.emplace(std::move(ids), std::move(computed));
 }
 
+// Return the values that an equal call computed, or nothing if the cache has no such call.
 std::optional<std::vector<ComputedValue>> find_cached(const ShapeEntry& entry, const std::vector<uint64_t>& ids) {
   const std::lock_guard<std::mutex> guard(cache_mutex);
   const auto position = entry.computed.find(ids);
   return position == entry.computed.end() ? std::nullopt : std::optional(position->second);
 }
 
+// Set the values of `tensor` to a value from the cache.
 void write(const at::Tensor& tensor, const ComputedValue& computed) {
   if (!computed.storage_values) {
     write_known(tensor, computed.value, computed.id);

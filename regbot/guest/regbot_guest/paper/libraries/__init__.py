@@ -35,20 +35,20 @@ _finder: "_Finder | None" = None
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Import hook that returns stand-ins for compiled modules, and records the names of the imported modules."""
+    """Import hook that returns stand-ins for compiled modules, and records the names of the stand-ins."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self.imported: list[str] = []
+        self.imported_names: list[str] = []
 
     def find_spec(self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None) -> Any:
         if name not in MAKERS and not name.startswith(_SUBMODULE):
-            return None
+            return None  # no stand-in: torch's and the program's modules are imported as usual
         has_submodules = name.startswith(deep_ep.NAME)
         return importlib.machinery.ModuleSpec(name, self, is_package=has_submodules)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        self.imported.append(spec.name)
+        self.imported_names.append(spec.name)
         if spec.name.startswith(_SUBMODULE):
             return deep_ep.stand_in(spec.name, self._device)
         return MAKERS[spec.name](self._device)
@@ -57,9 +57,12 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install(device: Device) -> None:
-    """Install the stand-ins. From then on, importing one of the compiled modules returns its stand-in."""
+    """Install the stand-ins. From then on, importing one of the compiled modules returns its stand-in.
+
+    Flex attention and Triton get no stand-in. Their functions that launch kernels are replaced at once.
+    """
     global _finder
-    if _finder is not None:  # an earlier request of this process has installed them
+    if _finder is not None:  # an earlier trace in this process has installed them
         return
     transformer_engine.prepare()
     flex_attention.replace_kernels(device)
@@ -71,4 +74,4 @@ def install(device: Device) -> None:
 
 def imported() -> list[str]:
     """Return the names of the compiled modules that the program imported as stand-ins."""
-    return sorted(_finder.imported) if _finder is not None else []
+    return sorted(_finder.imported_names) if _finder is not None else []

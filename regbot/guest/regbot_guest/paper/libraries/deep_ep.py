@@ -20,6 +20,7 @@ from regbot_guest.tally import announce
 NAME, UTILS = "deep_ep", "deep_ep.utils"
 DEEPEP, HYBRIDEP = "deepep", "hybridep"
 BUFFER_BYTES, NUM_SMS = 1 << 20, 20
+"""Bytes of a buffer, if the program does not choose a size, and number of multiprocessors that an exchange uses."""
 
 
 class EventHandle(Refusing):
@@ -47,7 +48,7 @@ class EventOverlap(Refusing):
 
 
 class BufferConfig(Refusing):
-    """Sizes of the buffer in version 1. The buffer takes no memory of the paper GPU."""
+    """Sizes of the buffer in DeepEP's version 1. The buffer takes no memory of the paper GPU."""
 
     __module__ = NAME
 
@@ -62,7 +63,11 @@ class BufferConfig(Refusing):
 
 @dataclass(frozen=True)
 class Route:
-    """The experts to which this rank's tokens go. ``experts`` is a boolean host tensor ``[tokens, experts]``."""
+    """The experts to which this rank's tokens go.
+
+    ``experts`` is a boolean host tensor ``[tokens, experts]``: whether the token goes to the expert. ``ranks`` is the
+    number of ranks. All have equally many experts, and rank 0 has the first ones.
+    """
 
     experts: Tensor
     ranks: int
@@ -73,7 +78,7 @@ class Route:
 
     @property
     def in_rank(self) -> Tensor:
-        """For each token, which ranks hold one of its experts: boolean ``[tokens, ranks]``."""
+        """Boolean tensor ``[tokens, ranks]``: whether the rank has one of the token's experts."""
         return self.experts.view(-1, self.ranks, self.local_experts).any(2)
 
     @property
@@ -96,7 +101,10 @@ class Route:
 
 
 def stand_in(name: str, device: Device) -> StandIn:
-    """Return the stand-in for the module ``deep_ep``, or for one of its submodules."""
+    """Return the stand-in for the module ``deep_ep``, or for one of its submodules.
+
+    Submodules other than ``deep_ep.utils`` have no contents: calls of their functions are refused.
+    """
     contents: dict[str, Any] = {}
     if name in (NAME, UTILS):
         contents = {"EventHandle": EventHandle, "EventOverlap": EventOverlap}
@@ -115,7 +123,7 @@ def stand_in(name: str, device: Device) -> StandIn:
 
 def _route(device: Device, experts: "Tensor | None", num_experts: int, ranks: int) -> Route:
     """Return the route for the experts of each token, ``[tokens, top_k]``, where -1 means no expert. There are
-    ``num_experts`` experts on ``ranks`` ranks together.
+    ``num_experts`` experts on ``ranks`` ranks together. Unknown or missing ``experts`` are refused.
     """
     chosen = device.values(experts) if experts is not None else None
     if chosen is None:
@@ -128,13 +136,14 @@ def _route(device: Device, experts: "Tensor | None", num_experts: int, ranks: in
 
 
 def _announce(via: str, group: Any, rows: int, like: Tensor) -> None:
-    """Announce an exchange of ``rows`` rows with the width and dtype of ``like``."""
+    """Let the counter count an exchange of ``rows`` rows with the width and dtype of ``like``."""
     announce(via, group, like.dtype, lambda: rows * like.shape[-1] * like.element_size())
 
 
 def _received_experts(route: Route, experts: Tensor, device: Device) -> Tensor:
     """Return the local expert indices of the received rows, ``[rows, top_k]``. Experts on other ranks are -1."""
     chosen = device.values(experts)
+    # Every rank is assumed to send this rank, rank 0, the same rows as this rank sends to itself.
     received = chosen[route.in_rank[:, 0]].repeat(route.ranks, 1)
     return received.where(received < route.local_experts, -1).to(experts.dtype).to(experts.device)
 
@@ -149,7 +158,7 @@ def _buffer(device: Device) -> type:
     """Return the class ``Buffer``, whose methods use ``device``."""
 
     class Buffer(Refusing):
-        """Replacement for the buffer of version 1."""
+        """Replacement for the buffer of DeepEP's version 1."""
 
         __module__ = NAME
 
@@ -175,6 +184,7 @@ def _buffer(device: Device) -> type:
             return EventOverlap()
 
         def get_dispatch_layout(self, topk_idx: Tensor, num_experts: int, *_: Any, **__: Any) -> tuple[Any, ...]:
+            """Return the tokens for each rank, node and expert, whether each token goes to each rank, and an event."""
             route = _route(device, topk_idx, num_experts, self.group.size())
             device.launch("deep_ep::get_dispatch_layout", [topk_idx])
             per_rank = route.in_rank.sum(0, dtype=torch.int32).to(topk_idx.device)
@@ -188,7 +198,11 @@ def _buffer(device: Device) -> type:
             is_token_in_rank: Any = None, num_tokens_per_expert: Any = None, topk_idx: "Tensor | None" = None,
             topk_weights: "Tensor | None" = None, expert_alignment: int = 1, num_worst_tokens: int = 0, **_: Any,
         ) -> tuple[Any, ...]:  # fmt: skip
-            # The handle of this class is the route. With a handle, other rows of the same tokens travel over its route.
+            """Return received rows, their experts and weights, padded rows per local expert, the handle and an event.
+
+            The handle of this class is the route. With a handle, other rows of the same tokens travel over its route.
+            With a handle, or without experts or weights, all results but the rows and the event are None.
+            """
             has_handle = handle is not None
             route = handle or _route(device, topk_idx, num_tokens_per_expert.numel(), self.group.size())
             device.launch("deep_ep::dispatch", [x])
@@ -210,7 +224,10 @@ def _buffer(device: Device) -> type:
 def _combine(
     device: Device, group: Any, x: Tensor, route: Route, weights: "Tensor | None"
 ) -> tuple[Tensor, "Tensor | None"]:
-    """Count a combine of version 1 or 2. Return the summed rows of this rank's tokens, and their weights or None."""
+    """Count a combine of DeepEP's version 1 or 2, which sends the experts' rows back.
+
+    Return the summed rows of this rank's tokens, and their weights, or None without ``weights``.
+    """
     device.launch("deep_ep::combine", [x])
     _announce(DEEPEP, group, route.rows_received, x)
     tokens = route.experts.shape[0]
@@ -219,7 +236,7 @@ def _combine(
 
 @dataclass(frozen=True)
 class _ElasticHandle:
-    """Handle of version 2, which a dispatch returns and the combine receives."""
+    """Handle of DeepEP's version 2, which a dispatch returns and the combine receives."""
 
     route: Route
     num_sms: int
@@ -231,7 +248,7 @@ def _elastic_buffer(device: Device) -> type:
     """Return the class ``ElasticBuffer``, whose methods use ``device``."""
 
     class ElasticBuffer(Refusing):
-        """Replacement for the buffer of version 2, in its compact layout."""
+        """Replacement for the buffer of DeepEP's version 2, in its compact layout (``do_expand=False``)."""
 
         __module__ = NAME
 
@@ -255,6 +272,11 @@ def _elastic_buffer(device: Device) -> type:
             num_max_tokens_per_rank: "int | None" = None, expert_alignment: "int | None" = None, num_sms: int = 0,
             *_: Any, handle: Any = None, do_expand: bool = False, **__: Any,
         ) -> tuple[Any, ...]:  # fmt: skip
+            """Return received rows, their experts and weights, the handle and an event.
+
+            With a handle, the rows travel over its route. With a handle, or without experts or weights, the received
+            experts and weights are None.
+            """
             if do_expand:
                 device.refuse(
                     "deep_ep.ElasticBuffer.dispatch was called with do_expand=True, which has no stand-in yet"
@@ -282,12 +304,11 @@ def _elastic_buffer(device: Device) -> type:
 
 @dataclass(frozen=True)
 class _HybridHandle:
-    """Handle that a dispatch returns and the combine receives. ``rows`` has the padded number of rows for each local
-    expert.
-    """
+    """Handle of HybridEP, which a dispatch returns and the combine receives."""
 
     route: Route
-    rows: Sequence[int]
+    padded_rows: Sequence[int]
+    """Number of received rows for each local expert, padded to the requested multiple."""
 
 
 def _hybrid_buffer(device: Device) -> type:
@@ -311,15 +332,20 @@ def _hybrid_buffer(device: Device) -> type:
             num_permuted_tokens: "int | None" = None, pad_multiple: "int | None" = None, handle: Any = None,
             non_blocking: bool = False, fuse_permute_dispatch: bool = False, **_: Any,
         ) -> tuple[Any, ...]:  # fmt: skip
+            """Return the rows for local experts, their weights, None for scales, the rows per expert, and the handle.
+
+            With a handle, the rows travel over its route and have no weights. ``num_permuted_tokens`` is the number of
+            returned rows, if the caller knows it.
+            """
             has_handle = handle is not None
             if handle is None:
                 route = self._route(topk_idx, routing_map, num_of_experts)
                 handle = _HybridHandle(route, _padded_rows_per_expert(route, pad_multiple))
             device.launch("hybrid_ep::dispatch_with_permute", [hidden])
             _announce(HYBRIDEP, self.group, handle.route.rows_sent, hidden)
-            num_rows = num_permuted_tokens or sum(handle.rows)
+            num_rows = num_permuted_tokens or sum(handle.padded_rows)
             count_device = hidden.device if non_blocking else "cpu"  # the blocking mode returns counts in pinned memory
-            per_expert = torch.tensor(handle.rows, dtype=torch.int32, device=count_device)
+            per_expert = torch.tensor(handle.padded_rows, dtype=torch.int32, device=count_device)
             sent_weights = probs if probs is not None else topk_weights
             weights = None if has_handle or sent_weights is None else sent_weights.new_empty(num_rows)
             return hidden.new_empty(num_rows, hidden.shape[1]), weights, None, per_expert, handle
@@ -327,6 +353,7 @@ def _hybrid_buffer(device: Device) -> type:
         def combine_with_unpermute(
             self, *, hidden: Tensor, probs: "Tensor | None" = None, handle: Any = None, **_: Any
         ) -> tuple[Tensor, "Tensor | None"]:
+            """Return the summed rows of this rank's tokens, and with ``probs`` a weight for each token and expert."""
             route = handle.route
             device.launch("hybrid_ep::combine_with_unpermute", [hidden])
             _announce(HYBRIDEP, self.group, route.rows_received, hidden)

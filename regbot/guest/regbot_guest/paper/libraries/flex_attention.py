@@ -19,29 +19,33 @@ FORWARD, BACKWARD = "higher_order::flex_attention", "higher_order::flex_attentio
 
 
 def replace_kernels(device: Device) -> None:
-    """Replace the two kernels behind ``flex_attention``, with and without autograd, for GPU tensors."""
+    """Replace the two kernels behind ``flex_attention`` for GPU tensors: for autograd, and for the computation itself.
+
+    ``differentiate`` replaces the first one. It calls the operator again, below autograd, which then runs ``attend``.
+    Host tensors still use torch's kernels.
+    """
     operator: Any = importlib.import_module("torch._higher_order_ops.flex_attention").flex_attention
     with_autograd = operator.py_kernels[DispatchKey.Autograd]
     without_autograd = operator.py_kernels[DispatchKey.CompositeExplicitAutograd]
 
-    def differentiate(query: Tensor, key: Tensor, value: Tensor, *settings: Any, **named: Any) -> Any:
+    def differentiate(query: Tensor, key: Tensor, value: Tensor, *settings: Any, **keywords: Any) -> Any:
         if not query.is_cuda:
-            return with_autograd(query, key, value, *settings, **named)
+            return with_autograd(query, key, value, *settings, **keywords)
         # After the value, the arguments are score_mod, block_mask, scale, kernel_options and score_mod_other_buffers.
-        buffers = named.get("score_mod_other_buffers", settings[4] if len(settings) > 4 else ())
+        buffers = keywords.get("score_mod_other_buffers", settings[4] if len(settings) > 4 else ())
         if any(isinstance(buffer, Tensor) and buffer.requires_grad for buffer in buffers):
             device.refuse("flex_attention was called with a score function that captures a tensor with gradients")
-        return _FlexAttention.apply(device, lambda *inputs: operator(*inputs, *settings, **named), query, key, value)
+        return _FlexAttention.apply(device, lambda *inputs: operator(*inputs, *settings, **keywords), query, key, value)
 
-    def attend(query: Tensor, key: Tensor, value: Tensor, *settings: Any, **named: Any) -> Any:
+    def attend(query: Tensor, key: Tensor, value: Tensor, *settings: Any, **keywords: Any) -> Any:
         if not query.is_cuda:
-            return without_autograd(query, key, value, *settings, **named)
+            return without_autograd(query, key, value, *settings, **keywords)
         device.launch(FORWARD, [query, key, value])
         return _empty_outputs(query, value)
 
     operator.py_kernels[DispatchKey.Autograd] = differentiate
     operator.py_kernels[DispatchKey.CompositeExplicitAutograd] = attend
-    operator._dispatch_cache.clear()
+    operator._dispatch_cache.clear()  # torch caches which kernel it calls
 
 
 def _empty_outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -56,16 +60,16 @@ def _empty_outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 class _FlexAttention(torch.autograd.Function):
-    """Calls ``attend`` in forward, which launches the forward kernel. Backward launches one kernel and returns
-    gradients without values.
+    """Forward calls ``run_operator`` below autograd, which launches the forward kernel. Backward launches one kernel
+    and returns gradients without values.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, device: Device, attend: Any, query: Tensor, key: Tensor, value: Tensor
+        ctx: Any, device: Device, run_operator: Any, query: Tensor, key: Tensor, value: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         with torch._C._AutoDispatchBelowAutograd():
-            output, log_sum_exp, largest_scores = attend(query, key, value)
+            output, log_sum_exp, largest_scores = run_operator(query, key, value)
         ctx.mark_non_differentiable(largest_scores)
         ctx.set_materialize_grads(False)
         ctx.device = device

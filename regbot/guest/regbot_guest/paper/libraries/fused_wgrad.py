@@ -16,10 +16,8 @@ def stand_in(device: Device) -> StandIn:
     return StandIn(NAME, device, {}, uncounted)
 
 
-@torch.no_grad()  # as in a compiled function
+@torch.no_grad()  # autograd records nothing in a compiled function either
 def _accumulate(rows: Tensor, gradient: Tensor, main_gradient: Tensor) -> None:
-    """Compute ``main_gradient += gradientᵀ rows``. This uses torch's matrix product, so that it is counted as a matrix
-    product.
-    """
+    """Add ``gradientᵀ @ rows`` to ``main_gradient``. torch computes the product, so that it is counted as such."""
     product = gradient.reshape(-1, gradient.shape[-1]).t() @ rows.reshape(-1, rows.shape[-1])
     main_gradient.add_(product.to(main_gradient.dtype) if torch.is_tensor(product) else product)

@@ -15,9 +15,10 @@ from regbot_guest.paper.device import Device
 
 
 def make_refusing(name: str) -> Callable[..., Any]:
-    """Return a function that refuses to be called. ``name`` is its full name."""
+    """Return a function whose call is refused, which ends the trace. ``name`` is the function's full name."""
 
     def refuse(*args: Any, **_: Any) -> Any:
+        # The message lists at most six shapes.
         shapes = [tuple(value.shape) for value in args if isinstance(value, torch.Tensor)][:6]
         tensors = f" with tensors of {shapes}" if shapes else ""
         torch.ops.regbot_paper.refuse(
@@ -67,7 +68,7 @@ class StandIn(ModuleType):
         self.__path__ = []
         self._device, self._enumerations = device, enumerations
         for key, function in kernels.items():
-            setattr(self, key, self._make_counted(key, function))
+            setattr(self, key, self._make_launcher(key, function))
         for key, value in uncounted.items():
             setattr(self, key, value)
 
@@ -84,7 +85,7 @@ class StandIn(ModuleType):
         setattr(self, name, attribute)
         return attribute
 
-    def _make_counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _make_launcher(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that counts one launch of the kernel ``name``, and then calls ``function``."""
         operator = f"{self.__name__}::{name}"
 
@@ -107,6 +108,7 @@ class _Enumeration(type):
     def __getattr__(cls, name: str) -> int:
         if name.startswith("__"):
             raise AttributeError(name)
+        # The number of a new member is the number of existing members.
         member = _Member(len([key for key in vars(cls) if not key.startswith("_")]))
         member.name = name
         member.refuse = make_refusing(f"{cls.__module__}.{cls.__name__}.{name}")

@@ -38,7 +38,7 @@ class FusedAttention(enum.IntEnum):
 
 
 class FP8FwdTensors(enum.IntEnum):
-    """Indices of the quantizers of forward, in lists of Transformer Engine's Python part."""
+    """Indices into Transformer Engine's list of the quantizers of forward, which convert tensors to FP8."""
 
     GEMM1_INPUT, GEMM1_WEIGHT, GEMM1_OUTPUT = 0, 1, 2
     GEMM2_INPUT, GEMM2_WEIGHT, GEMM2_OUTPUT = 3, 4, 5
@@ -46,7 +46,7 @@ class FP8FwdTensors(enum.IntEnum):
 
 
 class FP8BwdTensors(enum.IntEnum):
-    """Indices of the quantizers of backward."""
+    """Indices into Transformer Engine's list of the quantizers of backward, which convert tensors to FP8."""
 
     GRAD_OUTPUT1, GRAD_INPUT1, GRAD_OUTPUT2, GRAD_INPUT2, GRAD_OUTPUT3, GRAD_INPUT3 = 0, 1, 2, 3, 4, 5
 
@@ -108,6 +108,7 @@ def stand_in(device: Device) -> StandIn:
     kernels |= dict.fromkeys(("multi_tensor_adam", "multi_tensor_adam_capturable", "multi_tensor_scale",
         "multi_tensor_adam_capturable_master", "multi_tensor_adam_param_remainder", "multi_tensor_sgd",
         "multi_tensor_scale_tensor"), lambda *_, **__: None)  # fmt: skip
+    # Not counted as launches here: constants, and the products, because torch's own operators compute these.
     uncounted: dict[str, Any] = {
         "DType": DType,
         "NVTE_Fused_Attn_Backend": FusedAttention,
@@ -128,7 +129,7 @@ def stand_in(device: Device) -> StandIn:
     return StandIn(NAME, device, kernels, uncounted, enumerations=("NVTE", "FP8"))
 
 
-@torch.no_grad()  # as in a compiled function
+@torch.no_grad()  # autograd records nothing in a compiled function either
 def _product(
     first: Tensor,
     is_first_transposed: bool,
@@ -180,7 +181,7 @@ def _grouped_product(
     splits: Sequence[int],
     bias: Any,
     bias_type: Any,
-    is_one_out: bool,
+    has_single_out: bool,
     pre_activations: Any,
     is_gradient: bool,
     workspace: Any,
@@ -189,24 +190,24 @@ def _grouped_product(
     *_: Any,
     **__: Any,
 ) -> Any:
-    """Compute one product per expert and write the products into ``outs``.
+    """Compute one product per expert, write the products into ``outs``, and return ``bias``.
 
-    If ``is_one_out`` is set, ``outs`` has a single tensor with the rows of all experts. ``accumulate`` adds the
-    products to ``outs``. The transposes are as in ``_product``.
+    If ``has_single_out`` is set, ``outs`` has a single tensor with the rows of all experts. ``accumulate`` adds the
+    products to ``outs``. Each product is ``op(second) @ op(first)``, as in ``_product``.
     """
-    start = 0
-    for number, (first, second) in enumerate(zip(firsts, seconds)):
+    start = 0  # first row of the next product, if all products are in one tensor
+    for index, (first, second) in enumerate(zip(firsts, seconds)):
         left, right = second.reshape(-1, second.shape[-1]), first.reshape(-1, first.shape[-1])
         product = (left.t() if is_second_transposed else left) @ (right.t() if is_first_transposed else right)
-        if is_one_out:
-            rows = outs[0].reshape(-1, product.shape[-1])[start : start + product.shape[0]]
+        if has_single_out:
+            target = outs[0].reshape(-1, product.shape[-1])[start : start + product.shape[0]]
             start += product.shape[0]
         else:
-            rows = outs[number].reshape(product.shape)
+            target = outs[index].reshape(product.shape)
         if accumulate:
-            rows.add_(product)
+            target.add_(product)
         else:
-            rows.copy_(product)
+            target.copy_(product)
     return bias
 
 
@@ -245,8 +246,8 @@ def _float_tensors(values: Sequence[Any]) -> list[Tensor]:
 def _attention(longest: int, longest_kv: int, *args: Any) -> list[Tensor]:
     """Return the output, the log-sum-exp and the random state.
 
-    The output has the layout of the query and the width of the value. ``longest`` is the largest number of queries in a
-    sequence.
+    Query, key and value are the first three float tensors of ``args``. The output has the layout of the query and the
+    width of the value. ``longest`` and ``longest_kv`` are the largest numbers of queries and of keys in a sequence.
     """
     query, _, value = _float_tensors(args)[:3]
     output = query.new_empty(*query.shape[:-1], value.shape[-1])
@@ -257,26 +258,32 @@ def _attention(longest: int, longest_kv: int, *args: Any) -> list[Tensor]:
 
 
 def _attention_backward(*args: Any) -> list[Any]:
-    """Return the gradients of query, key and value, and None for the bias and the softmax offset."""
+    """Return the gradients of query, key and value, and None for those of the bias and the softmax offset.
+
+    Query, key and value are the first three float tensors of ``args``.
+    """
     query, key, value = _float_tensors(args)[:3]
     return [torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), None, None]
 
 
 def _norms(chunk: int, overflow: Tensor, lists: Sequence[Sequence[Tensor]], *args: Any) -> tuple[Tensor, Tensor]:
-    """Return the norm of all tensors together, and the norm of each tensor. A further argument that is true requests
-    the norm of each tensor. Otherwise the second result is empty.
+    """Return the norm of all tensors in ``lists[0]`` together, and the norm of each tensor.
+
+    A further argument that is true requests the norm of each tensor. Otherwise the second result is empty.
     """
     count = len(lists[0]) if any(args) else 0
     return torch.empty(1, device="cuda"), torch.empty(count, device="cuda")
 
 
 def _top_k(device: Device) -> Callable[..., Any]:
-    """Return the fused router. ``device.choose_experts`` decides which experts the scores select.
+    """Return the function of the fused router. ``device.choose_experts`` decides which experts the logits select.
 
-    The router returns the probabilities, the routing map ``[tokens, experts]``, and values that backward uses.
+    The function returns the probabilities, the routing map (bool, ``[tokens, experts]``: whether the token goes to the
+    expert), and values that backward uses.
     """
 
     def forward(logits: Tensor, top_k: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor, Tensor]:
+        # The router selects as torch's topk would: choose_experts knows only operators of torch.
         chosen = device.choose_experts(
             "aten::topk", logits, logits.new_empty(logits.shape[0], top_k, dtype=torch.int64)
         )
@@ -289,8 +296,10 @@ def _top_k(device: Device) -> Callable[..., Any]:
 
 
 def _routing_map(chosen: Tensor, shape: Sequence[int]) -> "Tensor | None":
-    """Return a boolean host tensor ``[tokens, experts]`` from the experts of each token, or None if these are
-    unknown.
+    """Return a boolean host tensor with ``shape``, ``[tokens, experts]``: whether the token goes to the expert.
+
+    ``chosen`` has the indices of the experts of each token. It is empty if these are unknown, and the result is then
+    None.
     """
     if chosen.numel() == 0:
         return None
@@ -302,7 +311,9 @@ def _top_k_backward(*args: Any, **kwargs: Any) -> Any:
 
 
 def _scores(device: Device) -> Callable[..., Any]:
-    """Return the fused scores for the auxiliary loss: the results of the router, with the scores in float32."""
+    """Return the function that computes scores for the auxiliary loss. Its results are those of ``_top_k``'s function,
+    with the scores in float32 in place of the probabilities.
+    """
 
     def forward(logits: Tensor, topk: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor, Tensor]:
         scores, routing, state = _top_k(device)(logits, topk)

@@ -14,7 +14,10 @@ from regbot_guest.paper.device import Device
 
 
 def replace_launches(device: Device) -> None:
-    """Replace the methods with which Triton launches kernels. A class that the installed version lacks is skipped."""
+    """Replace the method ``run`` of Triton's classes that launch kernels. A class that the version lacks is skipped.
+
+    The replacement counts the launch, and makes the values of all GPU tensors among the arguments unknown.
+    """
     launcher_classes = (("triton.runtime.jit", "JITFunction"), ("triton.runtime.autotuner", "Autotuner"),
                 ("triton.runtime.autotuner", "Heuristics"))  # fmt: skip
 
@@ -22,7 +25,7 @@ def replace_launches(device: Device) -> None:
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.is_cuda]
         device.launch(f"triton::{kernel_name(self)}", tensors)
         for tensor in tensors:
-            device.write(tensor, None)
+            device.write(tensor, None)  # None: the values are unknown now
 
     for module, name in launcher_classes:
         launcher = getattr(importlib.import_module(module), name, None)
