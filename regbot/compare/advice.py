@@ -74,7 +74,8 @@ def tipping_point(intervals: Mapping[str, Difference], has_single_launch: bool) 
     size = f"more than {SETTINGS.indifference_pct:g}%" if beyond_eps else f"less than {SETTINGS.threshold_pct:g}%"
     claim = f"a change of {size}"
     if sd == 0:
-        return f"the runs of an arm scatter so much that they could not prove {claim}, even if sessions did not differ"
+        goal = f"that head changed by {size}"
+        return f"the runs of an arm scatter so much that they could not prove {goal}, even if sessions did not differ"
     noise_pct = [noise.launch_pct if has_single_launch else noise.session_pct for noise in NODE_NOISES]
     # The variance of a difference is the sum of the two variances.
     difference_pct = [f"{math.sqrt(2) * pct:.1f}%" for pct in noise_pct]

@@ -136,8 +136,8 @@ def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedC
             alone_text = ", as the only pull request of its group" if subject.has_other_pulls else ""
             pull = f"#{subject.comment_number}"
             text = (
-                "Somebody with the role `maintain` can accept this REVIEW without a declaration: post this comment in "
-                f"{pull}, and then queue {pull} again{alone_text}. The commit in the comment is the head of {pull}:"
+                f"Somebody with the role `maintain` can accept this REVIEW for the head of {pull}, by this comment in "
+                f"{pull}, and then has to queue {pull} again{alone_text}:"
             )
             yield text, f"/regbot accept {subject.acceptance_sha}: why"
         return

@@ -89,8 +89,9 @@ def explain_luck(interim: InterimDecision) -> Iterator[str]:
     if interim.assumed_luck:
         yield (
             "each arm is compiled and autotuned anew, which may change its speed. No calibration of this node class "
-            f"shows by how much. The interval is therefore wider, by an assumed {100 * interim.assumed_luck:.2g}% "
-            "(standard deviation); 'regbot calibrate' measures it"
+            "shows by how much. The interval therefore assumes that it changes the speed of an arm by "
+            f"{100 * interim.assumed_luck:.2g}% (standard deviation), and is wider for that; 'regbot calibrate' "
+            "measures it"
         )
     elif luck_sd:
         draws = len({pair.draw for pair in interim.pair_set.valid[: interim.pairs]})

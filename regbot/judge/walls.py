@@ -54,7 +54,7 @@ def find_wall(pairs: Sequence[Pair], summary: Summary, is_slowdown: bool) -> Wal
     head_parts = _measure_parts([(pair.head, pair.cut) for pair in pairs], _STATISTICS[summary])
     if base_parts is None or head_parts is None:
         return None
-    # Head minus base, so these are negative if head is faster.
+    # Head minus base: ``extra_s`` is negative if head is faster.
     extra_s, extra_wait_s = head_parts.step_s - base_parts.step_s, head_parts.wait_s - base_parts.wait_s
     if extra_s == 0 or (extra_s > 0) != is_slowdown:
         # The pairs were decided by the step time of the slowest rank. The parts here are means over all ranks. If the

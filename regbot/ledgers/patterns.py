@@ -132,7 +132,7 @@ def compare_ledgers(
         payload_cells = [cell for cell in claim.cells if is_payload(cell)]
         control_cells = [cell for cell in claim.cells if not is_payload(cell)]
         before, after = _sum_by_kind(payload_cells or control_cells)
-        control = _sum_by_kind(control_cells) if payload_cells and control_cells else None
+        control = _sum_by_kind(control_cells if payload_cells else [])
         evidence = wording.describe_dispatcher(dispatcher) if claim.pattern in (DISPATCHER_OFF, DISPATCHER_ON) else None
         passed = status == "PASS"
         findings.append(

@@ -20,6 +20,7 @@ from regbot.text.units import binary_bytes
 from regbot.text.words import listed, plural
 
 MAX_NAMED_MODULES = 3
+CONTROL_COLLECTIVES = "the control collectives (integers, such as token counts or indices)"
 KIND_NAMES: dict[Kind, str] = {
     "all_to_all": "all-to-all",
     "all_gather": "all-gather",
@@ -37,7 +38,7 @@ def write_text(
     passed: bool,
     scope_text: str,
     *,
-    control: tuple[Mapping[Kind, Volume], Mapping[Kind, Volume]] | None = None,
+    control: tuple[Mapping[Kind, Volume], Mapping[Kind, Volume]] = ({}, {}),
     evidence: str | None = None,
 ) -> str:
     """Return the text of one finding, which has one to five sentences.
@@ -54,9 +55,10 @@ def write_text(
     if claim.cells:
         change = f"{_name_traffic(claim)} changed from {_format_traffic(before)} to {_format_traffic(after)}"
         sentences.append(f"{scope_text}, {change}.")
-        if control is not None:
-            control_before, control_after = (_format_traffic(volumes) for volumes in control)
-            sentences.append(f"The exchanges of token counts changed from {control_before} to {control_after}.")
+        control_before, control_after = control
+        if control_before != control_after:
+            change = f"changed from {_format_traffic(control_before)} to {_format_traffic(control_after)}"
+            sentences.append(f"{CONTROL_COLLECTIVES[:1].upper()}{CONTROL_COLLECTIVES[1:]} {change}.")
         if wire.base_s or wire.head_s:
             sentences.append(_describe_wire(wire))
     if passed:
@@ -296,10 +298,8 @@ def _format_traffic(kinds: Mapping[Kind, Volume]) -> str:
 
 def _name_traffic(claim: Claim) -> str:
     """Return the subject of the sentence on traffic: the payload if the claim has any, else the control collectives."""
-    roles = {cell.signature.role for cell in claim.cells}
-    if "payload" not in roles:
-        return "the traffic of control collectives (small integers, such as token counts)"
-    return "the payload (without exchanges of token counts)" if "control" in roles else "the payload"
+    has_payload = any(cell.signature.role == "payload" for cell in claim.cells)
+    return "the payload" if has_payload else CONTROL_COLLECTIVES
 
 
 def _describe_wire(wire: WireTime) -> str:

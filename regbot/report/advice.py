@@ -279,10 +279,16 @@ def _advise_on_missing_dispatcher(check: Check) -> list[NextStep]:
     """Return the steps if the timed runs used another dispatcher than the requested one."""
     nodes = [timed_run.run.node for entry in check.decisive for timed_run in entry.timed.runs]
     has_gpu = any(node is not None and node.gpus for node in nodes)
-    words = "install the requested dispatcher on this machine ("
     if not has_gpu:
-        words = "this machine has no GPU. If the requested dispatcher needs no GPU, install it here ("
-    step = NextStep((f"Maintainer: {words}", Name("regbot doctor"), " says what is missing)."))
+        words: Words = ("This machine has no GPU. Repeat the timing on a node that has a GPU and the dispatcher:",)
+        return _list_retiming_steps(check, words)
+    step = NextStep(
+        (
+            "Maintainer: install the requested dispatcher on this machine (",
+            Name("regbot doctor"),
+            " says what is missing).",
+        )
+    )
     return [step, *_list_retiming_steps(check, ("Repeat the timing on a node that has the dispatcher:",))]
 
 

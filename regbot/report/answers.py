@@ -9,7 +9,6 @@ from regbot.report.quantities import size
 from regbot.report.sizes import name_small_variants
 from regbot.report.state import Check, State
 from regbot.report.throughput import ThroughputAnswer, classify_throughput, is_gate_contradicted, select_deciding_test
-from regbot.text.words import count
 
 
 @dataclass(frozen=True)
@@ -151,8 +150,8 @@ def _answer_trust(check: Check) -> QuestionAnswer:
             notes += ", with warnings"
     if status == "INVALID":
         invalid = sum(section.status == "INVALID" for section in sections)
-        verb = "is" if invalid == 1 else "are"
-        notes = f": {invalid} of {count(len(sections), 'workload')} {verb} INVALID"
+        total = len(check.entries) + len(check.unconcerned)
+        notes = f": {invalid} of {total} workloads {'is' if invalid == 1 else 'are'} INVALID"
     return QuestionAnswer(question, "Trust", status, f"{_TRUST_WORDS[status]}{notes}")
 
 

@@ -4,7 +4,7 @@ from regbot.ledgers import catalogue
 
 HINTS = {
     catalogue.ALL_TO_ALL_REPLACED: "check whether the all-to-all dispatcher is still chosen, and whether a placement "
-    "or sharding rule uses the expert axis a second time",
+    "or sharding rule uses the expert axis twice, for both tokens and experts",
     catalogue.AXIS_LOST: "find which placement or mesh no longer names the expert axis, so that experts are replicated",
     catalogue.AXIS_GAINED: "find which placement or mesh now names the expert axis",
     catalogue.DISPATCHER_OFF: "find why the requested dispatcher did not run, such as an import that fails, a "

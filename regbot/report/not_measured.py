@@ -62,7 +62,7 @@ def _describe_untimed(measured: Sequence[WorkloadVerdict], header: SessionHeader
             Name("regbot check"),
             " without ",
             Name("--no-timing"),
-            " measures it if code, packages or configuration differ.",
+            " measures it, unless code, packages and configuration are the same.",
         )
     return ("Throughput: not measured.", *TIMING_ADVICE[header.command])
 

@@ -33,7 +33,7 @@ EXAMPLE_SLOWDOWN_PCT = 10.0
 """Slowdown of the routed experts in the example of what their share means for a step."""
 
 FEW_SLOW_STEPS = "the median step is not proven to be slower, so the added time is in a few slow steps"
-_LUCK_NOT_KNOWN = "No calibration here shows how much a new compilation changes the speed of a commit"
+_LUCK_NOT_KNOWN = "No calibration of this node class shows how much a new compilation changes the speed of a commit"
 GATE_CONTRADICTED = "calibration shows that step times give no reliable verdict on this node class"
 LUCK_UNKNOWN = "(its effect is not calibrated on this node class)"
 PASS_WITHHELD = "a few runs were far slower than the others, and more of them are runs of head than of base"
@@ -315,10 +315,10 @@ def explain_section(section: Throughput) -> Words:
 
 def _explain_pass(section: Throughput) -> Words:
     """Return why this measurement could prove that there is no slowdown: the noise of its pairs or of the stored
-    sessions was small. Return () if this noise is unknown."""
+    sessions was small, or the improvement is large enough for this noise. Return () if the noise is unknown."""
     if section.by == "look0" and section.class_noise is not None:
         sd = size(100 * section.class_noise.median_sd)
-        cause = _explain_few_pairs(section, sd, "between stored pairs of this node class")
+        cause = f"the change varies by only {sd} between stored pairs of this node class"
         return (f"{count(section.pairs, 'pair')} were enough, because {cause}",)
     if not section.tests:
         return ()
@@ -326,21 +326,13 @@ def _explain_pass(section: Throughput) -> Words:
     if section.by == "pairs":
         exception = ", apart from the slow launches" if section.slow_launches else ""
         void = f"; {count(section.void_pairs, 'void pair')} left out" if section.void_pairs else ""
-        cause = _explain_few_pairs(section, sd, "from pair to pair")
-        return (f"{count(section.pairs, 'pair')} were enough, because {cause}{exception}{void}",)
+        cause = f", because the change varies by only {sd} from pair to pair"
+        if section.decision == "improved" and (deciding_test := select_deciding_test(section)) is not None:
+            cause = f" for a change of this size, which varies by {size(deciding_test.sd_pct)} from pair to pair"
+        return (f"{count(section.pairs, 'pair')} were enough{cause}{exception}{void}",)
     if section.by == "stored":
         return (f"no pairs were needed, because the step time varies by only {sd} between the stored sessions",)
     return ()
-
-
-def _explain_few_pairs(section: Throughput, sd: str, between: str) -> str:
-    """Return why few pairs were enough: the change is large beside its noise, or the noise is small.
-
-    ``sd`` is the standard deviation of the change, and ``between`` says between which pairs it varies.
-    """
-    if section.decision == "improved":
-        return f"the change is large compared with its variation {between} ({sd})"
-    return f"the change varies by only {sd} {between}"
 
 
 def explain_entry(entry: WorkloadSection, throughput: Throughput) -> Words:

@@ -226,9 +226,9 @@ def test_the_text_of_a_fallback_tells_what_was_and_what_is() -> None:
     base, head = (smoke_ledger(48, hidden=2048, dispatcher=name) for name in DISPATCHERS)
     assert only(base, head).text == (
         "In 48 of 48 MoE layers (layers.*.moe) the expert-parallel all-to-all on ep was replaced by gathering all "
-        "tokens and summing the results on ep. Per step and rank, the payload (without exchanges of token "
-        "counts) changed from 192 all-to-all (24 GiB) to 144 all-gather (24.1 GiB) + 144 reduce-scatter (24.1 GiB). "
-        "The exchanges of token counts changed from 48 all-to-all (48 KiB) to 48 all-gather (192 MiB). "
+        "tokens and summing the results on ep. Per step and rank, the payload changed from 192 "
+        "all-to-all (24 GiB) to 144 all-gather (24.1 GiB) + 144 reduce-scatter (24.1 GiB). The control collectives "
+        "(integers, such as token counts or indices) changed from 48 all-to-all (48 KiB) to 48 all-gather (192 MiB). "
         "The modelled wire time of the payload changed from 483 ms to 970 ms. This is a model, not a measurement."
     )
 

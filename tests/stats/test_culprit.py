@@ -407,7 +407,7 @@ def test_the_opening_runs_only_available_points() -> None:
 
 
 def test_the_last_measurable_point_is_a_candidate_before_it_was_run() -> None:
-    """After the bad end has failed, the point before it is the new end, and nobody has run that point yet."""
+    """The bad end gave a value once and can no longer be measured, so the point before it is the new end."""
     model = linear_model(64)
     samples = [Sample(0, 0.0, "a"), Sample(32, 0.05, "a"), Sample(64, 0.051, "a")]
     available = anywhere(model)

@@ -134,8 +134,8 @@ class HangRecorder:
         self.schedule_dump(max(0.1, limit_s - margin_s(limit_s) - seconds_since_launch()))
 
     def schedule_dump(self, delay_s: float) -> None:
-        """Write the stacks ``delay_s`` seconds from now, and shortly before also the current module if collectives are
-        recorded. This cancels an earlier schedule.
+        """Write the stacks ``delay_s`` seconds from now. If collectives are recorded, write the current module and the
+        calls of the Flight Recorder shortly before. This cancels an earlier schedule.
         """
         self._dump_at_ns = time.monotonic_ns() + int(1e9 * delay_s)
         if self._stacks is not None:

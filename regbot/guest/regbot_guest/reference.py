@@ -56,8 +56,8 @@ def main(path: str) -> int:
 def _probe(torch: Any, request: dict[str, Any], rank: int) -> dict[str, Any]:
     """Join the other ranks, measure, and return the fields of the record.
 
-    Return a refusal if the launcher started another number of ranks than requested, or if there is not one GPU for each
-    rank of this host.
+    Return a refusal if the launcher started another number of ranks than requested. If GPUs are requested, also if
+    there is not one GPU for each rank of this host.
     """
     import torch.distributed as dist
 
@@ -115,7 +115,8 @@ def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: 
     dist.all_reduce(barrier_tensor)
     results: dict[str, Any] = {"clock_s": time.time()}  # the all-reduce makes this about the same moment on all hosts
     slowed_pct = float(request["slowed"].get(str(rank), 0.0))
-    # On a single host both all-to-alls are the same. Only local_all_to_all is then measured; 1 rank skips the other.
+    # On a single host both all-to-alls are the same, so only local_all_to_all is measured. The loop below skips an
+    # all-to-all of 1 rank.
     ranks_across_hosts = request["ranks"] if hosts > 1 else 1
     operations = (
         _Operation("gemm", work=_make_product(torch, sizes, device, slowed_pct)),

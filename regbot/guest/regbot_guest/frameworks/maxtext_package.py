@@ -74,8 +74,8 @@ def _explain_layout(root: Path) -> MaxTextError | None:
         if (root / folder / ENTRY.name).is_file():
             return MaxTextError(
                 "revision",
-                f"{UNKNOWN_REVISION}: its MaxText is in {folder}, as in revisions {period}. regbot compiles only later "
-                "revisions, which have src/maxtext; compare those",
+                f"{UNKNOWN_REVISION}: its MaxText is in {folder}, as in revisions {period}. regbot compiles only "
+                "src/maxtext, in revisions after 20 February 2026; compare those",
             )
     return None
 

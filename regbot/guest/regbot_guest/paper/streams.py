@@ -58,9 +58,10 @@ class PaperStream(torch.Stream):
 
     @property
     def cuda_stream(self) -> int:
-        """Number in place of the address that CUDA uses as the handle of a stream: 0 for the default stream.
+        """Number in place of the address that CUDA uses as the handle of a stream.
 
-        No address is as low as these numbers, so they equal no handle of an ExternalStream.
+        It is 0 for the default stream, the handle itself for an ExternalStream, else a small number. No address is as
+        low as these numbers, so they equal no handle of an ExternalStream.
         """
         if not self.stream_id & _IS_POOLED:
             return self.stream_id  # the default stream, or the handle of an ExternalStream
