@@ -351,7 +351,7 @@ class TestNoEvidence:
 
     def test_sets_that_scatter_too_much_prove_nothing_even_if_sessions_did_not_differ(self, files: Folder) -> None:
         reasons = reasons_of(files("b", 4, run_sd=0.04), files("h", 4, run_sd=0.04))
-        assert "the runs of an arm scatter so much that they could not prove a change" in reasons
+        assert "the runs of an arm scatter so much that they could not prove that head changed by" in reasons
 
     def test_a_difference_far_beyond_noise_gets_a_plain_word(self, files: Folder) -> None:
         assert "far more than usual noise" in reasons_of(files("b", 1), files("h", 1, seconds=STEP_S * 1.5))
