@@ -156,8 +156,8 @@ def check(
     *,
     base: Annotated[str | None, typer.Option("--base", metavar="REV", help="Default: merge base with main.")] = None,
     head: Annotated[str, typer.Option("--head", metavar="REV")] = "HEAD",
-    base_set: Annotated[list[str] | None, typer.Option("--base-set", metavar="K=V", help="Override at base.")] = None,
-    head_set: Annotated[list[str] | None, typer.Option("--head-set", metavar="K=V", help="Override at head.")] = None,
+    base_set: Annotated[list[str] | None, typer.Option("--base-set", metavar="K=V", help="Set K to V in base.")] = None,
+    head_set: Annotated[list[str] | None, typer.Option("--head-set", metavar="K=V", help="Set K to V in head.")] = None,
     workload: Annotated[list[str] | None, typer.Option("--workload", metavar="W", help="Only these workloads.")] = None,
     engine: EngineName = "local",
     expect: Expect = None,
@@ -169,10 +169,11 @@ def check(
     no_timing: Annotated[bool, typer.Option("--no-timing", help="Only the sharding verdict: time nothing.")] = False,
     gate: Annotated[
         Literal["look0", "pairs", "stored", "screen"] | None,  # screen is the name of look0 in version 0.1.0
-        typer.Option("--gate", metavar="G", help="look0 (default): the first block may pass; pairs; stored."),
+        typer.Option("--gate", metavar="G", help="What decides: look0 (2 pairs may pass, default), pairs, stored."),
     ] = None,
     more: Annotated[
-        int, typer.Option("--more", metavar="N", min=0, help="Add N pairs to earlier pairs of the same code.")
+        int,
+        typer.Option("--more", metavar="N", min=0, help="Time N more pairs, and add earlier pairs of the code."),
     ] = 0,
     baselines: Baselines = None,
     shadow: Annotated[

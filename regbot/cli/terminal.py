@@ -247,6 +247,8 @@ def verdict_page(verdict: Verdict, out: Path | None, header: SessionHeader | Non
         names = "all workloads" if is_everywhere else ", ".join(name for name, _ in findings)
         text = _example_text(findings)
         lines += ["", printable(f"{status}  {pattern} (axis {axis}) in {names}"), wrapped(text)]
+        declared_reasons = dict.fromkeys(finding.accepted for _, finding in findings if finding.accepted is not None)
+        lines += [wrapped(f"Accepted with the declared reason: {reason}") for reason in declared_reasons]
     lines += [f"warning: {printable(warning)}" for warning in verdict.warnings]
     # Each sentence is a sequence of parts.
     not_measured = list_unmeasured(verdict, header) if header is not None else []

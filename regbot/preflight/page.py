@@ -36,7 +36,7 @@ def preflight_page(conflicts: Sequence[Conflict], advice: Sequence[Advice], unkn
     warning_count = len(conflicts) - invalid_count
     lines = [f"{count(invalid_count, 'conflict')}, {count(warning_count, 'warning')}"]
     if not conflicts:
-        lines.append("no rule applies; this does not show that the configured dispatcher is the one that runs")
+        lines.append("no rule applies to this configuration; only a trace or a run shows which dispatcher runs")
     if unknown:
         lines.append(unknown)
     for conflict in conflicts:

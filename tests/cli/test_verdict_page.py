@@ -16,6 +16,7 @@ from support.report_cases import CASES
 GOLDEN = Path(__file__).parents[1] / "golden" / "terminal"
 CASE_NAMES = (
     "demo",
+    "accepted",
     "one_workload",
     "both_fail",
     "throughput_fail",
