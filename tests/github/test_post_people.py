@@ -159,10 +159,7 @@ def test_a_review_of_a_merge_group_is_accepted_on_its_last_pull_request(bench: B
     (check,) = bench.repo.check_runs(sha)
     assert check.conclusion == "action_required"
     line = f"/regbot accept {bench.head(number)}: why"
-    queue_again = (
-        f"posts this comment in #{number}, and then queues #{number} again. The commit in the comment is the head of "
-        f"#{number}:"
-    )
+    queue_again = f"for the head of #{number}, by this comment in #{number}, and then has to queue #{number} again:"
     assert f"{queue_again}\n\n```text\n{line}\n```" in str(check.summary)
     bench.repo.comment(number, "bob", line)
     bench.repo.comment(number, "ann", f"/regbot accept {sha}: the group")
