@@ -54,7 +54,7 @@ def test_the_interval_contains_an_assumed_luck_where_no_calibration_knows_it(hea
     assert (section.decision, section.pairs, section.decision_without_luck) == ("undecided", 12, "regressed")
     assert section.assumed_luck_pct == 100 * ASSUMED_LUCK
     (reason,) = [text for text in section.reasons if "autotuned" in text]
-    assert "assumes 0.4% (standard deviation)" in reason
+    assert "assumes that it changes the speed of an arm by 0.4% (standard deviation)" in reason
     assert "'regbot calibrate'" in reason
     assert describe_undecided(section) == f"head was slower, but recompiling alone may explain it {LUCK_UNKNOWN}"
 
