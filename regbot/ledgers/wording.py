@@ -20,7 +20,7 @@ from regbot.text.units import binary_bytes
 from regbot.text.words import listed, plural
 
 MAX_NAMED_MODULES = 3
-CONTROL_COLLECTIVES = "the control collectives (integers, such as token counts or indices)"
+CONTROL_COLLECTIVES = "control collectives (integers, such as token counts or indices)"
 KIND_NAMES: dict[Kind, str] = {
     "all_to_all": "all-to-all",
     "all_gather": "all-gather",
@@ -58,7 +58,7 @@ def write_text(
         control_before, control_after = control
         if control_before != control_after:
             change = f"changed from {_format_traffic(control_before)} to {_format_traffic(control_after)}"
-            sentences.append(f"{CONTROL_COLLECTIVES[:1].upper()}{CONTROL_COLLECTIVES[1:]} {change}.")
+            sentences.append(f"The {CONTROL_COLLECTIVES} {change}.")
         if wire.base_s or wire.head_s:
             sentences.append(_describe_wire(wire))
     if passed:
@@ -299,7 +299,7 @@ def _format_traffic(kinds: Mapping[Kind, Volume]) -> str:
 def _name_traffic(claim: Claim) -> str:
     """Return the subject of the sentence on traffic: the payload if the claim has any, else the control collectives."""
     has_payload = any(cell.signature.role == "payload" for cell in claim.cells)
-    return "the payload" if has_payload else CONTROL_COLLECTIVES
+    return "the payload" if has_payload else f"the {CONTROL_COLLECTIVES}"
 
 
 def _describe_wire(wire: WireTime) -> str:

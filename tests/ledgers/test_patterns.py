@@ -190,6 +190,7 @@ def test_wrapping_dense_parts_anew_does_not_hide_expert_gradients_in_the_wrong_l
 def test_collectives_that_moved_to_another_layer_say_from_where_to_where() -> None:
     text = only(A2A, wrong_index(A2A, "all_to_all")).text
     assert text.startswith("Collectives on ep moved from layers.1.moe to layers.0.moe; the total is the same.")
+    assert "control collectives" not in text  # their number did not change
 
 
 def test_a_move_to_another_layer_is_never_passed_because_the_step_is_cheaper() -> None:

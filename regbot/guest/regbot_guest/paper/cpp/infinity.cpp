@@ -123,7 +123,7 @@ bool has_infinite_argument(const Operator& info, const std::vector<c10::IValue>&
     if (arguments[i].isDouble()) {
       has_infinite = !std::isfinite(arguments[i].toDouble());
     } else if (info.is_read[i]) {
-      for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { has_infinite |= contains_infinity(tensor); });
+      visit_tensors(arguments[i], [&](const at::Tensor& tensor) { has_infinite |= contains_infinity(tensor); });
     }
   }
   return has_infinite;
@@ -131,7 +131,7 @@ bool has_infinite_argument(const Operator& info, const std::vector<c10::IValue>&
 
 void mark_infinite_floats(const torch::jit::Stack& results) {
   for (const auto& result : results) {
-    for_each_tensor(result, [](const at::Tensor& tensor) {
+    visit_tensors(result, [](const at::Tensor& tensor) {
       Block* block = is_on_paper(tensor) && is_float(tensor) ? block_of(tensor) : nullptr;
       if (block != nullptr) {
         block->may_be_infinite = true;

@@ -57,14 +57,14 @@ IValue replace_masks(const IValue& indices) {
 // Whether the indices of an operator that takes_masks contain a mask.
 bool has_mask(const std::vector<IValue>& arguments) {
   bool result = false;
-  for_each_tensor(arguments[1], [&](const at::Tensor& tensor) { result = result || is_mask(tensor); });
+  visit_tensors(arguments[1], [&](const at::Tensor& tensor) { result = result || is_mask(tensor); });
   return result;
 }
 
 // Whether the indices of such an operator contain a mask with unknown values.
 bool has_unknown_mask(const std::vector<IValue>& arguments) {
   bool unknown = false;
-  for_each_tensor(arguments[1], [&](const at::Tensor& tensor) {
+  visit_tensors(arguments[1], [&](const at::Tensor& tensor) {
     unknown = unknown || (is_mask(tensor) && is_on_paper(tensor) && !is_known(tensor));
   });
   return unknown;
@@ -153,7 +153,7 @@ void check_devices(const Operator& info, const std::vector<IValue>& arguments, c
     if (i == 1 && takes_masks(info.name)) {
       continue;  // indices may be on the host
     }
-    for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+    visit_tensors(arguments[i], [&](const at::Tensor& tensor) {
       const bool is_scalar = tensor.is_cpu() && tensor.dim() == 0;
       TORCH_CHECK(
           is_scalar || tensor.device() == device,
@@ -181,7 +181,7 @@ void check_overlap(const Operator& info, const std::vector<IValue>& arguments) {
 void bump_versions(const Operator& info, const std::vector<IValue>& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (info.is_written[i]) {
-      for_each_tensor(arguments[i], [](const at::Tensor& tensor) {
+      visit_tensors(arguments[i], [](const at::Tensor& tensor) {
         if (!tensor.is_inference()) {
           tensor.unsafeGetTensorImpl()->bump_version();
         }
@@ -195,7 +195,7 @@ void bump_versions(const Operator& info, const std::vector<IValue>& arguments) {
 c10::Device device_of(const std::vector<IValue>& arguments) {
   std::optional<c10::Device> device;
   for (const auto& argument : arguments) {
-    for_each_tensor(argument, [&](const at::Tensor& tensor) {
+    visit_tensors(argument, [&](const at::Tensor& tensor) {
       if (!device && is_on_paper(tensor)) {
         device = tensor.device();
       }
@@ -249,7 +249,7 @@ void run_on_paper(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* sta
     const bool has_infinities = has_infinite_argument(info, arguments);
     for (size_t i = 0; i < arguments.size(); ++i) {
       if (info.is_written[i]) {
-        for_each_tensor(arguments[i], write_unknown_anywhere);
+        visit_tensors(arguments[i], write_unknown_anywhere);
       }
     }
     compare_with_infinity(info, arguments, results);

@@ -67,7 +67,7 @@ void mark_positive_floats(
     return;
   }
   for (const auto& result : results) {
-    for_each_tensor(result, mark_positive);
+    visit_tensors(result, mark_positive);
   }
 }
 

@@ -342,7 +342,7 @@ std::shared_ptr<ShapeEntry> entry_of(
   for (size_t i = 0; i < meta_arguments.size(); ++i) {
     if (info.is_written[i]) {
       ResizedArgument resized{i, {}};
-      for_each_tensor(meta_arguments[i], [&](const at::Tensor& meta_tensor) {
+      visit_tensors(meta_arguments[i], [&](const at::Tensor& meta_tensor) {
         resized.tensors.push_back(describe_tensor(meta_tensor, at::Tensor(), -1));
         if (op.hasTag(at::Tag::pointwise) && !info.is_read[i] && meta_tensor.dim() > 1) {
           resized.tensors.back().strides = pointwise_strides(info, meta_arguments, meta_tensor);
@@ -361,7 +361,7 @@ std::shared_ptr<ShapeEntry> entry_of(
 torch::jit::Stack make_results(const ShapeEntry& entry, const std::vector<c10::IValue>& arguments) {
   for (const auto& resized : entry.resized) {
     size_t position = 0;
-    for_each_tensor(arguments[resized.argument], [&](const at::Tensor& tensor) {
+    visit_tensors(arguments[resized.argument], [&](const at::Tensor& tensor) {
       const auto& result = resized.tensors.at(position++);
       if (is_on_paper(tensor)) {
         resize_to(tensor, result);

@@ -86,7 +86,7 @@ at::Tensor meta_tensor_of(const at::Tensor& tensor);
 
 // Call `visit(tensor)` for all tensors in `value`.
 template <class Visit>
-void for_each_tensor(const c10::IValue& value, Visit&& visit) {
+void visit_tensors(const c10::IValue& value, Visit&& visit) {
   if (value.isTensor()) {
     if (value.toTensor().defined()) {
       visit(value.toTensor());

@@ -47,7 +47,7 @@ std::optional<std::vector<uint64_t>> ids_of(const Operator& info, const std::vec
   std::vector<uint64_t> ids;
   bool complete = true;
   for (size_t i = 0; i < arguments.size(); ++i) {
-    for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+    visit_tensors(arguments[i], [&](const at::Tensor& tensor) {
       if (!info.is_read[i]) {
         return;
       }
@@ -84,12 +84,12 @@ std::vector<at::Tensor> written_tensors(
   const auto collect = [&](const at::Tensor& tensor) { tensors.push_back(tensor); };
   for (size_t i = 0; i < results.size(); ++i) {
     if (entry.results[i].kind != Result::Kind::argument) {
-      for_each_tensor(results[i], collect);
+      visit_tensors(results[i], collect);
     }
   }
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (info.is_written[i]) {
-      for_each_tensor(arguments[i], collect);
+      visit_tensors(arguments[i], collect);
     }
   }
   return tensors;
@@ -161,7 +161,7 @@ bool reads_only_known_values(const Operator& info, const std::vector<IValue>& ar
   bool known = true;
   for (size_t i = 0; i < arguments.size() && known; ++i) {
     if (info.is_read[i]) {
-      for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+      visit_tensors(arguments[i], [&](const at::Tensor& tensor) {
         known = known && (is_on_paper(tensor) ? is_known(tensor) : tensor.is_cpu() && !was_filled(tensor));
       });
     }
@@ -189,7 +189,7 @@ bool writes_only_what_may_be_known(const Operator& info, const std::vector<IValu
   bool fits = true;
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (info.is_written[i]) {
-      for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { fits = fits && may_be_known(tensor); });
+      visit_tensors(arguments[i], [&](const at::Tensor& tensor) { fits = fits && may_be_known(tensor); });
     }
   }
   return fits;
