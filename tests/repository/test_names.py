@@ -60,6 +60,20 @@ def test_every_name_says_something() -> None:
     assert bad == []
 
 
+def test_every_name_of_the_cpp_sources_says_something() -> None:
+    """Names of other libraries (``std::for_each``) and of torch's operators (``_foreach_add_``) are theirs."""
+    paths = sorted((PACKAGE / "guest").rglob("*.cpp")) + sorted((PACKAGE / "guest").rglob("*.h"))
+    assert len(paths) > 10
+    no_code = re.compile(r'//[^\n]*|"(?:\\.|[^"\\\n])*"|std::\w+')
+    bad = {
+        f"{path.name}: {name}"
+        for path in paths
+        for name in re.findall(r"\b[A-Za-z_]\w*", no_code.sub(" ", path.read_text(encoding="utf-8")))
+        if says_nothing(name)
+    }
+    assert bad == set()
+
+
 def test_a_class_name_is_used_once() -> None:
     places: dict[str, list[str]] = defaultdict(list)
     for path in sorted(PACKAGE.rglob("*.py")):
