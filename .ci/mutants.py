@@ -3,10 +3,7 @@
 ``sample`` writes a seeded sample of mutants to FILE. A mutant changes one operator, constant or condition in one of the
 packages that decide (PACKAGES). ``run`` plants each mutant in a clone of HEAD, and runs the tests that cover its line,
 quickest first, until one fails. It writes the results beside FILE. A mutant is identified by its function and by the
-text that it replaces, not by its file, so that a sample can be run again after code has moved. ``--renamed`` gives a
-file with the mutants of the sample whose code has been renamed or rewritten since, by their position in the sample. A
-rewritten expression has the nearest mutant. Mutants whose code has no successor stay gone.
-``.ci/renamed_mutants.json`` is this file for ``tests/frozen/mutants.json``.
+text that it replaces, not by its file, so that a sample can be run again after code has moved.
 
 The interpreter must be able to run the tests, and must have pytest-cov, which the extra dev installs. A test covers a
 line only if the process of the test ran this line. Lines that run only in a started ``regbot`` command do not count as
@@ -220,18 +217,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["sample", "run"])
     parser.add_argument("file", type=Path)
-    parser.add_argument("--renamed", type=Path, help="mutants of FILE in new names, by their position in FILE")
     options = parser.parse_args()
     root = Path(__file__).resolve().parents[1]
     if options.what == "sample":
         options.file.write_text(json.dumps([asdict(mutant) for mutant in sample(root)], indent=1))
         return
     mutants = [Mutant(**item) for item in json.loads(options.file.read_text())]
-    if options.renamed is not None:
-        renamed = {int(position): Mutant(**item) for position, item in json.loads(options.renamed.read_text()).items()}
-        if not renamed.keys() <= set(range(len(mutants))):
-            parser.error(f"{options.renamed} has positions that {options.file} does not have")
-        mutants = [renamed.get(position, mutant) for position, mutant in enumerate(mutants)]
     with tempfile.TemporaryDirectory() as folder:
         results = run_all(mutants, root, Path(folder))
     out = options.file.with_suffix(".results.json")

@@ -12,7 +12,6 @@ from support.init_cases import (
     ALL,
     HOSTED,
     MODULE,
-    ROOT,
     SOURCE,
     SOURCE_COMMAND,
     actions,
@@ -275,18 +274,3 @@ def test_an_unchanged_workflow_without_its_stamp_counts_as_unchanged(tmp_path: P
     workflow(repo, "regbot-post").write_text(rest)
     assert actions(init(repo))["regbot-post"] == "unchanged"
     assert actions(init(repo, source=SOURCE))["regbot-post"] == "edited"
-
-
-def test_a_workflow_of_the_first_version_is_outdated_and_keeps_its_settings(tmp_path: Path) -> None:
-    """Its stamp is of a time when the version of Python was no setting and torch had no index."""
-    text = (ROOT / "tests" / "frozen" / "workflows" / "regbot-static.yml").read_text()
-    repo = repository(tmp_path / "r", {**MODULE, ".github/workflows/regbot-static.yml": text})
-    assert actions(init(repo))["regbot-static"] == "outdated"
-    changed = text.replace('python-version: "3.11"', 'python-version: "3.12"')
-    workflow(repo, "regbot-static").write_text(changed)
-    assert actions(init(repo))["regbot-static"] == "edited"
-    workflow(repo, "regbot-static").write_text(text.replace('"numpy>=1.26"', '"numpy>=1.26" einops'))
-    assert actions(init(repo, upgrade=True))["regbot-static"] == "upgraded"
-    upgraded = workflow(repo, "regbot-static").read_text()
-    assert '"numpy>=1.26" einops\n' in upgraded
-    assert "TORCH: torch>=2.11\n" in upgraded
