@@ -175,8 +175,6 @@ def _framework_of(run: Run) -> str | None:
         return f"torch {software.torch}"
     if software is not None and software.jax:
         return f"jax {software.jax}"
-    if run.ledger is not None and "jax" in run.ledger.software:  # a record of an older version of regbot
-        return f"jax {run.ledger.software['jax']}"
     return None
 
 

@@ -378,10 +378,9 @@ def _same_session_path(path: PurePosixPath, stored: Baseline, baseline: Baseline
 
     ``stored`` is the record in the file ``path``, and ``baseline`` is the record to be stored.
 
-    Two kinds of differences are ignored: the provenance, and fields that older versions did not store.
+    A different provenance is ignored.
     """
-    ignored_fields = {name: getattr(baseline, name) for name in ("provenance", "step_s", "loaded_files")}
-    if stored.model_copy(update=ignored_fields) != baseline:
+    if stored.model_copy(update={"provenance": baseline.provenance}) != baseline:
         raise BaselineError(
             path,
             f"has the same session of {baseline.measured} with {len(stored.runs)} runs, and the new one has "

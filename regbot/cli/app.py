@@ -168,7 +168,7 @@ def check(
     ] = None,
     no_timing: Annotated[bool, typer.Option("--no-timing", help="Only the sharding verdict: time nothing.")] = False,
     gate: Annotated[
-        Literal["look0", "pairs", "stored", "screen"] | None,  # screen is the name of look0 in version 0.1.0
+        Literal["look0", "pairs", "stored"] | None,
         typer.Option("--gate", metavar="G", help="What decides: look0 (2 pairs may pass, default), pairs, stored."),
     ] = None,
     more: Annotated[

@@ -243,7 +243,7 @@ def _identify_measured(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> 
         return IgnoredRun(
             f"the commit of run {run.id} is not in the default branch; the run may be of a tag with the branch's name"
         )
-    number, sha, nonce, base = int(match["pr"]), match["sha"], match["nonce"], match["base"] or ""
+    number, sha, nonce, base = int(match["pr"]), match["sha"], match["nonce"], match["base"]
     head_checks = checks.find(forge, sha, number, bot)
     if not head_checks.can_show(nonce, run.id):
         return IgnoredRun(f"run {run.id} is not the last requested measurement of {short_commit(sha)}")

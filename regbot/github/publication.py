@@ -203,9 +203,7 @@ def _select_check_texts(head_checks: HeadChecks, result: Result) -> list[Stamped
 
     A verdict is dropped, and is None in the list, if it was judged against another base branch than ``result``, or
     against a base commit that is not in ``result.bases``. If a dropped verdict has the banner of an INVALID
-    measurement, that measurement takes its place. Stamps of older versions of regbot do not name the base branch. A
-    PASS without a base branch is dropped, so that a PASS against another branch never counts. Any other status without
-    a base branch is kept.
+    measurement, that measurement takes its place.
     """
     bases, target = result.bases, result.stamped_text.stamp.target
 
@@ -213,11 +211,7 @@ def _select_check_texts(head_checks: HeadChecks, result: Result) -> list[Stamped
         """Return ``text`` if it is kept, otherwise the INVALID measurement in its banner, or None."""
         if text is None or bases is None or text.stamp.status == "INVALID":
             return text
-        stamp = text.stamp
-        may_lack_target = stamp.status != "PASS"
-        has_valid_target = stamp.target == target or (not stamp.target and may_lack_target)
-        has_valid_base = stamp.base in bases
-        return text if has_valid_base and has_valid_target else text.void
+        return text if text.stamp.base in bases and text.stamp.target == target else text.void
 
     return [keep_valid(head_checks.completed_text), keep_valid(head_checks.previous_text)]
 

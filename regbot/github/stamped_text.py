@@ -71,7 +71,7 @@ class Stamp:
     base: str = ""
     """Commit that head was compared with; '' if the result was not judged."""
     target: str = ""
-    """Base branch of the pull request when the result was judged; '' in stamps of older versions of regbot."""
+    """Base branch of the pull request when the result was judged."""
 
     @property
     def is_void(self) -> bool:

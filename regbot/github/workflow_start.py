@@ -23,10 +23,9 @@ MEASURE = "regbot-measure.yml"
 BISECT = "regbot-bisect.yml"
 POST = "regbot-post.yml"
 MEASURE_TITLE = re.compile(
-    r"regbot (?P<pr>0|[1-9][0-9]{0,8}) (?P<sha>[0-9a-f]{40}) ((?P<base>[0-9a-f]{40}) )?(?P<nonce>[0-9a-f]{16})"
+    r"regbot (?P<pr>0|[1-9][0-9]{0,8}) (?P<sha>[0-9a-f]{40}) (?P<base>[0-9a-f]{40}) (?P<nonce>[0-9a-f]{16})"
 )
-"""Title of a run of ``MEASURE``: pull request (0 for a merge group), head, base commit, and nonce. Older versions of
-the workflow define a title without a base commit."""
+"""Title of a run of ``MEASURE``: pull request (0 for a merge group), head, base commit, and nonce."""
 MAX_MEASUREMENT_AGE = timedelta(days=1)
 """Longest time from the request of a measurement to its end. Runs that started earlier are ignored."""
 
@@ -71,9 +70,8 @@ class Measurement:
         return f"regbot {self.number} {self.sha} "
 
     def has_begun(self, runs: Sequence[WorkflowRun]) -> bool:
-        """Return whether one of ``runs`` is this measurement. Titles from older versions of the workflow count too."""
-        old_titles = [f"{self._title_prefix}{nonce}" for nonce in (self.nonce, self.request_nonce)]
-        return any(run.title in (self.title, *old_titles) for run in runs)
+        """Return whether one of ``runs`` is this measurement."""
+        return any(run.title == self.title for run in runs)
 
     def find_unfinished(self, runs: Sequence[WorkflowRun]) -> WorkflowRun | None:
         """Return a run that measures the same commit and has not ended; None if there is no such run."""
@@ -104,9 +102,7 @@ def has_measurement_started(forge: Forge, request_nonce: str, since: datetime) -
         title = MEASURE_TITLE.fullmatch(run.title)
         if title is None:
             continue
-        # Older versions of regbot wrote the nonce of the request, and no base commit.
-        expected_nonce = _bind_nonce(request_nonce, title["base"]) if title["base"] else request_nonce
-        if title["nonce"] == expected_nonce:
+        if title["nonce"] == _bind_nonce(request_nonce, title["base"]):
             return True
     return False
 

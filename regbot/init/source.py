@@ -20,14 +20,12 @@ from regbot.text.printable import printable
 UNSET = "/set/by/regbot-init"
 """Source in the shipped templates. It is a path that does not exist, so that pip fails until a source is set."""
 DISTRIBUTION = "regbot-moe"
-FORMER_DISTRIBUTION = "regbot"
-"""Name of the distribution up to version 0.1.0. Sources with this name are still accepted."""
 EXAMPLE = f"{DISTRIBUTION} @ git+https://HOST/OWNER/NAME@COMMIT"
 
 _ADDRESS = r"https://[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?/[A-Za-z0-9_./~+-]+?"
 _FOLDER = r"(?:#subdirectory=[A-Za-z0-9_][A-Za-z0-9_./-]*)?"
-_GIT = re.compile(rf"regbot(?:-moe)? @ git\+(?P<address>{_ADDRESS})@(?P<commit>[0-9a-f]{{40}})(?P<folder>{_FOLDER})")
-_ARCHIVE = re.compile(rf"regbot(?:-moe)? @ {_ADDRESS}\.(?:whl|tar\.gz|zip)#sha256=[0-9a-f]{{64}}")
+_GIT = re.compile(rf"regbot-moe @ git\+(?P<address>{_ADDRESS})@(?P<commit>[0-9a-f]{{40}})(?P<folder>{_FOLDER})")
+_ARCHIVE = re.compile(rf"regbot-moe @ {_ADDRESS}\.(?:whl|tar\.gz|zip)#sha256=[0-9a-f]{{64}}")
 _PATH = re.compile(r"\.(?:/[A-Za-z0-9_][A-Za-z0-9_.+-]*)*")
 
 
@@ -172,5 +170,5 @@ def _check_installable(path: Path, root: Path, option: str) -> None:
         raise ConfigError(
             f"{option}: pip needs the full name of a wheel, such as regbot_moe-1.0-py3-none-any.whl"
         ) from None
-    if name not in (DISTRIBUTION, FORMER_DISTRIBUTION):
+    if name != DISTRIBUTION:
         raise ConfigError(f"{option}: is a wheel of {name}, not of regbot")

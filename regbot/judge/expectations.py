@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 
 from regbot.errors import UserError
 from regbot.ledgers.catalogue import EXPLANATIONS
-from regbot.records.verdict import RENAMED_PATTERNS, Finding
+from regbot.records.verdict import Finding
 from regbot.text.clip import clip
 
 FORM = "pattern@axis@workload: reason"
@@ -68,12 +68,10 @@ def parse_expectation(text: str) -> Expectation:
     if len(parts) != 3 or not all(parts):
         raise ExpectationError(text, f"write '{FORM}'; axis and workload may be '*'")
     pattern, axis, workload = parts
-    # Today's names and former names, each with today's name.
-    todays_names = {_normalise(name): name for name in EXPLANATIONS}
-    todays_names |= {_normalise(former): name for former, name in RENAMED_PATTERNS.items()}
-    if _normalise(pattern) not in todays_names:
+    names = {_normalise(name): name for name in EXPLANATIONS}
+    if _normalise(pattern) not in names:
         raise ExpectationError(text, f"unknown pattern {pattern!r}; the patterns are: {'; '.join(EXPLANATIONS)}")
-    return Expectation(todays_names[_normalise(pattern)], axis, workload, reason)
+    return Expectation(names[_normalise(pattern)], axis, workload, reason)
 
 
 def accept(findings: Iterable[Finding], expectations: Iterable[Expectation], workload: str) -> list[Finding]:

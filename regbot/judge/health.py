@@ -92,12 +92,12 @@ def describe_node_effects(runs: Sequence[Run]) -> list[str]:
 def _is_warm(run: Run) -> bool:
     """Whether the run is a warm launch, which fills compiler caches and is discarded.
 
-    The first of the runs of head alone is a warm launch. Records call the order of these runs ``screen``, and the first
+    The first of the runs of head alone is a warm launch. Records call the order of these runs ``head``, and the first
     has slot 0. In a session with pairs, the warm launches are block 0.
     """
     if run.position is None:
         return False
-    return run.position.slot == 0 if run.position.order == "screen" else run.position.block == 0
+    return run.position.slot == 0 if run.position.order == "head" else run.position.block == 0
 
 
 def _hardware_slowdown(run: Run) -> str:

@@ -69,8 +69,8 @@ class PairSet:
 
 def is_head_only(run: Run) -> bool:
     """Whether a timed run is a run of head without base, for ``gate = "stored"``. The warm launch before these runs is
-    such a run too. Records call the order of these runs "screen", which is an earlier name of the gate."""
-    return run.position is not None and run.position.order == "screen"
+    such a run too."""
+    return run.position is not None and run.position.order == "head"
 
 
 def is_warm(run: Run) -> bool:

@@ -102,7 +102,7 @@ def judge_by_stored(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run])
         return StoredVerdict(decision=None, reason=doubt, reference=reference)
     # Head's median and mean step time on the log scale, averaged over its runs.
     levels = {name: fmean(_summarise_run(run)[name] for run in head) for name in SUMMARIES}
-    # The largest slowdown that a pass may leave possible. "screen" is an earlier name for runs of head alone.
+    # The largest slowdown that a pass may leave possible.
     max_bound = math.log1p(header.throughput.screen_bound_pct / 100)
     decision, tests = stored_gate(
         stored_levels(reference), levels, count_primary_tests(header), thresholds(header), max_bound

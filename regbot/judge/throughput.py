@@ -140,9 +140,9 @@ def _judge_head_only(
     INCONCLUSIVE."""
     fields = _common_fields(plan, runs, PairSet(()))
     fields["head_step_s"] = step_s(fields["runs"], "head", role="stored")  # the role of runs of head alone
-    if header.throughput.gate != "stored":  # sessions of version 0.1.0 could begin with runs of head alone ("screen")
+    if header.throughput.gate != "stored":
         reason = "head was run alone, and only pairs of base and head decide: run the check again"
-        section = _build_section("INCONCLUSIVE", [reason], decision="undecided", by="screen", **fields)
+        section = _build_section("INCONCLUSIVE", [reason], decision="undecided", by="pairs", **fields)
         return TimedResult(section, warnings=warnings)
     result = judge_by_stored(header, plan, runs)
     if result is None:  # more runs of head are needed

@@ -1,7 +1,6 @@
 """Names of all patterns of ledger differences. Each has a one-line explanation and an inverse pattern.
 
-The names are part of the public interface: they appear in verdicts, ``--expect`` rules and comments. A renamed pattern
-is therefore listed in ``records.verdict.RENAMED_PATTERNS``, and its former name stays valid.
+The names are part of the public interface: they appear in verdicts, ``--expect`` rules and comments.
 """
 
 ALL_TO_ALL_REPLACED = "all-to-all replaced by gather and sum"

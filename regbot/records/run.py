@@ -283,9 +283,7 @@ class Position(Record):
     slot: Annotated[int, Field(ge=0, le=3)] = Field(
         description="position in the block; for runs of head alone, 0 is the warm-up launch and 1 to 3 are the runs"
     )
-    order: Literal["ABBA", "BAAB", "screen"] = Field(
-        description="A is base; screen: runs of head alone, for gate = stored"
-    )
+    order: Literal["ABBA", "BAAB", "head"] = Field(description="A is base; head: runs of head alone, for gate = stored")
     draw: Annotated[int, Field(ge=1)] | None = Field(
         default=None,
         description="number of the fresh compiler caches that the run used; None if they are those of its worktree",

@@ -31,8 +31,8 @@ class WireBandwidths(Record):
     inter_node_gb_s: Annotated[float, Field(gt=0)] = 50.0
 
 
-Gate = Literal["look0", "pairs", "stored", "screen"]
-"""Rule that decides on throughput. ``screen`` is the name of the default in version 0.1.0 and means ``look0``."""
+Gate = Literal["look0", "pairs", "stored"]
+"""Rule that decides on throughput."""
 
 
 class ThroughputThresholds(Record):
@@ -47,7 +47,7 @@ class ThroughputThresholds(Record):
     gate: Gate = Field(
         default="look0",
         description="look0: the first block may pass a change, with the noise of stored pairs, else more pairs decide; "
-        "screen: earlier name of look0; pairs: looks at 4, 8 and 12 pairs only; stored: head is compared only with "
+        "pairs: looks at 4, 8 and 12 pairs only; stored: head is compared only with "
         "stored sessions, which may also fail a change",
     )
     screen_bound_pct: Annotated[float, Field(gt=0, le=100)] = Field(

@@ -4,7 +4,7 @@ valid?"""
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from regbot.records.base import Record
 from regbot.records.calibration_summary import CalibrationSummary, PairNoise
@@ -28,14 +28,6 @@ class Volume(Record):
     bytes: int
 
 
-RENAMED_PATTERNS = {
-    "expert axis mapped twice": "all-to-all replaced by gather and sum",
-    "count exchange added": "exchange of token counts or indices added",
-    "count exchange removed": "exchange of token counts or indices removed",
-}
-"""Patterns that have another name in records of earlier versions. The value is the name of today."""
-
-
 class Finding(Record):
     """One change between the ledgers of base and head."""
 
@@ -52,12 +44,6 @@ class Finding(Record):
     accepted: Message | None = Field(
         default=None, description="the reason in the --expect rule that accepts the finding; null if no rule does"
     )
-
-    @field_validator("pattern")
-    @classmethod
-    def _use_name_of_today(cls, value: str) -> str:
-        """Replace a former name of a pattern by its present name."""
-        return RENAMED_PATTERNS.get(value, value)
 
 
 class WireTime(Record):
@@ -160,9 +146,9 @@ class Cost(Record):
 
 
 StepSeconds = Annotated[float, Field(ge=0)]
-RunRole = Literal["warm-up", "stored", "screen", "pair", "unused", "void"]
-"""Role of a timed run. warm-up: a discarded launch. stored: a run of head alone that is compared with stored sessions,
-called screen in version 0.1.0. pair: a run of a pair that the decision used. unused: a run of a valid pair that the
+RunRole = Literal["warm-up", "stored", "pair", "unused", "void"]
+"""Role of a timed run. warm-up: a discarded launch. stored: a run of head alone that is compared with stored sessions.
+pair: a run of a pair that the decision used. unused: a run of a valid pair that the
 decision did not use. void: a run that does not count."""
 
 
@@ -221,11 +207,11 @@ class Throughput(Record):
     status: Status
     reasons: list[Message]
     decision: Decision | None = Field(default=None, description="null if the times must not decide")
-    by: Literal["pairs", "look0", "screen", "stored", "identity", "runs"] | None = Field(
+    by: Literal["pairs", "look0", "stored", "identity", "runs"] | None = Field(
         default=None,
         description="what decided. pairs: pairs of runs. look0: the pairs of the first block, with the noise of the "
         "node class. stored: stored sessions, without pairs. identity: the proof that both arms run the same program. "
-        "runs: unpaired runs from files. screen: head alone, in sessions of version 0.1.0; it decides nothing any more",
+        "runs: unpaired runs from files.",
     )
     estimate_pct: float | None = Field(
         default=None, description="change of the median step time; positive means that head is slower"

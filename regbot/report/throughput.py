@@ -6,9 +6,8 @@ This module computes no numbers. All numbers come from the verdict. The *luck* o
 new compilation may change.
 
 ``section.by`` names what decided: ``pairs``, ``look0`` (the first block), ``stored`` (stored sessions) or ``identity``
-(nothing differs, so nothing was timed). In sessions of version 0.1.0 it may be ``screen``: head was run alone, which
-decides nothing. ``mde_pct`` is the smallest slowdown that the pairs of the session can detect, and ``mde_full_pct``
-that of a full session.
+(nothing differs, so nothing was timed). ``mde_pct`` is the smallest slowdown that the pairs of the session can detect,
+and ``mde_full_pct`` that of a full session.
 """
 
 from collections.abc import Callable, Sequence
@@ -184,8 +183,7 @@ def describe_bound(bound_pct: float) -> str:
 
 def describe_reference(section: Throughput) -> str:
     """Return what head is compared with: ``base``, or ``the last 40 sessions of main``."""
-    is_without_base = section.by in ("screen", "stored")  # "screen": head alone, in sessions of version 0.1.0
-    return f"the last {count(section.sessions, 'session')} of main" if is_without_base else "base"
+    return f"the last {count(section.sessions, 'session')} of main" if section.by == "stored" else "base"
 
 
 def _describe_undecided(section: Throughput, thresholds: Thresholds) -> str:
@@ -365,9 +363,7 @@ def describe_setup(section: Throughput, timed: TimedRuns) -> Words:
         words += [f", {count(timed.plan.world_size, 'rank')}"] if timed.plan is not None else []
     if not has_times(section):
         return (*words, ".")
-    if section.by == "screen":  # only in sessions of version 0.1.0
-        words += [". Head was run alone, and compared with nothing"]
-    elif section.by == "stored":
+    if section.by == "stored":
         stored = f"{count(section.sessions, 'stored session')} of this node class and environment"
         words += [f". The result compares head with {stored}"]
     else:

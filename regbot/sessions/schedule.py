@@ -101,8 +101,8 @@ def _head_slot(plan: TimedPlan, runs: Sequence[Run], node: Node | None) -> Slot:
         attempt = min(attempt + 1, HEAD_ATTEMPTS)
     slot_number = sum(run.attempt == attempt for run in runs)
     steps = plan.steps if slot_number else min(WARM_STEPS, plan.steps)
-    # "screen" is the order of runs of head alone in a record.
-    return Slot(Position(block=0, slot=slot_number, order="screen"), attempt, "head", steps)
+    # "head" is the order of runs of head alone in a record.
+    return Slot(Position(block=0, slot=slot_number, order="head"), attempt, "head", steps)
 
 
 def _pair_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan, node: Node | None) -> Slot | None:

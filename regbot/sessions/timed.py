@@ -151,8 +151,8 @@ class SessionRunner:
             return failed_run.model_copy(update={"position": slot.position, "sparse": task.workload.sparse})
         slowdown = plan.injected_pct if slot.arm == "head" else 0.0  # a calibration may plant a slowdown in head
         spec = RunSpec(slot.position, slot.attempt, slot.steps, plan.cut, slowdown, profile_reason)
-        # With the stored gate, runs of head alone have the order "screen" and no block.
-        is_head_only = slot.position.order == "screen"
+        # With the stored gate, runs of head alone have the order "head" and no block.
+        is_head_only = slot.position.order == "head"
         block_name = "head" if is_head_only else str(slot.position.block)
         if slot.position.draw is not None:
             block_name = f"{slot.position.draw}-{block_name}"
@@ -208,7 +208,7 @@ def explain_profile(runs: Sequence[Run], arm: Arm) -> str:
 def _describe_slot(slot: Slot) -> str:
     """Return a phrase for the progress line, such as ``block 2 ABBA, run 3 (head)``."""
     retry = " again" if slot.attempt > 1 else ""
-    if slot.position.order == "screen":  # the order of runs of head alone
+    if slot.position.order == "head":  # the order of runs of head alone
         return f"head alone{retry}, {f'run {slot.position.slot}' if slot.position.slot else 'warm'}"
     if not slot.position.block:
         return f"warm {slot.arm}{retry}"

@@ -1,7 +1,6 @@
 """The base of a pull request: the role it needs, the files changed since, and a changed base."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,12 @@ from ruamel.yaml import YAML
 from github_fake import FakeGitHub
 from github_fake.fixtures import hub
 from regbot.config import GitHub
-from regbot.github import checks
 from regbot.github.client import Forge
 from regbot.github.events import read_pull_event
 from regbot.github.gate import handle_pull
-from regbot.github.publication import publish
 from regbot.github.stamped_text import Stamp, StampedText
 from regbot.github.types import MAX_COMPARED, CheckRun, CommitComparison, NewCheck
-from regbot.records.verdict import Status
-from support.forge_cases import BOT, FALLBACK, NONCE, OTHER, SLOWER, Bench, build_text, only, result
+from support.forge_cases import BOT, FALLBACK, NONCE, Bench
 from support.forge_cases import bench as bench
 from support.gate_scene import LABEL, POST, Scene, before_last_look, posted, retargeted, scene, workflow
 from support.timed_builder import noisy
@@ -205,46 +201,6 @@ def test_a_measurement_against_another_base_than_its_title_names_is_invalid(soft
     (posted_result,) = bench.post(bench.measured(number, session, title=title))  # type: ignore[misc]
     assert posted_result.status == "INVALID"
     assert "the commit was measured against" in posted_result.text
-
-
-# It was judged by an older version of regbot, which does not name it
-
-
-@pytest.mark.parametrize(
-    ("status", "has_same_base", "shown"),
-    [
-        ("FAIL", True, "FAIL"),
-        ("REVIEW", True, "REVIEW"),
-        ("PASS", True, "INCONCLUSIVE"),
-        ("FAIL", False, "INCONCLUSIVE"),
-    ],
-)
-def test_a_verdict_that_blocks_stays_where_its_stamp_names_no_base_branch(
-    bench: Bench, status: Status, has_same_base: bool, shown: Status
-) -> None:
-    number = bench.pull()
-    sha, base = bench.head(number), bench.merge_base(number)
-    old_text = build_text(number, sha, 1, "measured", status)
-    old_text = replace(old_text, stamp=replace(old_text.stamp, base=base if has_same_base else OTHER, target=""))
-    external_id = checks.format_external_id(number, sha, NONCE)
-    bench.forge.create_check(
-        NewCheck("regbot", sha, external_id, "completed", "failure", f"{status}: told", old_text.body())
-    )
-    static_result = replace(result(build_text(number, sha, 2, status="INCONCLUSIVE")), bases=[base])
-    publish(bench.forge, static_result, GitHub())
-    shown_text = StampedText.read(str(bench.check(number).summary))
-    assert shown_text is not None
-    assert shown_text.stamp.status == shown
-
-
-def test_a_run_of_the_older_workflow_completes_the_check_run_and_is_judged_again(bench: Bench) -> None:
-    number = bench.pull()
-    bench.approve(number)
-    title = f"regbot {number} {bench.head(number)} {NONCE}"
-    run = bench.measured(number, bench.session(bench.head(number), timed=SLOWER), title=title)
-    for _ in range(2):
-        assert only(bench.post(run)).status == "FAIL"
-        assert (bench.check(number).status, bench.check(number).conclusion) == ("completed", "failure")
 
 
 # Its commit is none of the default branch

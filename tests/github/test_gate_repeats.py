@@ -7,10 +7,8 @@ import pytest
 
 from github_fake.fixtures import hub
 from regbot.github.client import AwayError, Forge, RefusedError
-from regbot.github.events import read_pull_event
 from regbot.github.replies import build_marker
 from regbot.github.types import WorkflowRun
-from regbot.github.workflow_start import compute_nonce
 from support.gate_scene import BOT, COMMANDS, MEASURE, Scene, client, end_runs, posted, scene, workflow
 
 __all__ = ["hub", "scene"]
@@ -90,33 +88,6 @@ def test_a_repeated_label_event_starts_nothing_twice(scene: Scene) -> None:
     assert scene.pulled(event).effect == "nothing"
     assert len(scene.started) == 1
     assert not scene.replies
-
-
-def test_a_repeated_event_starts_nothing_after_a_run_of_the_older_workflow(scene: Scene) -> None:
-    event = scene.labelled()
-    scene.pulled(event)
-    rename_run(scene, scene.started[0].inputs["nonce"])
-    assert scene.pulled(event).effect == "nothing"
-    assert len(scene.started) == 1
-
-
-def test_a_repeated_event_starts_nothing_after_a_run_of_an_older_regbot(scene: Scene) -> None:
-    event = scene.labelled()
-    scene.pulled(event)
-    updated = read_pull_event(scene.file(event), "acme/moe").updated
-    rename_run(scene, compute_nonce("acme/moe", scene.number, "label", scene.sha, "walt", updated))
-    assert scene.pulled(event).effect == "nothing"
-    scene.push({"moe.py": "3\n"})
-    assert scene.pulled(event).effect == "nothing"
-    assert len(scene.started) == 1
-    assert not scene.replies
-
-
-def rename_run(scene: Scene, nonce: str) -> None:
-    """End the only measurement, and give it the title that the older workflow defines."""
-    end_runs(scene)
-    (run,) = [run for run in scene.repo.runs.values() if run.path == MEASURE]
-    run.title = f"regbot {scene.number} {scene.sha} {nonce}"
 
 
 def test_a_repeated_refused_label_is_answered_once(scene: Scene) -> None:

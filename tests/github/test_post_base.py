@@ -174,7 +174,7 @@ STORED_GATE = TOML + '[throughput]\ngate = "stored"\n'
 
 def head_alone() -> list[Run]:
     """Return runs of head alone, as fast as the sessions in ``stored``."""
-    slots = [Slot(Position(block=0, slot=n, order="screen"), 1, "head", PLAN.steps) for n in range(4)]
+    slots = [Slot(Position(block=0, slot=n, order="head"), 1, "head", PLAN.steps) for n in range(4)]
     return [timed_run(slot, 0.1 * (1 + 0.001 * n)) for n, slot in enumerate(slots)]
 
 

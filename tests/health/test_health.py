@@ -660,7 +660,7 @@ def test_settings_of_the_node_and_errors_of_the_code_are_reported_and_void_nothi
 def test_warm_launches_and_runs_of_unknown_health_give_no_finding() -> None:
     busy = health(processors=cpu(other=0.5))
     warm = [timed_run(slot(0, place, arm), 0.1, health=busy) for place, arm in enumerate(("base", "head"))]
-    screen = warm[1].position.model_copy(update={"order": "screen", "slot": 0})  # type: ignore[union-attr]
+    screen = warm[1].position.model_copy(update={"order": "head", "slot": 0})  # type: ignore[union-attr]
     runs = [*warm, warm[1].model_copy(update={"position": screen}), timed_run(slot(1, 0, "base"), 0.1)]
     assert describe_node_effects(runs) == []
     counted = warm[1].model_copy(update={"position": screen.model_copy(update={"slot": 1})})

@@ -253,7 +253,7 @@ def test_a_remaining_edited_workflow_does_not_reinstall_the_others(tmp_path: Pat
 PATHS = {
     "./vendor/regbot": "vendor/regbot",
     '"./vendor/regbot" # ours': "vendor/regbot",
-    "./wheels/regbot-1-py3-none-any.whl": "wheels/regbot-1-py3-none-any.whl",
+    "./wheels/regbot_moe-1-py3-none-any.whl": "wheels/regbot_moe-1-py3-none-any.whl",
     ".": "",
     "./": "",
     "./../other": "",
@@ -269,9 +269,9 @@ def test_path_in_repository_is_empty_for_other_sources(source: str) -> None:
 
 
 def test_a_path_in_the_repository_needs_an_owner(tmp_path: Path) -> None:
-    files = {**MODULE, "vendor/regbot-1-py3-none-any.whl": ""}
+    files = {**MODULE, "vendor/regbot_moe-1-py3-none-any.whl": ""}
     repo = repository(tmp_path / "r", files)
-    wheel = "vendor/regbot-1-py3-none-any.whl"
+    wheel = "vendor/regbot_moe-1-py3-none-any.whl"
     report = init(repo, source=wheel)
     assert any(f"Give {wheel} an owner" in step.text for step in report.next_steps)
     owned = repository(tmp_path / "s", {**files, ".github/CODEOWNERS": "# all\n/vendor/ @us/core\n"})

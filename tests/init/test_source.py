@@ -48,13 +48,13 @@ def test_a_bare_name_is_refused_as_a_source(word: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "word",
     [
-        f"regbot @ git+https://ann:key@host.example/us/regbot@{'a' * 40}",
-        "regbot @ git+https://host.example/us/regbot@main",
-        f"regbot @ git+http://host.example/us/regbot@{'a' * 40}",
+        f"regbot-moe @ git+https://ann:key@host.example/us/regbot@{'a' * 40}",
+        "regbot-moe @ git+https://host.example/us/regbot@main",
+        f"regbot-moe @ git+http://host.example/us/regbot@{'a' * 40}",
         f"other @ git+https://host.example/us/regbot@{'a' * 40}",
-        "regbot @ https://host.example/regbot-1-py3-none-any.whl",
+        "regbot-moe @ https://host.example/regbot-1-py3-none-any.whl",
         f"{SOURCE}\nX: y",
-        "regbot @ ${{ vars.X }}",
+        "regbot-moe @ ${{ vars.X }}",
         "/srv/regbot",
         "../regbot",
         "./vendor/regbot",
@@ -73,11 +73,11 @@ def test_an_inexact_source_is_refused(word: str, tmp_path: Path) -> None:
 
 
 def test_a_path_is_written_relative_to_the_folder_of_the_job(tmp_path: Path) -> None:
-    repo = repository(tmp_path / "r", {**MODULE, "vendor/regbot-1-py3-none-any.whl": ""})
-    report = init(repo, source="vendor/regbot-1-py3-none-any.whl")
+    repo = repository(tmp_path / "r", {**MODULE, "vendor/regbot_moe-1-py3-none-any.whl": ""})
+    report = init(repo, source="vendor/regbot_moe-1-py3-none-any.whl")
     written = every_source(repo)
-    assert written.pop("regbot-static") == "./code/vendor/regbot-1-py3-none-any.whl"
-    assert set(written.values()) == {"./vendor/regbot-1-py3-none-any.whl"}
+    assert written.pop("regbot-static") == "./code/vendor/regbot_moe-1-py3-none-any.whl"
+    assert set(written.values()) == {"./vendor/regbot_moe-1-py3-none-any.whl"}
     assert not any("--source" in step.command for step in report.next_steps)
     assert set(actions(init(repo)).values()) == {"kept", "unchanged"}
 
@@ -122,7 +122,7 @@ def test_the_default_source_follows_this_regbot_and_another_choice_is_kept(
     newer = SOURCE.replace("a" * 40, "b" * 40)
     monkeypatch.setattr(flow, "own_source", lambda: newer)
     assert actions(init(repo))["regbot-gate"] == "outdated"
-    other = f"regbot @ git+https://host.example/them/regbot@{'c' * 40}"
+    other = f"regbot-moe @ git+https://host.example/them/regbot@{'c' * 40}"
     init(repo, source=other, upgrade=True)
     assert set(actions(init(repo)).values()) == {"kept", "unchanged"}
     monkeypatch.setattr(flow, "own_source", lambda: None)

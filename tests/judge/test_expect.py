@@ -4,7 +4,7 @@ import pytest
 
 from regbot.judge.expectations import Expectation, ExpectationError, accept, parse_expectation
 from regbot.ledgers.catalogue import EXPLANATIONS
-from regbot.records.verdict import RENAMED_PATTERNS, Finding, Status
+from regbot.records.verdict import Finding, Status
 
 WORKLOAD = "qwen3-30b-a3b@1/ep"
 
@@ -35,15 +35,6 @@ def test_patterns_may_be_written_with_spaces_or_hyphens(text: str) -> None:
 def test_every_pattern_can_be_declared_in_both_spellings(name: str) -> None:
     for spelling in (name, name.replace(" ", "-")):
         assert parse_expectation(f"{spelling}@*@*: why").pattern == name
-
-
-@pytest.mark.parametrize(("old", "name"), RENAMED_PATTERNS.items())
-def test_the_former_name_of_a_pattern_covers_findings_of_today_and_of_then(old: str, name: str) -> None:
-    assert name in EXPLANATIONS
-    for spelling in (old, old.replace(" ", "-")):
-        assert accepted(f"{spelling}@ep@*: why", finding(name, "ep"))
-    stored = finding(name, "ep").model_dump(mode="json") | {"pattern": old}
-    assert Finding.model_validate(stored).pattern == name
 
 
 def test_a_reason_may_hold_colons_and_at_signs() -> None:

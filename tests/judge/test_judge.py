@@ -220,7 +220,6 @@ def test_a_check_for_infinity_that_only_one_arm_makes_needs_no_review() -> None:
     ],
 )
 def test_only_a_guess_that_decides_no_size_needs_no_review(kinds: dict[str, GuessKind], status: str) -> None:
-    """Records of older versions name no kind."""
     base = with_kinds(guessing(A_CHECK), kinds)
     assert sharding(pair(base, guessing(program="b" * 64))).status == status
 

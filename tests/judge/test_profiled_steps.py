@@ -218,7 +218,7 @@ def test_traces_that_were_refused_for_another_reason_stay_invalid() -> None:
 def test_head_alone_is_judged_by_its_trace() -> None:
     """``gate = "stored"`` times no run of base."""
     alone = [
-        timed_run(Slot(Position(block=0, slot=slot, order="screen"), 1, "head", 8), 0.1, **profiled(SAME))  # type: ignore[arg-type]
+        timed_run(Slot(Position(block=0, slot=slot, order="head"), 1, "head", 8), 0.1, **profiled(SAME))  # type: ignore[arg-type]
         for slot in range(4)
     ]
     verdict, workload = judged(Session(header=HEADER, runs=[*statics(), *alone]))

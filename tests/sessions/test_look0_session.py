@@ -104,13 +104,6 @@ def test_without_a_known_noise_the_first_look_is_after_four_pairs(
     assert len(runs) >= 2 + 8
 
 
-def test_pairs_of_an_old_session_are_judged_by_the_looks_only() -> None:
-    """A session of the screen's time has four pairs and more, and its references may have gained a noise since."""
-    runs = play(at(0.1), header(KNOWN, gate="pairs"))
-    section = throughput(runs, header(KNOWN, gate="screen"))
-    assert (section.by, section.decision) == ("pairs", "no_change")
-
-
 def test_more_pairs_on_the_same_trees_join_those_of_look_0() -> None:
     session_header = header(KNOWN)
     first = [run.model_copy(update={"joined": "a" * 64}) for run in play(at(0.1), session_header)]

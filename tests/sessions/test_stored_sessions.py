@@ -97,7 +97,7 @@ def test_a_fallback_dispatcher_never_passes() -> None:
 def test_a_failed_head_is_repeated_once() -> None:
     session_header = header(reference(), gate="stored")
     runs = play(lambda slot: timed_run(slot, 0.1, "crashed"), session_header)
-    assert [(run.position.order, run.attempt) for run in runs if run.position] == [("screen", 1), ("screen", 2)]
+    assert [(run.position.order, run.attempt) for run in runs if run.position] == [("head", 1), ("head", 2)]
 
 
 def test_a_check_with_overrides_is_not_compared() -> None:
@@ -106,12 +106,11 @@ def test_a_check_with_overrides_is_not_compared() -> None:
 
 
 def test_head_alone_decides_nothing_under_another_gate() -> None:
-    """Version 0.1.0 ran head alone before pairs and could pass it there. Such a session goes on with pairs."""
     head_only = play(at(0.1), header(reference(), gate="stored"))
-    session_header = header(reference(), gate="screen")
+    session_header = header(reference(), gate="head")
     section = throughput(head_only, session_header)
     assert (section.status, section.decision, section.by, section.bound_pct) == (
-        "INCONCLUSIVE", "undecided", "screen", None,
+        "INCONCLUSIVE", "undecided", "pairs", None,
     )  # fmt: skip
     runs = play(at(0.1), session_header, runs=head_only)
     assert throughput(runs, session_header).by == "pairs"

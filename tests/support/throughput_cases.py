@@ -122,7 +122,7 @@ def _head_alone(shape: Shape, slower: float) -> Times:
     base_s = 0.115 if shape.layers == QWEN.layers else 0.204
     clock = timed_cases.Clock(shape.entry, BASE, HEAD, noise=0.002)
     for slot in range(4):
-        place = Position(block=0, slot=slot, order="screen")
+        place = Position(block=0, slot=slot, order="head")
         clock.launch("head", base_s * (1 + slower), 0, slot, position=place)
     return clock.runs, timed_cases.by_stored_sessions(clock.runs, base_s, CALIBRATED)
 
