@@ -21,7 +21,6 @@ from regbot.cli import github as github_commands
 from regbot.cli import init as init_command
 from regbot.cli import node as node_commands
 from regbot.cli import push as push_command
-from regbot.cli import shadow as shadow_commands
 from regbot.cli.console import show
 from regbot.cli.job_summary import write_job_summary
 from regbot.cli.options import (
@@ -63,7 +62,6 @@ app.command()(init_command.init)
 app.command()(push_command.pre_push)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(baseline.app, name="baseline")
-app.add_typer(shadow_commands.app, name="shadow")
 app.add_typer(node_commands.app, name="node")
 app.add_typer(github_commands.app, name="github")
 
@@ -176,10 +174,6 @@ def check(
         typer.Option("--more", metavar="N", min=0, help="Time N more pairs, and add earlier pairs of the code."),
     ] = 0,
     baselines: Baselines = None,
-    shadow: Annotated[
-        bool, typer.Option("--shadow", help="Block nothing: exit 0, and record the verdict for later review.")
-    ] = False,
-    scoreboard: shadow_commands.Folder = Path("shadow"),
     untrusted: Annotated[
         bool, typer.Option("--untrusted", help="Refuse to run the code without a sandbox (docs/sandbox.md).")
     ] = False,
@@ -225,13 +219,9 @@ def check(
             ),
             watch,
         )
-        shadow_note = _record_shadow_check(result, scoreboard) if shadow else ""
     _print_verdict(result, json)
     if result.out is not None:
         write_job_summary((result.out / "comment.md").read_text(encoding="utf-8"))
-    if shadow:
-        typer.echo(shadow_note, err=json)  # with --json, standard output has only the verdict
-        raise typer.Exit(0)
     raise typer.Exit(exit_code(result.verdict.verdict))
 
 
@@ -443,19 +433,6 @@ def preflight(
         text = result.record().to_json() if json else preflight_page(result.conflicts, result.advice, result.unknown)
     show(text, json)
     raise typer.Exit(exit_code("INVALID") if result.invalid else 0)
-
-
-def _record_shadow_check(result: "CheckResult", scoreboard: Path) -> str:
-    """Add a shadow check, which blocks nothing, to the folder ``scoreboard``. Return a sentence that reports this."""
-    from datetime import UTC, datetime
-
-    from regbot.shadow import BLOCKING, record_check
-    from regbot.shadow.page import write_sentence
-
-    status = result.verdict.verdict
-    path = record_check(result.verdict, scoreboard, datetime.now(UTC))
-    # BLOCKING has the statuses with which a required check stops a merge by default.
-    return write_sentence(status, status in BLOCKING, path)
 
 
 def _print_verdict(result: "CheckResult", as_json: bool) -> None:

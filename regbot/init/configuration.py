@@ -15,12 +15,12 @@ version = 1
 
 _SHADOW = """\
 [github]
-shadow = true  # blocks nothing, but shows the verdict; remove this line when you trust it (docs/shadow.md)
+shadow = true  # blocks nothing, but shows the verdict; remove this line when you trust it
 """
 
 _NO_SHADOW = """\
 # [github]
-# shadow = true  # blocks nothing, but shows the verdict: for the first two weeks (docs/shadow.md)
+# shadow = true  # blocks nothing, but shows the verdict: for the first two weeks
 """
 
 _SLURM = """\

@@ -27,7 +27,6 @@ from regbot.records.proposal import Proposal
 from regbot.records.refresh import RefreshReport
 from regbot.records.run import RawRun, Run
 from regbot.records.session import SessionHeader
-from regbot.records.shadow import Scoreboard, ShadowEntry, ShadowListing, ShadowOutcome
 from regbot.records.verdict import LedgerDiff, Verdict
 
 FOLDER = Path(__file__).with_name("schemas")
@@ -57,11 +56,7 @@ RECORDS: dict[str, type[Record]] = {
     "raw-run@1": RawRun,
     "refresh@1": RefreshReport,
     "run@1": Run,
-    "scoreboard@1": Scoreboard,
     "session@1": SessionHeader,
-    "shadow@1": ShadowEntry,
-    "shadow-list@1": ShadowListing,
-    "shadow-outcome@1": ShadowOutcome,
     "verdict@1": Verdict,
 }
 

@@ -146,13 +146,3 @@ def test_a_check_cites_the_calibration_of_its_node_class(case: Case) -> None:
         "This node class was calibrated with pairs: two runs of one commit differ by"
         in (case.home / "out" / "comment.md").read_text()
     )
-
-
-@pytest.mark.slow
-def test_a_shadow_check_blocks_nothing_and_is_recorded(case: Case) -> None:
-    pull_request(case, train(0.02), train(0.05))
-    code, verdict = case.check("--budget", "5", "--shadow")
-    assert (code, verdict["verdict"]) == (0, "FAIL")
-    scoreboard = json.loads(case.regbot("shadow", "show", "--json").stdout)
-    assert (scoreboard["checks"], scoreboard["would_block"]) == (1, 1)
-    assert case.regbot("check", "--base", "nowhere", "--shadow").returncode == 2
