@@ -6,6 +6,7 @@ After an intended change, rewrite the golden files and read the difference:
 """
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -96,6 +97,9 @@ def of_a_shared_head() -> str:
     return StampedText(stamp, text).body(note=write_same_head_note(12, others, strictest=others[0]))
 
 
+WHOLE = ("measured_review_accepted", "artifact_refused")
+"""Situations whose golden text is whole. The others have what stands above the first table."""
+
 SITUATIONS: dict[str, Callable[[], str]] = {
     "self_reported_pass": lambda: write_posted("pass", STATIC_OF),
     "self_reported_fail_in_shadow_mode": lambda: write_posted("sharding_fail", STATIC_OF, SHADOW),
@@ -140,6 +144,8 @@ class Page(HTMLParser):
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_every_situation_matches_its_golden_file(name: str) -> None:
     text, path = SITUATIONS[name](), GOLDEN / f"{name}.md"
+    if name not in WHOLE:
+        text = re.split(r"\n(?=\| workload|#### |<details>)", text)[0] + "\n"
     if os.environ.get("REGBOT_WRITE_GOLDEN"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The comment: one golden file for every state of a check, and that hostile text cannot break it.
+"""The comment: a golden text for every state of a check, and that hostile text cannot break it.
 
 After a change that is meant, write the golden files anew and read the difference:
 
@@ -21,7 +21,7 @@ from regbot.judge import judge
 from regbot.records.verdict import StoredCollectives, StoredComparison, StoredTest, StoredTimes, Validity
 from regbot.report import comment, html
 from regbot.report.baseline_row import describe_stored_times
-from regbot.report.comment import LIMIT, MARKER
+from regbot.report.comment import LIMIT
 from regbot.report.markdown import code, fence, prose, visible
 from regbot.report.quantities import with_interval
 from regbot.report.state import prepare_check
@@ -29,7 +29,7 @@ from regbot.report.throughput import classify_throughput
 from regbot.report.workload_section import build_workload_sections, fold_collectives
 from regbot.text.percentages import round_up_percent
 from support import report_cases
-from support.report_cases import CASES, HOSTILE
+from support.report_cases import CASES, HOSTILE, WHOLE
 from support.sharding_cases import QWEN, Case, Shape, compare_same, ledger
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "comment"
@@ -67,6 +67,7 @@ def rendered(markdown: str) -> Elements:
 @pytest.mark.parametrize("name", CASES)
 def test_every_state_reads_as_its_golden_comment(name: str) -> None:
     text = comment(*CASES[name]())
+    text = text if name in WHOLE else text.partition("<details>")[0]
     path = GOLDEN / f"{name}.md"
     if os.environ.get("REGBOT_WRITE_GOLDEN"):
         path.write_text(text, encoding="utf-8")
@@ -75,17 +76,6 @@ def test_every_state_reads_as_its_golden_comment(name: str) -> None:
 
 def test_there_is_no_golden_comment_of_a_state_that_is_gone() -> None:
     assert {path.stem for path in GOLDEN.glob("*.md")} == set(CASES)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_the_first_line_is_the_hidden_marker_and_the_second_the_verdict(name: str) -> None:
-    verdict, session = CASES[name]()
-    first, second, *_ = comment(verdict, session).splitlines()
-    assert first == MARKER
-    assert second.startswith("### ")
-    word = "SHOWN, NOT JUDGED" if name == "overrides_shown_not_judged" else verdict.verdict
-    assert f" {word}: " in second
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -208,13 +198,6 @@ def row(name: str, workload: str = "qwen3-30b-a3b@1/ep") -> list[str]:
     table = rows[rows.index("| workload | base step | head step | change [interval] | pairs | throughput |") :]
     line_of_workload = next(line for line in table if line.startswith(f"| `{workload}` |"))
     return [cell.strip() for cell in line_of_workload.strip("|").split(" | ")]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_the_third_line_answers_the_three_questions(name: str) -> None:
-    line = comment(*CASES[name]()).splitlines()[3]
-    assert re.fullmatch(r"\*\*Sharding\*\* .+ · \*\*Throughput\*\* .+ · \*\*Trust\*\* .+", line)
 
 
 def test_every_timed_workload_has_one_row_with_numbers_that_mean_something() -> None:

@@ -118,6 +118,12 @@ CASES: dict[str, Callable[[], Case]] = {
 }
 """Every state by the name of its golden comment."""
 
+WHOLE = (
+    "both_fail", "demo", "inconclusive", "invalid_no_record", "pass", "pass_no_change", "review",
+    "sharding_fail_throughput_undecided", "throughput_fail", "validity_fail_head_crashes",
+)  # fmt: skip
+"""States whose golden comment is whole. The others have what stands above the first fold."""
+
 HOSTILE = (
     "a`b``c | d <img src=x onerror=alert(1)> <script>alert(1)</script> @octocat/team #12 [l](https://evil.example/x) "
     "![i](http://evil.example/i.png) www.evil.example https://evil.example me@evil.example ** __ ~~ </details>\n"
