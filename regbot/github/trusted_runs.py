@@ -34,7 +34,7 @@ class Supplier(StrEnum):
 
 
 HEADER_SUPPLIERS: Mapping[str, Supplier] = {
-    "schema_id": Supplier.CONSTANT,
+    "schema": Supplier.CONSTANT,
     "regbot": Supplier.JOB,
     "created": Supplier.GITHUB,
     "base": Supplier.GIT,
@@ -57,7 +57,7 @@ HEADER_SUPPLIERS: Mapping[str, Supplier] = {
     "wire": Supplier.CONFIG,
     "warnings": Supplier.JOB,
 }
-"""Supplier of each field of a posted session's header. docs/security.md has this table."""
+"""Supplier of each field of a posted session's header, by its name in the record. docs/security.md has this table."""
 
 MAX_GPUS = 2**20
 """A number of GPUs that is larger than any variant needs."""

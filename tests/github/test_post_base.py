@@ -7,17 +7,21 @@ import pytest
 from github_fake import FakeGitHub
 from github_fake.fixtures import hub as hub
 from regbot.baselines import Store
+from regbot.baselines.intake import environment_of
 from regbot.check.references import with_references
 from regbot.config import parse_config
+from regbot.github.metadata import identify_subjects
 from regbot.github.post import PostedResult, post
+from regbot.github.trusted_runs import HEADER_SUPPLIERS, Supplier, build_trusted_session
 from regbot.records.run import Position, Run
-from regbot.records.session import Session
+from regbot.records.session import Session, StoredTrace, UnconcernedWorkload
 from regbot.sessions.schedule import Slot
 from regbot.workloads import plan, plan_of, timed_tasks
 from support.baseline_builder import distilled, put
 from support.baseline_cases import block_runs, header_of
 from support.forge_cases import (
     A2A,
+    BOT,
     FALLBACK,
     SAME,
     SLOWER,
@@ -66,6 +70,58 @@ def test_no_artifact_says_which_files_changed(bench: Bench, claim: dict[str, obj
     posted = measured_identity(bench, bench.pull(), **claim)
     assert posted.status == "INCONCLUSIVE"
     assert "moe.py differs" in posted.text
+
+
+def test_no_field_of_the_header_is_taken_from_the_artifact_but_what_is_only_shown(bench: Bench) -> None:
+    number = bench.pull()
+    bench.approve(number)
+    honest = bench.session(bench.head(number), theirs=A2A, timed=SAME)
+    header = honest.header
+    arm, plan, digest = (
+        {"subject": "trust me", "behaviour": "c" * 64},
+        {"even_if_identical": True, "max_pairs": 2},
+        "c" * 40,
+    )
+    trace = StoredTrace(
+        entry=header.workloads[0],
+        commit=digest,
+        tree=digest,
+        measured=header.created,
+        environment=environment_of(honest.runs[0]),
+        ledger=FALLBACK,
+    )
+    claims: dict[str, object] = {
+        "created": "2020-01-01T00:00:00Z",
+        "base": header.base.model_copy(update=arm | {"tree": header.head.tree}),
+        "head": header.head.model_copy(update=arm | {"tree": header.base.tree}),
+        "workloads": ["easy"],
+        "untraced": header.workloads,
+        "left_out": ["hard"],
+        "timing": False,
+        "command": "demo",
+        "expectations": ["all-to-all replaced by gather and sum@*@*: trust me"],
+        "timed": [timed_plan.model_copy(update=plan) for timed_plan in header.timed],
+        "stored": [trace],
+        "seed": 99,
+        "budget_min": 1.0,
+        "changed_files": [],
+        "inert_files": ["moe.py"],
+        "unconcerned": [UnconcernedWorkload(entry=header.workloads[0], proof=digest, reason="trust me")],
+        "throughput": header.throughput.model_copy(update={"threshold_pct": 50.0}),
+        "sharding": header.sharding.model_copy(update={"wire_rise_pct": 1e6}),
+        "wire": header.wire.model_copy(update={"inter_node_gb_s": 1e9}),
+    }
+    shown = {name for name, supplier in HEADER_SUPPLIERS.items() if supplier is Supplier.JOB}
+    assert claims.keys() | shown | {"schema"} == HEADER_SUPPLIERS.keys()
+    lying = Session(header=header.model_copy(update=claims), runs=honest.runs)
+    run = bench.forge.run(bench.measured(number, honest).id)
+    subjects = identify_subjects(bench.forge, run, BOT, bench.checkout)
+    assert isinstance(subjects, list)
+    config, base, trees = parse_config(TOML, "regbot.toml"), bench.merge_base(number), bench.repo.git.path
+    trusted = [build_trusted_session(each, config, subjects[0], base, trees).header for each in (honest, lying)]
+    assert trusted[0] == trusted[1]
+    for name, claim in claims.items():
+        assert claim not in (getattr(header, name), getattr(trusted[1], name)), f"{name} is no lie"
 
 
 @pytest.mark.parametrize(("text", "fork"), [("x = 1  # one\n", ""), ("x = 1  # one\n", "eve")])
