@@ -275,7 +275,9 @@ def test_the_table_of_roles_is_that_of_the_gate() -> None:
 
 def test_the_table_of_suppliers_has_every_field_of_the_header() -> None:
     assert HEADER_SUPPLIERS.keys() == {field.alias or name for name, field in SessionHeader.model_fields.items()}
-    fields = {supplier: [f"`{name}`" for name, it in HEADER_SUPPLIERS.items() if it is supplier] for supplier in Supplier}
+    fields = {
+        supplier: [f"`{name}`" for name, it in HEADER_SUPPLIERS.items() if it is supplier] for supplier in Supplier
+    }
     told = table("who supplies it", "fields of the header")
     assert told == [[supplier.value, ", ".join(names)] for supplier, names in fields.items()]
 
