@@ -1,7 +1,7 @@
 """List the files that a commit changes. GitHub lists at most 300 files of a comparison; git lists all.
 
-If GitHub's list is not complete, git fetches the trees of both commits, without file contents and history. The trees
-are fetched into a temporary repository, so that the job's checkout stays unchanged. No file is checked out.
+git fetches the trees of both commits, without history, into a temporary repository, so that the job's checkout stays
+unchanged. No file is checked out.
 """
 
 import tempfile
