@@ -57,7 +57,7 @@ class BisectionSetup:
         if merge.key not in self.merged_ranges:
             try:
                 merged = history.list_merged_commits(
-                    self.options.repo, merge, self.options.paths, self.options.suspects
+                    self.options.repo, merge, self.options.paths, self.options.suspects, self.config.inert
                 )
             # A shallow clone may lack the branch. The search goes on, because its other measurements are still useful.
             except CheckoutError as error:

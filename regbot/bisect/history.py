@@ -26,7 +26,6 @@ from regbot.checkout.git import (
     is_shallow,
     try_git,
 )
-from regbot.checkout.inert import load_inert_rule
 from regbot.records.bisection import Point
 from regbot.text.clip import clip, clip_label, short_commit
 from regbot.text.printable import printable
@@ -74,6 +73,7 @@ def list_commits(
     full: bool = False,
     paths: Sequence[str] = (),
     suspects: Sequence[str] = (),
+    inert: Sequence[str] = (),
 ) -> CommitRange:
     """Return good, followed by the commits after ``good`` up to ``bad``, oldest first. Raises CheckoutError.
 
@@ -83,12 +83,13 @@ def list_commits(
               suspects always stay.
     suspects  Revisions that get the weight ``SUSPECT_WEIGHT``. Other commits have weight 1. If only a merge of the
               range brought a suspect in, the merge gets the weight of the suspect.
+    inert     The setting of that name of good: globs of files that do not make a difference.
     """
     common_dir(repo)
     ends = _Ends(repo, good, find_commit(repo, good, "GOOD"), bad, find_commit(repo, bad, "BAD"))
     _check_order(ends)
     suspected = {name: find_commit(repo, name, "suspect") for name in suspects}
-    commit_range = _list_range(ends, full, paths, suspected)
+    commit_range = _list_range(ends, full, paths, suspected, inert)
     return CommitRange(commit_range.points, [*uncommitted_warnings(repo), *commit_range.warnings])
 
 
@@ -97,15 +98,16 @@ def list_merged_commits(
     merge: Point,
     paths: Sequence[str] = (),
     suspects: Sequence[str] = (),
+    inert: Sequence[str] = (),
 ) -> CommitRange | None:
     """Return the commits of the branch that ``merge`` brought in: the line of first parents from the fork to the tip.
 
     The fork is the last common ancestor of the branch and the merge's first parent. It takes the role of good.
 
     Returns None if there is nothing to search: the commit is no merge, the branch has no commits of its own, or the
-    histories are unrelated. If the merge joins several branches, only the first branch is returned. ``paths`` and
-    ``suspects`` have the same meaning as in ``list_commits``, but suspects outside the branch are ignored. Raises
-    CheckoutError if the repository is shallow and lacks the history of the branch.
+    histories are unrelated. If the merge joins several branches, only the first branch is returned. ``paths``,
+    ``suspects`` and ``inert`` have the same meaning as in ``list_commits``, but suspects outside the branch are
+    ignored. Raises CheckoutError if the repository is shallow and lacks the history of the branch.
     """
     if len(merge.parents) < 2:
         return None
@@ -123,7 +125,7 @@ def list_merged_commits(
     if suspected:
         branch_commits = _read_parents(ends)
         suspected = {name: commit for name, commit in suspected.items() if commit in branch_commits}
-    commit_range = _list_range(ends, full=False, paths=paths, suspected=suspected)
+    commit_range = _list_range(ends, full=False, paths=paths, suspected=suspected, inert=inert)
     if len(merge.parents) == 2:
         return commit_range
     warning = (
@@ -223,11 +225,13 @@ def _merge_base(repo: Path, first: str, second: str) -> str:
     return answer.out.split()[0] if answer.code == 0 else ""
 
 
-def _list_range(ends: _Ends, full: bool, paths: Sequence[str], suspected: Mapping[str, str]) -> CommitRange:
+def _list_range(
+    ends: _Ends, full: bool, paths: Sequence[str], suspected: Mapping[str, str], inert: Sequence[str]
+) -> CommitRange:
     """Return the range with its warnings, for ``list_commits``.
 
-    ``full`` and ``paths`` have the same meaning as there. ``suspected`` maps each suspect, as the user named it, to its
-    commit.
+    ``full``, ``paths`` and ``inert`` have the same meaning as there. ``suspected`` maps each suspect, as the user named
+    it, to its commit.
     """
     order_option = "--topo-order" if full else "--first-parent"
     commits = _read_commits(ends.repo, order_option, "--reverse", ends.revision_range)
@@ -256,7 +260,7 @@ def _list_range(ends: _Ends, full: bool, paths: Sequence[str], suspected: Mappin
                 "suspects always stay"
             )
     (good,) = _read_commits(ends.repo, "--no-walk", ends.good_commit)
-    for commit, is_same in zip(commits, _same_as_before(ends, [good, *commits], full), strict=True):
+    for commit, is_same in zip(commits, _same_as_before(ends, [good, *commits], full, inert), strict=True):
         commit["same_as_before"] = is_same
         commit["weight"] = SUSPECT_WEIGHT if commit["commit"] in suspect_commits else 1.0
     return CommitRange([Point.model_validate(fields) for fields in (good, *commits)], warnings)
@@ -359,13 +363,13 @@ def _commits_touching(ends: _Ends, full: bool, paths: Sequence[str]) -> set[str]
     return set(git(ends.repo, "rev-list", *options, ends.revision_range, "--", *paths, env=OFFLINE).split())
 
 
-def _same_as_before(ends: _Ends, fields: Sequence[Mapping[str, Any]], full: bool) -> list[bool]:
+def _same_as_before(ends: _Ends, fields: Sequence[Mapping[str, Any]], full: bool, inert: Sequence[str]) -> list[bool]:
     """Return whether each commit runs the same code as the commit before it in the list. The first commit (good) is
     left out.
 
-    On a line, differences in files that the code does not read, such as documentation, do not count. In a history with
-    branches, the trees must be equal. ``fields`` has the fields of each commit as ``_read_commits`` returns them, good
-    first. ``full`` says whether the list is the full history.
+    On a line, differences in inert files, such as documentation, do not count. In a history with branches, the trees
+    must be equal. ``fields`` has the fields of each commit as ``_read_commits`` returns them, good first. ``full`` says
+    whether the list is the full history.
     """
     neighbours = list(pairwise(fields))
     has_branches = any(after["parents"] != [before["commit"]] for before, after in neighbours)
@@ -375,6 +379,4 @@ def _same_as_before(ends: _Ends, fields: Sequence[Mapping[str, Any]], full: bool
         return [
             before["commit"] in after["parents"] and before["tree"] == after["tree"] for before, after in neighbours
         ]
-    rule = load_inert_rule(ends.repo, [ends.good_commit, ends.bad_commit], ends.revision_range)
-    trees = [(before["tree"], after["tree"]) for before, after in neighbours]
-    return have_same_code(ends.repo, trees, rule.is_inert)
+    return have_same_code(ends.repo, [(before["tree"], after["tree"]) for before, after in neighbours], inert)

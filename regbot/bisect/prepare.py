@@ -42,7 +42,7 @@ def prepare(options: BisectionOptions) -> BisectionSetup:
     bad = find_commit(options.repo, options.bad, "BAD")
     check_files_present(options.repo, good, bad)
     config, tasks, notes = _load_workloads(options, good, bad, on)
-    points, warnings = _list_points(options, bad, tasks)
+    points, warnings = _list_points(options, bad, tasks, config.inert)
     exact = on == "ledger" or options.exact
     first_task = next(iter(tasks.values()), None)  # a bisection by step time has one task, by a command none
     header = BisectionHeader(
@@ -134,11 +134,21 @@ def _load_known_noise(
     )
 
 
-def _list_points(options: BisectionOptions, bad: str, tasks: Mapping[str, Task]) -> tuple[list[Point], list[str]]:
-    """Return the commits from good to bad, or the versions of the dependency axis at bad. Also return warnings."""
+def _list_points(
+    options: BisectionOptions, bad: str, tasks: Mapping[str, Task], inert: Sequence[str]
+) -> tuple[list[Point], list[str]]:
+    """Return the commits from good to bad, or the versions of the dependency axis at bad. Also return warnings.
+
+    ``inert`` is the setting of that name of the good commit."""
     if not options.axis:
         commit_range = history.list_commits(
-            options.repo, options.good, options.bad, full=options.full, paths=options.paths, suspects=options.suspects
+            options.repo,
+            options.good,
+            options.bad,
+            full=options.full,
+            paths=options.paths,
+            suspects=options.suspects,
+            inert=inert,
         )
         points = commit_range.points
         if options.command:  # a command may read any file, so only equal trees count as the same code

@@ -7,9 +7,9 @@ conditions must hold:
 
 - The runs loaded only files that match the pathspecs. If they loaded other files, ``paths`` is wrong, and the workload
   is measured as if ``paths`` were not set.
-- Every changed file is documentation, a stored reference, or a Python file that the base already has. A run reports the
-  Python files that it loads. It does not report other files that it reads, and a new file may be loaded from now on.
-- A sparse checkout of the workload has every changed file except documentation and stored references. A run cannot load
+- Every changed file is inert, a stored reference, or a Python file that the base already has. A run reports the Python
+  files that it loads. It does not report other files that it reads, and a new file may be loaded from now on.
+- A sparse checkout of the workload has every changed file except inert files and stored references. A run cannot load
   a file that was not checked out.
 """
 
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from regbot.baselines import Store
 from regbot.baselines.query import newest_session
-from regbot.checkout import CheckoutError, InertRule
+from regbot.checkout import CheckoutError
 from regbot.checkout.changes import DiffEntry, list_diff_entries
 from regbot.checkout.git import git, try_git
 from regbot.checkout.pathspecs import has_matching_path, list_changed_paths, list_unmatched_paths
@@ -59,6 +59,8 @@ class ChangedTrees:
     head: str
     stored_folder: str
     """Folder of the stored references in the repository."""
+    inert: Sequence[str]
+    """The setting of that name of the base: globs of files that cannot affect a run."""
 
 
 class ConcernResult(NamedTuple):
@@ -227,6 +229,5 @@ def _find_unreported_file(change: ChangedTrees, changed_files: Sequence[DiffEntr
 
 
 def _may_be_read(change: ChangedTrees, file: DiffEntry) -> bool:
-    """Return whether a run may read the file. It reads no documentation, settings of GitHub or stored references."""
-    rule = InertRule()  # decides by names only, because ``change.repo`` may lack the contents of files
-    return not rule.is_inert(file.name) and not file.name.startswith(f"{change.stored_folder}/")
+    """Return whether a run may read the file. It reads no inert files and no stored references."""
+    return not file.is_inert(change.inert) and not file.name.startswith(f"{change.stored_folder}/")

@@ -24,11 +24,9 @@ from regbot.check.conclusion import CheckResult, conclude
 from regbot.check.configuration import confine, find_config, refuse_unknown_folders
 from regbot.check.references import store_at, stored_traces, with_references
 from regbot.checkout import (
-    InertRule,
     digest_behaviour,
     find_readable_repository,
     list_changed_files,
-    load_inert_rule,
     prune,
     repository_cache,
     resolve_arms,
@@ -249,13 +247,9 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
     plans, stored_base_traces, reference_warnings = _load_references(
         context, throughput_settings, base, tasks_to_trace, plans, nodes
     )
-    # An inert file cannot affect a run. Whether a folder of tests is inert can depend on comments of head. The digest
-    # must not depend on comments. So it uses a rule without folders: only documentation and settings of GitHub are
-    # inert.
-    behaviour = digest_behaviour(context.readable, base.commit, head.commit, InertRule().is_inert)
+    behaviour = digest_behaviour(context.readable, base.commit, head.commit, config.inert)
     head = head.model_copy(update={"behaviour": behaviour})
-    is_inert = load_inert_rule(context.readable, [base.commit, head.commit]).is_inert
-    changed_files = list_changed_files(context.readable, base.commit, head.commit)
+    changed = list_changed_files(context.readable, base.commit, head.commit, config.inert)
     header = SessionHeader(
         regbot=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -270,8 +264,8 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
         stored=stored_base_traces,
         seed=secrets.randbelow(2**32),  # decides the order of base and head in the blocks
         budget_min=(options.budget_min or config.session.budget_min) if tasks_to_time else None,
-        changed_files=changed_files,
-        inert_files=[path for path in changed_files or () if is_inert(path)],
+        changed_files=changed.paths,
+        inert_files=changed.inert,
         expectations=[f"{change}: {change.reason}" for change in options.expectations],
         unconcerned=unconcerned,
         throughput=throughput_settings,
@@ -300,7 +294,7 @@ def _find_unconcerned(context: _CheckContext, base: Arm, head: Arm, tasks: Seque
     evidence = list_evidence(config, tasks, options.timing)
     needed_sessions = [(entry, kind.variant) for entry, kinds in evidence.items() for kind in kinds]
     folder = config.baselines.folder
-    change = ChangedTrees(context.readable, base.commit, head.commit, folder)
+    change = ChangedTrees(context.readable, base.commit, head.commit, folder, config.inert)
     with store_at(context.readable, base.commit, folder, options.baselines, needed_sessions) as store:
         return find_unconcerned(change, tasks, evidence, store)
 

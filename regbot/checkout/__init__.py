@@ -11,7 +11,6 @@ from regbot.checkout.cache import repository_cache
 from regbot.checkout.changes import digest_behaviour, list_changed_files
 from regbot.checkout.export import export
 from regbot.checkout.git import CheckoutError
-from regbot.checkout.inert import InertRule, load_inert_rule
 from regbot.checkout.reading import find_readable_repository
 from regbot.checkout.worktrees import Worktree, check_out, prune
 
@@ -20,7 +19,6 @@ __all__ = [
     "BuildError",
     "Builder",
     "CheckoutError",
-    "InertRule",
     "Worktree",
     "check_out",
     "create_branch",
@@ -29,7 +27,6 @@ __all__ = [
     "find_readable_repository",
     "has_commits_of_its_own",
     "list_changed_files",
-    "load_inert_rule",
     "prune",
     "repository_cache",
     "resolve_arm",

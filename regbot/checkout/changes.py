@@ -9,12 +9,14 @@ import hashlib
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 from regbot.checkout.git import OFFLINE, CheckoutError, try_git
+from regbot.checkout.inert import EXECUTABLE, REGULAR, is_inert
 from regbot.text.python_code import dump_code
 
 MAX_FILES = 500
@@ -24,7 +26,6 @@ MAX_PYTHON_BYTES = 1_000_000
 """Size limit of Python files that are parsed. A larger file is probably generated code. It counts as changed."""
 
 _DIFF = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", "--ignore-submodules=none")
-_REGULAR = {"100644", "100755"}
 _BATCH_FILES = 100
 """Number of files of which both versions are read into memory at the same time."""
 
@@ -60,18 +61,31 @@ class DiffEntry:
 
     @property
     def is_python(self) -> bool:
-        """Whether the path is a regular Python file in both trees. This excludes links, submodules, and files that were
-        added or removed."""
-        return self.name.endswith(".py") and set(self.modes) <= _REGULAR
+        """Whether the path is a regular Python file of the same mode in both trees. This excludes links, submodules,
+        and files that were added or removed."""
+        return self.has_python_after and self.modes[0] == self.modes[1]
 
     @property
     def has_python_after(self) -> bool:
         """Whether the path is a regular Python file in the second tree."""
-        return self.name.endswith(".py") and self.mode_after in _REGULAR
+        return self.name.endswith(".py") and self.mode_after in (REGULAR, EXECUTABLE)
+
+    def is_inert(self, globs: Sequence[str]) -> bool:
+        """Whether the difference cannot affect a run. ``globs`` is the setting ``inert`` of the base."""
+        return is_inert(self.name, self.modes, globs)
 
 
-def list_changed_files(repo: Path, base: str, head: str) -> list[str] | None:
-    """Return the paths of files whose behaviour differs between two commits; None if they are unknown.
+class ChangedFiles(NamedTuple):
+    """Files whose behaviour differs between two commits."""
+
+    paths: list[str] | None
+    """None if they are unknown."""
+    inert: list[str]
+    """Those of ``paths`` that cannot affect a run."""
+
+
+def list_changed_files(repo: Path, base: str, head: str, inert: Sequence[str]) -> ChangedFiles:
+    """Return the files whose behaviour differs between two commits. ``inert`` is the setting of that name of the base.
 
     They are unknown if git fails, or if too many files differ or a name is too long or not printable.
     Changed submodules are included, even if .gitmodules or the user's configuration ignores them.
@@ -79,9 +93,12 @@ def list_changed_files(repo: Path, base: str, head: str) -> list[str] | None:
     result = try_git(repo, *_DIFF, base, head, env=OFFLINE)
     entries = list(parse_entries(result.out))
     if result.code != 0 or not _is_reportable(entries):
-        return None
+        return ChangedFiles(None, [])
     unchanged_entries = _find_same_python(repo, [entry for entry in entries if entry.is_python])
-    return [entry.name for entry in entries if entry not in unchanged_entries]
+    changed_entries = [entry for entry in entries if entry not in unchanged_entries]
+    return ChangedFiles(
+        [entry.name for entry in changed_entries], [entry.name for entry in changed_entries if entry.is_inert(inert)]
+    )
 
 
 def list_diff_entries(repo: Path, before: str, after: str) -> list[DiffEntry]:
@@ -99,15 +116,16 @@ def list_differing_files(repo: Path, trees: Sequence[tuple[str, str]]) -> list[l
     return [[entry.name for entry in entries] if entries is not None else None for entries in diffs]
 
 
-def digest_behaviour(repo: Path, base: str, head: str, is_inert: Callable[[str], bool]) -> str | None:
+def digest_behaviour(repo: Path, base: str, head: str, inert: Sequence[str]) -> str | None:
     """Return a digest of everything in ``head`` that may affect a run; None if it is unknown.
 
-    ``base`` and ``head`` are commits. Heads of the same base that differ only in comments, docstrings and files for
-    which ``is_inert`` is true have the same digest. The digest also depends on the tree of ``base``.
+    ``base`` and ``head`` are commits. Heads of the same base that differ only in comments, docstrings and inert files
+    have the same digest. The digest also depends on the tree of ``base``. ``inert`` is the setting of that name of the
+    base.
     """
     base_tree = try_git(repo, "rev-parse", f"{base}^{{tree}}", env=OFFLINE)
     diff = try_git(repo, *_DIFF, base, head, env=OFFLINE)
-    entries = [entry for entry in parse_entries(diff.out) if not is_inert(entry.name)]
+    entries = [entry for entry in parse_entries(diff.out) if not entry.is_inert(inert)]
     if base_tree.code != 0 or diff.code != 0 or not _is_reportable(entries):
         return None
     unchanged_entries = _find_same_python(repo, [entry for entry in entries if entry.is_python])
@@ -127,8 +145,8 @@ def digest_behaviour(repo: Path, base: str, head: str, is_inert: Callable[[str],
     return hashlib.sha256(document.encode()).hexdigest()
 
 
-def have_same_code(repo: Path, trees: Sequence[tuple[str, str]], is_inert: Callable[[str], bool]) -> list[bool]:
-    """Return, for each pair of trees, whether they behave the same. Files for which ``is_inert`` is true are ignored.
+def have_same_code(repo: Path, trees: Sequence[tuple[str, str]], inert: Sequence[str]) -> list[bool]:
+    """Return, for each pair of trees, whether they behave the same. Inert files are ignored.
 
     False means that a file changes behaviour, or that this is unknown. The function runs only a few git commands for
     all pairs together.
@@ -140,7 +158,7 @@ def have_same_code(repo: Path, trees: Sequence[tuple[str, str]], is_inert: Calla
         differing_indices, _diff_trees(repo, [trees[index] for index in differing_indices]), strict=True
     ):
         if entries is not None and _is_reportable(entries):
-            relevant = [entry for entry in entries if not is_inert(entry.name)]
+            relevant = [entry for entry in entries if not entry.is_inert(inert)]
             are_same[index] = all(entry.is_python for entry in relevant)  # until a comparison below shows a difference
             remaining[index] = relevant if are_same[index] else []
     # Compare one file of each pair per round. A pair with a difference drops out, and its other files are not read.

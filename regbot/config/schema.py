@@ -480,6 +480,11 @@ class Config(Record):
     """The whole ``regbot.toml``."""
 
     version: Literal[1] = 1
+    inert: list[str] = Field(
+        default=[],
+        description="globs of files that cannot affect a run, besides documentation; after ! files that can, although "
+        "another glob matches or they are documentation",
+    )
     workloads: dict[Name, Workload] = Field(default={}, description="empty: regbot's own smoke model")
     sharding: ShardingThresholds = ShardingThresholds()
     throughput: ThroughputThresholds = ThroughputThresholds()
@@ -490,3 +495,12 @@ class Config(Record):
     sandbox: SandboxSettings = SandboxSettings()
     slurm: SlurmSettings = SlurmSettings()
     github: GitHub = GitHub()
+
+    @field_validator("inert")
+    @classmethod
+    def _check_globs(cls, value: list[str]) -> list[str]:
+        for glob in value:
+            pattern = glob.removeprefix("!")
+            if not pattern or pattern != pattern.strip("/"):
+                raise ValueError(f"{glob!r} matches no file; write a path from the root, such as 'tests/**'")
+        return value

@@ -8,11 +8,10 @@ protected files from a pull request, so a pull request cannot change what these 
 at the changed protected files and confirm the run.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
+from regbot.config.globs import matches_glob
 from regbot.github.client import RefusedError
 from regbot.github.types import Pull
 from regbot.report.markdown import Name, Words
@@ -66,34 +65,12 @@ def find_obstacle(pull: Pull, sha: str) -> Words | None:
 
 
 def find_protected(paths: Sequence[str], patterns: Sequence[str]) -> ProtectedFiles:
-    """Return the files among the changed ``paths`` that match one of the globs ``patterns``."""
+    """Return the files among the changed ``paths`` that match one of the globs ``patterns``.
+
+    Case is ignored, because some file systems ignore it.
+    """
 
     def is_protected(path: str) -> bool:
-        return any(matches_glob(pattern, path) for pattern in patterns)
+        return any(matches_glob(pattern.casefold(), path.casefold()) for pattern in patterns)
 
     return ProtectedFiles(tuple(path for path in paths if is_protected(path)))
-
-
-def matches_glob(pattern: str, path: str) -> bool:
-    """Return whether a glob matches a path from the repository's root.
-
-    ``*`` matches within one folder, ``**`` across folders, and ``?`` one character of a name. ``folder/**`` also
-    matches the path ``folder``, because a pull request could replace the folder by a link. Case is ignored, because
-    some file systems ignore it.
-    """
-    return _compile_glob(pattern).fullmatch(path.casefold()) is not None
-
-
-@cache
-def _compile_glob(pattern: str) -> re.Pattern[str]:
-    """Return the regular expression for a glob. It matches lower-case paths."""
-    text = pattern.casefold()
-    parts = re.split(r"(\*\*/|\*\*|\*|\?)", text.removesuffix("/**"))  # literal text and wildcards in turn
-    expression = "".join(_WILDCARDS.get(part, re.escape(part)) for part in parts)
-    if text.endswith("/**"):
-        expression += "(?:/.*)?"  # the folder itself, and everything in it
-    return re.compile(expression, re.DOTALL)
-
-
-_WILDCARDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-"""Wildcards of a glob, and the regular expression for each."""

@@ -1,7 +1,7 @@
 """List the files that a commit changes. GitHub lists at most 300 files of a comparison; git lists all.
 
-If GitHub's list is not complete, git fetches the trees of both commits, without file contents and history. The trees
-are fetched into a temporary repository, so that the job's checkout stays unchanged. No file is checked out.
+git fetches the trees of both commits, without history, into a temporary repository, so that the job's checkout stays
+unchanged. No file is checked out.
 """
 
 import tempfile
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from regbot.checkout.changes import MAX_PYTHON_BYTES
 from regbot.checkout.git import common_dir, git
 from regbot.checkout.pathspecs import list_changed_paths
 from regbot.github.client import Forge
@@ -26,10 +27,13 @@ def list_changed_files(forge: Forge, change: CommitComparison, sha: str) -> list
 
 
 @contextmanager
-def fetched_trees(forge: Forge, *commits: str, checkout: Path | None = None) -> Iterator[Path]:
+def fetched_trees(
+    forge: Forge, *commits: str, checkout: Path | None = None, with_files: bool = False
+) -> Iterator[Path]:
     """Yield a temporary bare repository with ``commits`` and their trees. Raises ForgeError, CheckoutError.
 
-    If ``checkout`` is given, git can also read the objects of this repository through the temporary one.
+    If ``checkout`` is given, git can also read the objects of this repository through the temporary one. ``with_files``
+    also fetches the files, except those that are too large to be compared.
     """
     with tempfile.TemporaryDirectory(prefix="regbot-") as folder:
         repo = Path(folder)
@@ -39,5 +43,5 @@ def fetched_trees(forge: Forge, *commits: str, checkout: Path | None = None) -> 
             alternates = repo / "objects" / "info" / "alternates"
             alternates.parent.mkdir(exist_ok=True)
             alternates.write_text(f"{common_dir(checkout) / 'objects'}\n", encoding="utf-8")
-        forge.git_remote(repo).fetch_trees(*commits)
+        forge.git_remote(repo).fetch_trees(*commits, max_file_bytes=MAX_PYTHON_BYTES if with_files else None)
         yield repo

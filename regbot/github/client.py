@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -138,12 +139,16 @@ class Forge:
 
     def git_remote(self, repo: Path) -> Remote:
         """Return this repository as a remote of the git repository ``repo``."""
-        url = _parse(lambda data: str(data["clone_url"]), self._api.get(self._root))
-        return Remote(repo, url, self._token, self._sleep)
+        return Remote(repo, _parse(lambda data: str(data["clone_url"]), self._repository), self._token, self._sleep)
 
     def default_branch(self) -> str:
         """Return the name of the default branch."""
-        return _parse(lambda data: str(data["default_branch"]), self._api.get(self._root))
+        return _parse(lambda data: str(data["default_branch"]), self._repository)
+
+    @cached_property
+    def _repository(self) -> Any:
+        """GitHub's JSON of this repository, requested once."""
+        return self._api.get(self._root)
 
     def tip(self, branch: str) -> str:
         """Return the newest commit of a branch. A tag with the same name is ignored."""

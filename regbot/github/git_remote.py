@@ -77,9 +77,12 @@ class Remote:
         """Fetch ``commits`` with their history, without creating a ref. Raises ForgeError."""
         self._run_until_success("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", self.url, *commits)
 
-    def fetch_trees(self, *commits: str) -> None:
-        """Fetch ``commits`` with their trees, but without their files and ancestors. Raises ForgeError."""
-        options = ("--quiet", "--no-tags", "--no-write-fetch-head", "--depth=1", "--filter=blob:none")
+    def fetch_trees(self, *commits: str, max_file_bytes: int | None = None) -> None:
+        """Fetch ``commits`` with their trees, but without their ancestors, and without files above ``max_file_bytes``.
+        None fetches no files. Raises ForgeError."""
+        # git leaves out files of exactly the limit, too
+        files = "blob:none" if max_file_bytes is None else f"blob:limit={max_file_bytes + 1}"
+        options = ("--quiet", "--no-tags", "--no-write-fetch-head", "--depth=1", f"--filter={files}")
         self._run_until_success("fetch", *options, self.url, *commits)
 
     def push(self, commit: str, branch: str, expected: str | None) -> bool:

@@ -358,19 +358,21 @@ def _judge_by_base(
     # The branch that the change merges into must not supply the thresholds of a measurement on a node.
     target_branch = subject.target_branch if subject.tier == "static" else None
     loaded_config = load_base_config(repo, base, target_branch)
-    concern_result = _find_unconcerned(forge, subject, artifact_session, loaded_config.config, base, repo)
-    session = build_trusted_session(artifact_session, loaded_config.config, subject, base, concern_result.unconcerned)
+    config = loaded_config.config
+    # Only a measurement can prove that both arms run the same code, and needs the files for it.
+    with fetched_trees(forge, base, subject.sha, checkout=repo, with_files=subject.tier == "measured") as trees:
+        concern_result = _find_unconcerned(subject, artifact_session, config, base, repo, trees)
+        session = build_trusted_session(artifact_session, config, subject, base, trees, concern_result.unconcerned)
     traced_variants = [(run.workload, run.variant) for run in session.runs if run.tier == "static"]
     timed_variants = [(timed_plan.entry, timed_plan.variant) for timed_plan in session.header.timed]
-    baselines_folder = loaded_config.config.baselines.folder
     variants = [*traced_variants, *timed_variants]
-    with store_at(repo, base, baselines_folder, override=None, workloads=variants) as store:
+    with store_at(repo, base, config.baselines.folder, override=None, workloads=variants) as store:
         session = replace_references(session, store)
     # ``loaded_config`` has warnings about where the configuration comes from.
     warnings = [*loaded_config.messages(), *concern_result.warnings, *declarations.warnings, *session.header.warnings]
     distinct_warnings = list(dict.fromkeys(warnings))
     session = session.model_copy(update={"header": session.header.model_copy(update={"warnings": distinct_warnings})})
-    verdict = judge(session, loaded_config.config, declarations.rules)
+    verdict = judge(session, config, declarations.rules)
     acceptance = declarations.acceptance if verdict.verdict == "REVIEW" else None
     status: Status = "PASS" if acceptance else verdict.verdict
     return _JudgedText(
@@ -382,13 +384,13 @@ def _judge_by_base(
 
 
 def _find_unconcerned(
-    forge: Forge, subject: Subject, session: Session, config: Config, base: str, repo: Path
+    subject: Subject, session: Session, config: Config, base: str, repo: Path, trees: Path
 ) -> ConcernResult:
     """Return the entries that need no runs, because the change cannot affect them (``regbot.check.concern``).
 
     These entries are computed from git's list of changed files and the stored references of ``base``. The artifact's
     own statement about these entries is not read. If every entry with the setting ``paths`` has runs, the result is
-    empty and nothing is fetched.
+    empty. ``trees`` is a repository with both commits, and ``repo`` the checkout of the default branch.
     """
     measured_entries = {run.workload for run in session.runs}
     is_timed = subject.tier == "measured"
@@ -401,11 +403,9 @@ def _find_unconcerned(
     evidence = list_evidence(config, tasks, is_timed)
     variants = [(entry, kind.variant) for entry, kinds in evidence.items() for kind in kinds]
     folder = config.baselines.folder
-    with (
-        store_at(repo, base, folder, override=None, workloads=variants) as store,
-        fetched_trees(forge, base, subject.sha, checkout=repo) as trees,
-    ):
-        return find_unconcerned(ChangedTrees(trees, base, subject.sha, folder), tasks, evidence, store)
+    change = ChangedTrees(trees, base, subject.sha, folder, config.inert)
+    with store_at(repo, base, folder, override=None, workloads=variants) as store:
+        return find_unconcerned(change, tasks, evidence, store)
 
 
 def _write_invalid(reason: Words, subject: Subject, github: GitHub) -> _JudgedText:

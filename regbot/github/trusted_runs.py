@@ -1,13 +1,15 @@
-"""Build a trusted session from an artifact: keep the runs, and replace the header.
+"""Build a trusted session from an artifact: keep the runs, and write a new header.
 
 A job that runs a pull request's code wrote the header in the artifact, so the header must not decide anything.
-Thresholds, workloads, plans and stored references come from the base commit. The commits come from GitHub. If the runs
-in the artifact contradict these, the artifact is unusable. A workload without runs becomes INVALID when the session is
-judged.
+``HEADER_SUPPLIERS`` says where each field comes from instead. If the runs in the artifact contradict these fields, the
+artifact is unusable. A workload without runs becomes INVALID when the session is judged.
 """
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from enum import StrEnum
+from pathlib import Path
 
+from regbot.checkout import digest_behaviour, list_changed_files, resolve_exactly
 from regbot.config import Config, ConfigError
 from regbot.github.metadata import Subject
 from regbot.github.run_artifact import UnusableArtifact
@@ -17,6 +19,45 @@ from regbot.records.session import Session, SessionHeader, TimedPlan, Unconcerne
 from regbot.report.markdown import UntrustedText
 from regbot.text.clip import clip, short_commit
 from regbot.workloads import PAPER_ADAPTERS, SMALL_NODES, Task, plan, plan_of, timed_tasks
+
+
+class Supplier(StrEnum):
+    """Who supplies a field of the header. Only what the job says is unverified, and it is only shown."""
+
+    CONSTANT = "the same for every posted session"
+    GITHUB = "GitHub's record of the workflow run"
+    GIT = "git, from the two commits that GitHub names"
+    CONFIG = "`regbot.toml` of the base"
+    STORE = "stored references of the base"
+    COMMENTS = "comments, which the judge gets beside the header"
+    JOB = "the job, unverified: shown, and never judged"
+
+
+HEADER_SUPPLIERS: Mapping[str, Supplier] = {
+    "schema": Supplier.CONSTANT,
+    "regbot": Supplier.JOB,
+    "created": Supplier.GITHUB,
+    "base": Supplier.GIT,
+    "head": Supplier.GIT,
+    "workloads": Supplier.CONFIG,
+    "untraced": Supplier.CONFIG,
+    "left_out": Supplier.CONFIG,
+    "timing": Supplier.GITHUB,
+    "command": Supplier.CONSTANT,
+    "expectations": Supplier.COMMENTS,
+    "timed": Supplier.CONFIG,
+    "stored": Supplier.STORE,
+    "seed": Supplier.CONSTANT,
+    "budget_min": Supplier.CONFIG,
+    "changed_files": Supplier.GIT,
+    "inert_files": Supplier.GIT,
+    "unconcerned": Supplier.GIT,
+    "throughput": Supplier.CONFIG,
+    "sharding": Supplier.CONFIG,
+    "wire": Supplier.CONFIG,
+    "warnings": Supplier.JOB,
+}
+"""Supplier of each field of a posted session's header, by its name in the record. docs/security.md has this table."""
 
 MAX_GPUS = 2**20
 """A number of GPUs that is larger than any variant needs."""
@@ -29,13 +70,19 @@ sessions with the same configuration."""
 
 
 def build_trusted_session(
-    session: Session, config: Config, subject: Subject, base: str, unconcerned: Sequence[UnconcernedWorkload] = ()
+    session: Session,
+    config: Config,
+    subject: Subject,
+    base: str,
+    trees: Path,
+    unconcerned: Sequence[UnconcernedWorkload] = (),
 ) -> Session:
-    """Return ``session`` with the header that the configuration of the base commit prescribes. Raises UnusableArtifact,
-    ConfigError.
+    """Return the runs of ``session`` with a header from the suppliers in ``HEADER_SUPPLIERS``. Raises UnusableArtifact,
+    ConfigError, CheckoutError.
 
-    ``subject`` is the measured commit, and ``base`` is the base commit of it. ``unconcerned`` has the entries that the
-    change cannot affect, from ``regbot.check.concern``. The artifact needs no runs of these entries.
+    ``subject`` is the measured commit, and ``base`` is the base commit of it. The repository ``trees`` has both.
+    ``unconcerned`` has the entries that the change cannot affect, from ``regbot.check.concern``. The artifact needs no
+    runs of these entries.
     """
     header = session.header
     _check_commits(header, base, subject.sha)
@@ -56,21 +103,30 @@ def build_trusted_session(
     elif not traced_entries:
         raise UnusableArtifact("all workloads are commands, of which only step times can be measured")
     entries = [*traced_entries, *command_entries] if is_measured else traced_entries
-    update = {
-        "workloads": entries,
-        "untraced": [entry for entry in command_entries if entry in entries],
-        "timed": timed_plans,
-        # References and declarations are added later, from the store of the base commit and from comments.
-        "stored": [],
-        "expectations": [],
-        "unconcerned": [workload for workload in unconcerned if workload.entry in entries],
-        "throughput": config.throughput,
-        "sharding": config.sharding,
-        "wire": config.wire,
-        "warnings": header.warnings[:MAX_WARNINGS],
-    }
+    base_arm, head_arm, _ = resolve_exactly(trees, base, subject.sha)
+    behaviour = digest_behaviour(trees, base, subject.sha, config.inert)
+    changed = list_changed_files(trees, base, subject.sha, config.inert)
+    trusted_header = SessionHeader(
+        regbot=header.regbot,
+        created=subject.run.started.isoformat(timespec="seconds"),
+        base=base_arm,
+        head=head_arm.model_copy(update={"behaviour": behaviour}),
+        workloads=entries,
+        untraced=[entry for entry in command_entries if entry in entries],
+        left_out=[entry for entry in task_by_entry if entry not in entries],
+        timing=is_measured,
+        timed=timed_plans,  # their references, and ``stored``, are added later from the store of the base commit
+        budget_min=config.session.budget_min if timed_plans else None,
+        changed_files=changed.paths,
+        inert_files=changed.inert,
+        unconcerned=[workload for workload in unconcerned if workload.entry in entries],
+        throughput=config.throughput,
+        sharding=config.sharding,
+        wire=config.wire,
+        warnings=header.warnings[:MAX_WARNINGS],
+    )
     kept_runs = [run for run in runs if run.workload in entries]
-    trusted_session = Session(header=header.model_copy(update=update), runs=kept_runs)
+    trusted_session = Session(header=trusted_header, runs=kept_runs)
     # The runs cannot have taken longer than their job, which took at most ``job_s`` seconds by GitHub's clock.
     if reasons := find_impossible_times(trusted_session, subject.job_s):
         raise UnusableArtifact("its times cannot be true: ", UntrustedText(reasons[0]))
@@ -121,28 +177,31 @@ def _find_mismatches(run: Run, tasks: dict[str, Task]) -> Iterator[str]:
 def _check_timed_plans(
     header: SessionHeader, config: Config, tasks: Sequence[Task], runs: Sequence[Run], unconcerned: Set[str]
 ) -> list[TimedPlan]:
-    """Return the plans of the timed workloads in the header. Raises UnusableArtifact if they are not allowed.
+    """Return the configured plans of the workloads that the session timed or should have timed. Raises UnusableArtifact
+    if the plans in the header are not allowed.
 
     Each plan must match the configuration of the base commit for some number of GPUs, because the choice of the variant
     depends on the node. With ``slurm.gpus_per_node``, a run may use fewer GPUs than its node has. Only entries in
     ``unconcerned`` may be missing. ``tasks`` are the planned workloads, and ``runs`` show the GPUs of the node.
     """
-    node_gpus = max((len(run.node.gpus) for run in runs if run.node is not None), default=0)
-    planned_on_node = _plan_timed(config, tasks, node_gpus)
+    gpus_of_runs = [len(run.node.gpus) for run in runs if run.node is not None]
+    node_gpus = max(gpus_of_runs, default=0)
+    planned_on_node, planned_on_largest = _plan_timed(config, tasks, node_gpus), _plan_timed(config, tasks, MAX_GPUS)
     paper_tasks = [task for task in tasks if task.workload.adapter in PAPER_ADAPTERS]
     # Every item has the allowed plans on a node of some size, by entry. On a small node, workloads of the adapters
     # smoke and module (PAPER_ADAPTERS) may run with fewer ranks.
-    allowed_plans = [_plan_timed(config, tasks, 0), planned_on_node, _plan_timed(config, tasks, MAX_GPUS)]
+    allowed_plans = [_plan_timed(config, tasks, 0), planned_on_node, planned_on_largest]
     allowed_plans += [_plan_timed(config, paper_tasks, gpus) for gpus in SMALL_NODES if gpus <= node_gpus]
-    plans = {timed_plan.entry: timed_plan for timed_plan in header.timed}
+    plans = {timed_plan.entry: _strip_plan(timed_plan) for timed_plan in header.timed}
     missing_entries = sorted(planned_on_node.keys() - plans.keys() - unconcerned)
     if missing_entries:
         # '' adds nothing to the reason, which begins with a name.
         raise UnusableArtifact("", UntrustedText(missing_entries[0]), " should have been timed, but was not")
     for entry, timed_plan in plans.items():
-        stripped_plan = _strip_plan(timed_plan)
-        if all(allowed.get(entry) != stripped_plan for allowed in allowed_plans):
+        if all(allowed.get(entry) != timed_plan for allowed in allowed_plans):
             raise UnusableArtifact("", UntrustedText(entry), " was not timed as regbot.toml of the base prescribes")
+    if not gpus_of_runs or not planned_on_node:  # no run shows what the node can time, so it has to time everything
+        plans = {entry: plan for entry, plan in planned_on_largest.items() if entry not in unconcerned} | plans
     return list(plans.values())
 
 

@@ -3,12 +3,12 @@
 The proof compares the device program, the code that ran (without comments and docstrings), the configuration and the
 installed packages. It also looks at every file that differs between the commits. The trusted side reads these files
 from git, while each arm itself reports the code that it ran. A changed file counts as a difference even if it was not
-loaded, because another device may load it. Inert files, such as documentation and tests that no other file mentions
-(``regbot.checkout.inert``), count only if an arm reports that it loaded them.
+loaded, because another device may load it. Inert files, such as documentation (``regbot.checkout.inert``), count only
+if an arm reports that it loaded them.
 """
 
 from regbot.records.run import Run
-from regbot.records.session import SessionHeader, is_documentation
+from regbot.records.session import SessionHeader
 
 
 def first_difference(header: SessionHeader, base: Run, head: Run) -> str:
@@ -30,10 +30,7 @@ def first_difference(header: SessionHeader, base: Run, head: Run) -> str:
             return f"the code of {path} differs"
     if header.changed_files is None:
         return "the list of files that differ between the commits is not known"
-    inert_paths = header.inert_files
-    if inert_paths is None:  # sessions of older versions do not record inert files; then only documentation is inert
-        inert_paths = [path for path in header.changed_files if is_documentation(path)]
     for path in header.changed_files:
-        if path not in inert_paths or path in loaded_paths:
+        if path not in header.inert_files or path in loaded_paths:
             return f"{path} differs"
     return ""

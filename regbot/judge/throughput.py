@@ -44,7 +44,7 @@ from regbot.records.session import Session, SessionHeader, TimedPlan
 from regbot.records.verdict import Cost, Decision, PrimaryTest, SlowLaunch, Status, Throughput, Validity
 from regbot.stats.paired import LOOKS, Interval, session_mde
 from regbot.stats.slow_launches import PairOutlier
-from regbot.text.clip import clip_message
+from regbot.text.clip import clip, clip_message
 
 STATUS: dict[Decision, Status] = {
     "regressed": "FAIL",
@@ -202,6 +202,8 @@ def _judge_untimed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Ru
             "nothing was timed, because everything that can change a step time is the same; device program, code that "
             "ran (without comments), configuration, packages and every other changed file were compared"
         )
+        if header.inert_files:
+            reason += f", except files that count as inert: {clip(', '.join(header.inert_files), 300)}"
         return _build_section("PASS", [reason], decision="no_change", by="identity", estimate_pct=0.0, bound_pct=0.0)
     if header.throughput.gate == "stored" and not plan.references:
         cause = plan.no_reference or "no session of this workload is stored"

@@ -1,7 +1,7 @@
 """Records of a session file: one header line, then one line per run. A line is appended when its run ends."""
 
 from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -13,8 +13,6 @@ from regbot.records.ledger import Ledger, Message, Text
 from regbot.records.reference import Reference
 from regbot.records.run import Arm, Commit, Run
 from regbot.records.settings import ShardingThresholds, ThroughputThresholds, WireBandwidths
-
-DOCUMENTATION_SUFFIXES = {".md", ".rst"}
 
 
 class TimedPlan(Record):
@@ -118,10 +116,10 @@ class SessionHeader(Record):
         description="files that differ between the commits in more than comments; null if there are too many of them, "
         "or if they are not known",
     )
-    inert_files: list[Text] | None = Field(
-        default=None,
-        description="those of ``changed_files`` that cannot affect a run, by rules over git's objects; null in older "
-        "sessions, in which only documentation counts as inert",
+    inert_files: list[Text] = Field(
+        default_factory=list,
+        description="those of ``changed_files`` that cannot affect a run: documentation, and files that the setting "
+        "``inert`` of the base lists",
     )
     unconcerned: list[UnconcernedWorkload] = Field(
         default_factory=list,
@@ -133,11 +131,6 @@ class SessionHeader(Record):
     sharding: ShardingThresholds = Field(default=ShardingThresholds(), description="thresholds that the check used")
     wire: WireBandwidths = Field(default=WireBandwidths(), description="bandwidths that the check used")
     warnings: list[Message] = Field(default_factory=list)
-
-
-def is_documentation(path: str) -> bool:
-    """Return whether a file is documentation, which no program runs. The suffix of its name decides."""
-    return PurePosixPath(path).suffix.lower() in DOCUMENTATION_SUFFIXES
 
 
 class Session(Record):

@@ -58,7 +58,7 @@ class Scene:
 
     def ask(self, head: str, config: Config, timing: bool = False, base: str = "") -> ConcernResult:
         tasks = plan(config)
-        change = ChangedTrees(self.repository.path, base or self.base, head, "baselines")
+        change = ChangedTrees(self.repository.path, base or self.base, head, "baselines", config.inert)
         return find_unconcerned(change, tasks, list_evidence(config, tasks, timing), self.store)
 
 

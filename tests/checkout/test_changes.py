@@ -18,7 +18,7 @@ def repository(tmp_path: Path) -> Repository:
 
 def changed(repository: Repository, files: dict[str, str]) -> list[str] | None:
     base = repository.git("rev-parse", "HEAD")
-    return list_changed_files(repository.path, base, repository.commit("second", files))
+    return list_changed_files(repository.path, base, repository.commit("second", files), []).paths
 
 
 def test_comments_docstrings_and_layout_are_no_change(repository: Repository) -> None:
@@ -125,6 +125,11 @@ def test_a_symbolic_link_is_not_parsed_as_python(repository: Repository) -> None
     assert changed(repository, {}) == ["link.py"]
 
 
+def test_another_executable_bit_is_a_change(repository: Repository) -> None:
+    (repository.path / "src/moe.py").chmod(0o755)
+    assert changed(repository, {}) == ["src/moe.py"]
+
+
 @pytest.mark.parametrize("name", ["kernels.cu", "README.md", "new.py", "with space.txt"])
 def test_any_byte_of_another_file_is_a_change(repository: Repository, name: str) -> None:
     assert changed(repository, {name: "// b\n"}) == [name]
@@ -137,7 +142,7 @@ def test_python_that_does_not_parse_is_a_change(repository: Repository) -> None:
 def test_a_path_that_is_not_utf_8_makes_the_result_unknown(repository: Repository) -> None:
     base = repository.git("rev-parse", "HEAD")
     Path(os.fsdecode(os.fsencode(repository.path) + b"/\xff.py")).write_bytes(b"x = 1\n")
-    assert list_changed_files(repository.path, base, repository.commit("odd")) is None
+    assert list_changed_files(repository.path, base, repository.commit("odd"), []).paths is None
 
 
 def test_too_many_files_make_the_result_unknown(repository: Repository) -> None:
@@ -154,7 +159,9 @@ def test_a_submodule_that_gitmodules_ignores_is_a_change(repository: Repository,
     newer = library.commit("second", {"kernel.cu": "// 2\n"})
     repository.git("update-index", "--cacheinfo", f"160000,{newer},third_party/lib")
     repository.git("commit", "--quiet", "--allow-empty", "--message", "a newer library")
-    assert list_changed_files(repository.path, base, repository.git("rev-parse", "HEAD")) == ["third_party/lib"]
+    assert list_changed_files(repository.path, base, repository.git("rev-parse", "HEAD"), []).paths == [
+        "third_party/lib"
+    ]
 
 
 def heads_behave_alike(repository: Repository, first: dict[str, str], second: dict[str, str]) -> bool:
@@ -164,7 +171,7 @@ def heads_behave_alike(repository: Repository, first: dict[str, str], second: di
     for files in (first, second):
         repository.git("checkout", "-q", "--detach", base)
         head = repository.commit("head", files)
-        digests.append(digest_behaviour(repository.path, base, head, lambda path: path.endswith(".md")))
+        digests.append(digest_behaviour(repository.path, base, head, []))
     assert None not in digests
     return digests[0] == digests[1]
 
@@ -205,6 +212,6 @@ def test_heads_of_different_bases_have_different_digests(repository: Repository)
     first = repository.git("rev-parse", "HEAD")
     second = repository.commit("base", {"base.py": "x = 1\n"})
     head = repository.commit("head", SLOW)
-    digests = {digest_behaviour(repository.path, base, head, lambda _: False) for base in (first, second)}
+    digests = {digest_behaviour(repository.path, base, head, []) for base in (first, second)}
     assert len(digests) == 2
-    assert digest_behaviour(repository.path, "0" * 40, head, lambda _: False) is None
+    assert digest_behaviour(repository.path, "0" * 40, head, []) is None

@@ -7,17 +7,21 @@ import pytest
 from github_fake import FakeGitHub
 from github_fake.fixtures import hub as hub
 from regbot.baselines import Store
+from regbot.baselines.intake import environment_of
 from regbot.check.references import with_references
 from regbot.config import parse_config
-from regbot.github.post import post
+from regbot.github.metadata import identify_subjects
+from regbot.github.post import PostedResult, post
+from regbot.github.trusted_runs import HEADER_SUPPLIERS, Supplier, build_trusted_session
 from regbot.records.run import Position, Run
-from regbot.records.session import Session
+from regbot.records.session import Session, StoredTrace, UnconcernedWorkload
 from regbot.sessions.schedule import Slot
 from regbot.workloads import plan, plan_of, timed_tasks
 from support.baseline_builder import distilled, put
 from support.baseline_cases import block_runs, header_of
 from support.forge_cases import (
     A2A,
+    BOT,
     FALLBACK,
     SAME,
     SLOWER,
@@ -25,6 +29,7 @@ from support.forge_cases import (
     Bench,
     changed,
     only,
+    zipped,
 )
 from support.forge_cases import bench as bench
 from support.timed_builder import NODE, PLAN, statics, timed_run
@@ -38,10 +43,118 @@ def test_a_header_cannot_soften_its_judge(bench: Bench) -> None:
         "wire": honest.header.wire.model_copy(update={"node_local_gb_s": 1e9, "inter_node_gb_s": 1e9}),
         "expectations": ["all-to-all replaced by gather and sum@*@*: trust me"],
     }
-    session = bench.session(bench.head(number), theirs=FALLBACK, **soft)
-    posted = only(bench.post(bench.static(number, session)))
+    run = bench.static(number, bench.session(bench.head(number), theirs=FALLBACK, **soft))
+    posted = only(bench.post(run))
     assert posted.status == "FAIL"
-    assert posted.text == only(bench.post(bench.static(number, honest))).text
+    run.artifact("regbot-session", zipped(honest))
+    assert posted.text == only(bench.post(run)).text
+
+
+def measured_identity(bench: Bench, number: int, **header: object) -> PostedResult:
+    """Post a measurement that timed nothing, because both arms run the same program. ``header``: its claims."""
+    bench.approve(number)
+    session = bench.session(bench.head(number), theirs=A2A, timed=SAME)
+    untimed = changed(session, lambda run: run if run.tier == "static" else None, **header)
+    return only(bench.post(bench.measured(number, untimed)))
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {"changed_files": []},
+        {"changed_files": ["README.md"], "inert_files": ["README.md"]},
+        {"changed_files": ["moe.py"], "inert_files": ["moe.py"]},
+    ],
+)
+def test_no_artifact_says_which_files_changed(bench: Bench, claim: dict[str, object]) -> None:
+    posted = measured_identity(bench, bench.pull(), **claim)
+    assert posted.status == "INCONCLUSIVE"
+    assert "moe.py differs" in posted.text
+
+
+def test_no_field_of_the_header_is_taken_from_the_artifact_but_what_is_only_shown(bench: Bench) -> None:
+    number = bench.pull()
+    bench.approve(number)
+    honest = bench.session(bench.head(number), theirs=A2A, timed=SAME)
+    header = honest.header
+    arm, plan, digest = (
+        {"subject": "trust me", "behaviour": "c" * 64},
+        {"even_if_identical": True, "max_pairs": 2},
+        "c" * 40,
+    )
+    trace = StoredTrace(
+        entry=header.workloads[0],
+        commit=digest,
+        tree=digest,
+        measured=header.created,
+        environment=environment_of(honest.runs[0]),
+        ledger=FALLBACK,
+    )
+    claims: dict[str, object] = {
+        "created": "2020-01-01T00:00:00Z",
+        "base": header.base.model_copy(update=arm | {"tree": header.head.tree}),
+        "head": header.head.model_copy(update=arm | {"tree": header.base.tree}),
+        "workloads": ["easy"],
+        "untraced": header.workloads,
+        "left_out": ["hard"],
+        "timing": False,
+        "command": "demo",
+        "expectations": ["all-to-all replaced by gather and sum@*@*: trust me"],
+        "timed": [timed_plan.model_copy(update=plan) for timed_plan in header.timed],
+        "stored": [trace],
+        "seed": 99,
+        "budget_min": 1.0,
+        "changed_files": [],
+        "inert_files": ["moe.py"],
+        "unconcerned": [UnconcernedWorkload(entry=header.workloads[0], proof=digest, reason="trust me")],
+        "throughput": header.throughput.model_copy(update={"threshold_pct": 50.0}),
+        "sharding": header.sharding.model_copy(update={"wire_rise_pct": 1e6}),
+        "wire": header.wire.model_copy(update={"inter_node_gb_s": 1e9}),
+    }
+    shown = {name for name, supplier in HEADER_SUPPLIERS.items() if supplier is Supplier.JOB}
+    assert claims.keys() | shown | {"schema"} == HEADER_SUPPLIERS.keys()
+    lying = Session(header=header.model_copy(update=claims), runs=honest.runs)
+    run = bench.forge.run(bench.measured(number, honest).id)
+    subjects = identify_subjects(bench.forge, run, BOT, bench.checkout)
+    assert isinstance(subjects, list)
+    config, base, trees = parse_config(TOML, "regbot.toml"), bench.merge_base(number), bench.repo.git.path
+    trusted = [build_trusted_session(each, config, subjects[0], base, trees).header for each in (honest, lying)]
+    assert trusted[0] == trusted[1]
+    for name, claim in claims.items():
+        assert claim not in (getattr(header, name), getattr(trusted[1], name)), f"{name} is no lie"
+
+
+@pytest.mark.parametrize(("text", "fork"), [("x = 1  # one\n", ""), ("x = 1  # one\n", "eve")])
+def test_a_change_of_comments_passes_whatever_the_artifact_says(bench: Bench, text: str, fork: str) -> None:
+    posted = measured_identity(bench, bench.pull(text=text, fork=fork), changed_files=["moe.py"])
+    assert posted.status == "PASS"
+
+
+def test_only_the_base_says_which_files_are_inert(hub: FakeGitHub, tmp_path: Path) -> None:
+    listed = TOML.replace("version = 1\n", 'version = 1\ninert = ["moe.py", "regbot.toml"]\n')
+    bench = Bench.make(hub, tmp_path)
+    bench.repo.commit({"moe.py": "x = 2\n", "regbot.toml": listed}, branch="topic")
+    number = bench.repo.open_pull(head="topic", author="ann")
+    claim = {"changed_files": ["moe.py", "regbot.toml"], "inert_files": ["moe.py", "regbot.toml"]}
+    assert measured_identity(bench, number, **claim).status == "INCONCLUSIVE"
+    other = Bench.make(hub, tmp_path, listed, name="acme/other")
+    assert measured_identity(other, other.pull(), changed_files=["moe.py"], inert_files=[]).status == "PASS"
+
+
+@pytest.mark.parametrize("gpus", [None, 0])
+def test_a_workload_that_only_a_large_node_can_time_is_not_left_out(
+    hub: FakeGitHub, tmp_path: Path, gpus: int | None
+) -> None:
+    toml = TOML.replace("[session]", 'timed_variant = "smoke"\n[session]')
+    bench = Bench.make(hub, tmp_path, toml)
+    number = bench.pull()
+    bench.approve(number)
+    session = bench.session(bench.head(number), theirs=A2A, timed=[])
+    node = NODE.model_copy(update={"gpus": []}) if gpus is not None else None
+    posted = only(
+        bench.post(bench.measured(number, changed(session, lambda run: run.model_copy(update={"node": node}))))
+    )
+    assert posted.status == "INCONCLUSIVE"
 
 
 def test_thresholds_of_the_base_judge_step_times(bench: Bench) -> None:
@@ -105,9 +218,11 @@ def test_a_session_with_overrides_is_refused(bench: Bench) -> None:
 
 def test_a_static_run_has_no_step_times(bench: Bench) -> None:
     number = bench.pull()
-    posted = only(bench.post(bench.static(number, bench.session(bench.head(number), timed=SLOWER))))
+    run = bench.static(number, bench.session(bench.head(number), timed=SLOWER))
+    posted = only(bench.post(run))
     assert posted.status == "PASS"
-    assert posted.text == only(bench.post(bench.static(number, bench.session(bench.head(number))))).text
+    run.artifact("regbot-session", zipped(bench.session(bench.head(number))))
+    assert posted.text == only(bench.post(run)).text
 
 
 def test_a_plan_that_was_not_timed_is_refused(bench: Bench) -> None:

@@ -17,7 +17,9 @@ from regbot.github import checks
 from regbot.github.commands import VERBS, AcceptCommand, BisectCommand, Command, ExpectCommand, MoreCommand, RunCommand
 from regbot.github.permission import LABEL_ROLE, get_required_role
 from regbot.github.refresh import BRANCH
+from regbot.github.trusted_runs import HEADER_SUPPLIERS, Supplier
 from regbot.github.types import ROLES, Conclusion
+from regbot.records.session import SessionHeader
 from regbot.records.verdict import Status
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,6 +149,7 @@ def is_known(text: str) -> bool:
         or is_variable(text)
         or is_permission(text)
         or is_line_of_a_workflow(text)
+        or text in HEADER_SUPPLIERS
     )
 
 
@@ -268,6 +271,15 @@ def test_the_table_of_roles_is_that_of_the_gate() -> None:
     told = dict(table("", "needs"))
     assert told.pop("the label of `github.run_label`") == LABEL_ROLE
     assert told == {words: get_required_role(command) for words, command in commands.items()}
+
+
+def test_the_table_of_suppliers_has_every_field_of_the_header() -> None:
+    assert HEADER_SUPPLIERS.keys() == {field.alias or name for name, field in SessionHeader.model_fields.items()}
+    fields = {
+        supplier: [f"`{name}`" for name, it in HEADER_SUPPLIERS.items() if it is supplier] for supplier in Supplier
+    }
+    told = table("who supplies it", "fields of the header")
+    assert told == [[supplier.value, ", ".join(names)] for supplier, names in fields.items()]
 
 
 def test_the_table_of_statuses_is_what_check_runs_are_concluded_with() -> None:
