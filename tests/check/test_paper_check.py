@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from regbot.workloads.paper import library_for
+from regbot.workloads.paper.build import source_folder
+from support.check_cases import Case
 from support.git_repos import Repository
 from support.layers import CONFIG, GOOD_LAYER
 
@@ -94,6 +97,32 @@ def test_without_a_compiler_both_arms_are_cpu_programs_with_a_warning(tmp_path: 
     assert (code, verdict["verdict"]) == (0, "PASS")
     assert [run["ledger"]["device"] for run in runs] == ["cpu", "cpu"]
     assert all("there is no C++ compiler" in run["warnings"][-1] for run in runs)
+
+
+@pytest.mark.slow
+def test_nothing_that_a_compiler_prints_about_a_checkout_is_published(tmp_path: Path) -> None:
+    """A compiler quotes the first line of a file that is no C++."""
+    secret = tmp_path / "secret"
+    secret.write_text("a line of the node\n")
+    case = Case(tmp_path)
+    torch = ".venv/lib/python3.11/site-packages/torch"
+    python = case.repository.path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(Path(sys.base_prefix, "bin", "python3"))
+    sources = "".join(path.read_text() for path in source_folder().iterdir() if path.is_file())
+    headers = re.findall("#include <((?:ATen|c10|torch)/.*)>", sources)  # a missing one would be the only error
+    names = ("lib/libc10.so", "lib/libtorch_cpu.so", *(f"include/{header}" for header in headers))
+    config = CONFIG.replace('adapter = "module"', 'adapter = "module"\npython = ".venv/bin/python"')
+    case.commit(config=config, **{f"{torch}/{name}": f'#include "{secret}"\n' for name in names})
+    case.repository.git("checkout", "-q", "-b", "pr")
+    case.commit(GOOD_LAYER + "\n# a comment\n", config)
+    done = case.regbot("check", "--base", "main", "--no-timing", "--out", "../out")
+    assert any("could not compile the paper GPU" in warning for run in case.runs() for warning in run["warnings"])
+    assert "a line of the node" not in done.stdout + done.stderr
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path != secret]
+    quoting = {path for path in files if b"a line of the node" in path.read_bytes()}
+    assert quoting == set(tmp_path.glob("out/runs/paper/compiler-*.log"))
+    assert quoting
 
 
 def test_two_arms_cannot_have_two_devices(tmp_path: Path) -> None:
