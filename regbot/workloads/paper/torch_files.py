@@ -47,12 +47,11 @@ class TorchFiles:
         Raises NoTorchError if torch has no libraries or no headers, or if a link leads out of ``root``.
         """
         main_header = self.include_folders[0] / "ATen" / "ATen.h"
-        files = [*self.libraries, *self._list_headers()]
         for path in (*self.libraries, main_header):
             self._check_place(path)
             if not path.is_file():
                 raise NoTorchError(f"{self.folder}: has no {path.relative_to(self.folder)}")
-        return files
+        return [*self.libraries, *self._list_headers()]
 
     def digest_metadata(self) -> str:
         """Return a digest of the names, sizes, modification times and inode numbers of all files. Raises as
@@ -81,21 +80,23 @@ class TorchFiles:
     def _list_headers(self) -> Iterator[Path]:
         """Yield all files below ``include``. A folder that several links lead to is listed once."""
         folders, listed = [self.folder / "include"], set()
+        self._check_place(folders[0])
         while folders:
             folder = folders.pop()
-            self._check_place(folder)
-            if (real_folder := folder.resolve()) in listed or not folder.is_dir():
+            status = folder.stat()
+            if (status.st_dev, status.st_ino) in listed:
                 continue
-            listed.add(real_folder)
+            listed.add((status.st_dev, status.st_ino))
             with os.scandir(folder) as listing:
                 entries = sorted(listing, key=lambda entry: entry.name)
             for entry in entries:
-                if entry.is_dir():
-                    folders.append(Path(entry.path))
-                    continue
+                path = Path(entry.path)
                 if entry.is_symlink():
-                    self._check_place(Path(entry.path))
-                yield Path(entry.path)
+                    self._check_place(path)
+                if entry.is_dir():
+                    folders.append(path)
+                else:
+                    yield path
 
     def _check_place(self, path: Path) -> None:
         """Raise NoTorchError if ``path`` leads out of ``root``."""
