@@ -43,6 +43,8 @@ class PreparedPoint:
 
     path: Path
     """Folder of the checkout."""
+    paper: Path
+    """Folder for the paper GPU of a torch in the checkout."""
     environment: Mapping[str, str]
     """Environment variables of the run."""
     python: str | None
@@ -101,7 +103,9 @@ class PointCheckouts:
                 return f"the checkout hides {self.package} {point.version}: {shadowing} comes first on the import path"
         self.note(*build_change_warnings(tree))
         built = tree.built or environment_built
-        return PreparedPoint(tree.path, environment, python, built, time.monotonic() - start if built else 0.0)
+        return PreparedPoint(
+            tree.path, tree.paper, environment, python, built, time.monotonic() - start if built else 0.0
+        )
 
     def note(self, *texts: str) -> None:
         """Keep warnings about the measurements. Each text is kept once."""

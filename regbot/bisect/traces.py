@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from importlib.metadata import distributions
 from pathlib import Path
@@ -33,7 +34,7 @@ from regbot.records.run import Run
 from regbot.sessions.worktrees import folder_name
 from regbot.text.clip import clip_message
 from regbot.workloads import Checkout, Limits, Scratch, Task, guest_folder, interpreter, trace
-from regbot.workloads.paper import NoPaperGpuError, library_for
+from regbot.workloads.paper import NoPaperGpuError
 
 
 class TraceMeasurer:
@@ -80,7 +81,7 @@ class TraceMeasurer:
         scratch = self._out / "runs" / f"{folder_name(task.entry)}.{folder_name(point.key)}.{slot}"
         checkout = Checkout(arm_of(point), prepared.path, prepared.environment)
         try:
-            paper_library = self._find_paper_library(traced_task, prepared.path, scratch)
+            paper_library = self._find_paper_library(traced_task, prepared)
         except NoPaperGpuError as error:
             return unusable_observation(request, f"its program runs on a paper GPU only: {error}")
         run = trace(traced_task, checkout, self._engine, Scratch(scratch, self._limits), paper=paper_library)
@@ -89,18 +90,15 @@ class TraceMeasurer:
             write_record(cache_file, run)
         return self._to_observation(request, run, prepared)
 
-    def _find_paper_library(self, task: Task, root: Path, scratch: Path) -> Path | None:
+    def _find_paper_library(self, task: Task, prepared: PreparedPoint) -> Path | None:
         """Return the library of the paper GPU if the task can only be traced on a paper GPU; None otherwise.
 
-        Other tasks are traced as CPU programs. ``root`` is the checkout, and ``scratch`` the folder of the run. Raises
-        NoPaperGpuError if the library cannot be built.
+        Other tasks are traced as CPU programs. Raises NoPaperGpuError if the library cannot be built.
         """
         if task.has_cpu_program:
             return None
-        # The folder to build in if the cache is not writable. It is beside the scratch folder, because that is emptied
-        # before the run.
-        spare = scratch.parent / "paper"
-        return library_for(interpreter(task, root), self._checkouts.trees.cache, spare, root).path
+        with closing(self._checkouts.trees.open_libraries(self._out / "runs" / "paper")) as libraries:
+            return libraries.library(interpreter(task, prepared.path), prepared.path, prepared.paper).path
 
     def _to_observation(
         self, request: MeasurementRequest, run: Run, prepared: PreparedPoint | None = None, cached: bool = False

@@ -52,7 +52,6 @@ from regbot.sessions.worktrees import Worktrees
 from regbot.shapes import MeshName
 from regbot.text.progress import Progress, Watcher
 from regbot.workloads import Limits, Scratch, Task, needs_of, plan, plan_of, timed_tasks
-from regbot.workloads.paper import Libraries
 
 NO_SANDBOX_WARNING = "the code is untrusted and ran without a sandbox, because --no-sandbox was given"
 KEPT_WORKTREES = 16
@@ -336,7 +335,7 @@ def _measure(
     # Every traced workload is traced once for each arm.
     jobs = [(arm, task) for task in tasks_to_trace for arm in (header.base, header.head)]
     # The libraries of the paper GPU, on which the traces run. They are built into the cache folder.
-    libraries = Libraries(options.cache, scratch.folder / "paper", lambda text: watch(Progress(0, 0, text)))
+    libraries = trees.open_libraries(scratch.folder / "paper")
     if any(task.wants_paper_gpu and not task.workload.python for task in tasks_to_trace):
         # The library for regbot's own interpreter is built while the arms are checked out.
         libraries.start(sys.executable)

@@ -1,15 +1,17 @@
 """Trace one workload of the working tree without git, and read the ledger files that ``ledger diff`` compares."""
 
+import hashlib
 import json
 import re
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from regbot.config import FILE_NAME, ConfigError, Workload, load_config
-from regbot.engines import Engine, LocalEngine
+from regbot.engines import LocalEngine
 from regbot.ledgers.readers import ReadError, Source, read_file
 from regbot.records.files import RecordError, parse_json, parse_record, read_capped
 from regbot.records.ledger import DEFAULT_PAPER_GPU, Ledger, PaperGpu
@@ -29,7 +31,7 @@ from regbot.workloads import (
     smoke_task,
     trace,
 )
-from regbot.workloads.paper import NoPaperGpuError, library_for
+from regbot.workloads.paper import Libraries, NoPaperGpuError
 
 WORKING_TREE = Arm(name="head", revision="files as they stand", commit="0" * 40, tree="0" * 40)
 """The arm for traces and runs of the working tree. It has no commit, so its ids are zeros."""
@@ -55,9 +57,7 @@ class TraceOptions:
     """GPU that the paper GPU imitates; '' for the GPU in the workload's configuration."""
 
 
-def trace_working_tree(
-    options: TraceOptions, folder: Path, cache: Path, watch: Watcher = lambda _: None, engine: Engine | None = None
-) -> Run:
+def trace_working_tree(options: TraceOptions, folder: Path, cache: Path, watch: Watcher = lambda _: None) -> Run:
     """Trace one workload of the working tree in ``folder``, or in its nearest parent that has a ``regbot.toml``.
 
     The trace runs on a paper GPU, whose library is built into ``cache``. If the build or the trace fails, the workload
@@ -76,17 +76,17 @@ def trace_working_tree(
         library: Path | None = None  # of the paper GPU; None traces a CPU program
         if task.wants_paper_gpu:
             try:
-                library = library_for(interpreter(task, folder), cache, scratch / "paper", folder).path
+                library = _find_library(interpreter(task, folder), folder, cache, scratch / "paper", watch)
             except NoPaperGpuError as error:
                 if options.device == "cuda" or options.gpu or not task.has_cpu_program:
                     raise
                 paper_gpu_fault = str(error)
-        checkout, engine_in_use = Checkout(WORKING_TREE, folder), engine or LocalEngine()
-        run = trace(task, checkout, engine_in_use, Scratch(scratch / "run"), paper=library)
+        checkout, engine = Checkout(WORKING_TREE, folder), LocalEngine()
+        run = trace(task, checkout, engine, Scratch(scratch / "run"), paper=library)
         may_trace_cpu_program = task.has_cpu_program and not (options.device or options.gpu)
         if library is not None and run.outcome != "ok" and may_trace_cpu_program:
             paper_gpu_fault = run.reason
-            run = trace(task, checkout, engine_in_use, Scratch(scratch / "run"))
+            run = trace(task, checkout, engine, Scratch(scratch / "run"))
     # ``foreign`` has the packages that were imported from outside the working tree, with their paths.
     if run.outcome == "ok" and run.code is not None and run.code.foreign:
         package, path = min(run.code.foreign.items())
@@ -96,6 +96,16 @@ def trace_working_tree(
         warning = clip_message(f"traced as a CPU program, not on a paper GPU: {paper_gpu_fault}")
         run = run.model_copy(update={"warnings": [*run.warnings, warning]})
     return run
+
+
+def _find_library(python: str, folder: Path, cache: Path, spare: Path, watch: Watcher) -> Path:
+    """Return the library of the paper GPU for ``python``, the interpreter of the working tree ``folder``.
+
+    ``spare`` is a folder to build in if ``cache`` is not writable. Raises NoPaperGpuError.
+    """
+    private = cache / "working-trees" / hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:24]
+    with closing(Libraries(cache, spare, lambda text: watch(Progress(0, 1, text)))) as libraries:
+        return libraries.library(python, folder, private).path
 
 
 def choose_task(options: TraceOptions, folder: Path) -> Task:

@@ -53,6 +53,11 @@ class CacheEntry:
         """Folder for files of code that runs in this worktree. Other worktrees do not use it."""
         return self.cache_dir / "private" / self.key
 
+    @property
+    def paper(self) -> Path:
+        """Folder for the paper GPU of a torch in this worktree. No code in the worktree may write to it."""
+        return self.cache_dir / "paper" / self.key
+
     def clone(self, name: str) -> Path:
         """Return the folder of the bare clone ``name``. All worktrees share the clones."""
         return self.cache_dir / "repos" / name
@@ -70,10 +75,11 @@ class CacheEntry:
             yield
 
     def clear(self) -> None:
-        """Remove the worktree, its marker file and its private folder."""
+        """Remove the worktree, its marker file, its private folder and its paper GPU."""
         self.marker.unlink(missing_ok=True)  # removed first, so that an interrupted removal counts as incomplete
         remove_folder(self.path)
         remove_folder(self.private)
+        remove_folder(self.paper)
 
     def create_caches(self) -> None:
         """Create the private cache folders, as ``create_cache_folders`` does."""

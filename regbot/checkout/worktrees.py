@@ -71,6 +71,11 @@ class Worktree:
     absent: tuple[str, ...] = ()
     """Files and submodules of the commit that were not checked out."""
 
+    @property
+    def paper(self) -> Path:
+        """Folder for the paper GPU of a torch in this worktree. No code in the worktree may write to it."""
+        return CacheEntry(self.path.parents[1], self.key).paper
+
 
 class _WorktreeRecord(Record):
     """Content of the marker file of a complete worktree.

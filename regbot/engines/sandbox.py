@@ -254,7 +254,7 @@ def _visible_binds(
     """
     record = launch.record_dir.absolute()
     launch_paths = _existing_paths((launch.cwd, *launch.readable))
-    checkout = [*launch_paths, *_existing_paths(launch.writable)]  # a pull request may have written files there
+    checkout = [*launch_paths, *writable]  # a pull request may have written files there
     readable = [
         *_interpreter_folders(program, launch.command, env, checkout, sandbox),
         *launch_paths,
@@ -334,6 +334,15 @@ def _is_within(path: Path, folder: Path) -> bool:
     return path.resolve().is_relative_to(folder.resolve())
 
 
+def leads_through(path: Path, folders: Iterable[Path]) -> bool:
+    """Return whether one of ``folders`` is on the way of the absolute ``path``, as written.
+
+    A link in such a folder may lead anywhere, so it does not matter where the path ends.
+    """
+    steps = [step.resolve() for step in (path, *path.parents)]
+    return any(step.is_relative_to(folder.resolve()) for folder in folders for step in steps)
+
+
 # ---- interpreters
 
 
@@ -362,7 +371,7 @@ def _interpreter_folders(
 
     ``checkout`` are the paths of the launch, which may contain files of a pull request.
 
-    A virtual environment in the checkout may point to an interpreter in any folder of the machine, so a pull request
+    A virtual environment in the checkout, and a link in it, may point to any folder of the machine, so a pull request
     could expose that folder. Such a folder is shown only if it belongs to regbot's own interpreter. Raises EngineError
     if the program needs another such folder and the operator has not listed it.
     """
@@ -377,13 +386,14 @@ def _interpreter_folders(
     for executable in executables:
         if executable.is_dir():
             continue
-        is_in_checkout = any(_is_within(executable.parent, folder) for folder in checkout)
+        is_in_checkout = leads_through(executable, checkout)
         for prefix in python_prefixes(executable):
             if any(_is_within(prefix, folder) for folder in (Path("/usr"), *checkout, *sandbox.read)):
                 continue
             is_of_regbot = _is_within(prefix, Path(sys.base_prefix)) or _is_within(prefix, Path(sys.prefix))
             if is_of_regbot or not is_in_checkout:
-                folders.append(prefix)
+                # In a checkout, the path as written may be a link, over which bubblewrap cannot mount.
+                folders.append(prefix.resolve() if is_in_checkout else prefix)
             elif executable == program:
                 raise EngineError(
                     f"{executable} uses an interpreter in {prefix}, which the sandbox does not show to an "
@@ -400,6 +410,8 @@ def _interpreter_folders(
 
 MAX_LINKS = 40
 """Maximum number of links that are followed, as in Linux."""
+MAX_PYVENV_CHARACTERS = 65536
+"""Part of a pyvenv.cfg that is read. Code under test may have written the file."""
 SYSTEM_FOLDERS = tuple(Path("/", name) for name in SYSTEM)
 
 
@@ -450,7 +462,9 @@ def _is_prefix(folder: Path) -> bool:
 
 def _read_home(file: Path) -> Path | None:
     """Return the ``bin`` folder of the base interpreter, from the key ``home`` of a pyvenv.cfg; None if it is unset."""
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+    with file.open(encoding="utf-8", errors="replace") as text:
+        lines = text.read(MAX_PYVENV_CHARACTERS).splitlines()
+    for line in lines:
         key, _, value = line.partition("=")
         if key.strip() == "home" and value.strip().startswith("/"):
             return Path(value.strip())

@@ -7,7 +7,7 @@ from regbot.checkout import Worktree
 from regbot.records.run import Run
 from regbot.text.clip import clip_message
 from regbot.workloads import Task, interpreter
-from regbot.workloads.paper import Libraries
+from regbot.workloads.paper import Libraries, NoPaperGpuError
 
 
 class TraceDevices:
@@ -45,11 +45,11 @@ class TraceDevices:
         """
         if task.workload_name in self._rejected:
             return None
-        library = self._libraries.library(interpreter(task, tree.path), tree.path)
-        if isinstance(library, str):  # a string says why the library cannot be built
-            self.reject(task, library)
+        try:
+            return self._libraries.library(interpreter(task, tree.path), tree.path, tree.paper).path
+        except NoPaperGpuError as error:
+            self.reject(task, str(error))
             return None
-        return library.path
 
     def reject(self, task: Task, reason: str) -> None:
         """Mark the workload of ``task`` as not traceable on a paper GPU. Only the first reason is recorded."""

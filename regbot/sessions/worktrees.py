@@ -13,6 +13,7 @@ from regbot.engines import EngineError, Launch, LocalEngine, Sandbox, clean_envi
 from regbot.records.run import Arm, Run
 from regbot.text.clip import clip, clip_label
 from regbot.workloads import Task
+from regbot.workloads.paper import Libraries
 
 BUILD_TIMEOUT_S = 3600.0
 BUILD_OUTPUT_BYTES = 2**20
@@ -32,13 +33,22 @@ class Worktrees:
 
         Raises CheckoutError.
         """
-        self.repo, self.cache, self._say = repo, cache, say
+        self.repo, self.cache, self._say, self._sandbox = repo, cache, say, sandbox
         self.repository_cache = repository_cache(cache, repo)
         self._builder = confined_builder(sandbox.for_builds) if sandbox is not None else None
         self._hosts = sandbox.submodule_hosts if sandbox is not None else None
         # (arm, commit, workload name) -> worktree, or the reason why there is none
         self._by_key: dict[tuple[str, str, str], Worktree | str] = {}
         self._lock = threading.Lock()
+
+    def open_libraries(self, folder: Path) -> Libraries:
+        """Return the paper GPU libraries for these worktrees.
+
+        ``folder`` gets the output of compilers that fail, and the libraries of the node if the cache is not writable.
+        """
+        all_worktrees = self.repository_cache.parent
+        untrusted = [all_worktrees] if self._sandbox is None else [all_worktrees, self.repo]
+        return Libraries(self.cache, folder, self._say, self._sandbox, logs=folder, untrusted=untrusted)
 
     def worktree(self, arm: Arm, task: Task) -> Worktree | str:
         """Return the worktree, or the reason why there is none. Raises CheckoutError if git fails."""

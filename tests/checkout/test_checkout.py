@@ -536,8 +536,9 @@ def test_prune_keeps_the_most_recently_used_worktrees(repo: Repository, tmp_path
     os.utime(marker, (1, 1))
     os.utime(cache / "worktrees" / f"{new.key}.json", (2, 2))
     make(repo, cache, "pr")  # used again: now the newest
+    new.paper.mkdir(parents=True)
     assert prune(cache, keep=1, idle_s=0) == [new.key]
-    assert (old.path.exists(), new.path.exists()) == (True, False)
+    assert (old.path.exists(), new.path.exists(), new.paper.exists()) == (True, False, False)
     assert make(repo, cache, "main").built
 
 

@@ -266,12 +266,52 @@ def test_a_checkout_cannot_make_a_private_folder_visible_as_its_interpreter(tmp_
     assert str(private) in command_line
 
 
+LINKED_ENVIRONMENTS = {
+    "absolute folder": {".venv/bin": "{other}/bin"},
+    "relative folder": {".venv/bin": "../../other/bin"},
+    "environment": {".venv": "{other}"},
+    "parent of the environment": {"../tree/.venv": "../other"},
+    "chain": {".venv/bin": "../links/bin", "links": "../other"},
+    "file": {".venv/bin/python": "{other}/bin/python"},
+    "file through a linked folder": {"links": "../other", ".venv/bin/python": "../../links/bin/python"},
+}
+"""Links of a checkout, with their targets, that make its ``.venv/bin/python`` the interpreter of another project."""
+
+
 @confining
-def test_an_environment_in_the_checkout_may_use_the_interpreter_of_regbot(tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
-    python = environment_in(tree, Path(sys.base_prefix))
-    (tmp_path / "run").mkdir()
-    result = run(tmp_path / "run", "", command=(str(python), "-c", "import json; print('runs')"), readable=(tree,))
+@pytest.mark.parametrize("use", ["program", "argument", "PATH"])
+@pytest.mark.parametrize("links", LINKED_ENVIRONMENTS.values(), ids=list(LINKED_ENVIRONMENTS))
+def test_a_link_in_a_checkout_shows_no_other_project(tmp_path: Path, links: dict[str, str], use: str) -> None:
+    other, tree = tmp_path / "other", tmp_path / "tree"
+    for name, text in {"lib/python3.11/os.py": "", "token": "a secret", "bin/python": "#!/bin/sh\ncat $1\n"}.items():
+        (other / name).parent.mkdir(parents=True, exist_ok=True)
+        (other / name).write_text(text)
+    (other / "bin" / "python").chmod(0o755)
+    for name, target in links.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).symlink_to(target.format(other=other))
+    python, token = str(tree / ".venv" / "bin" / "python"), str(other / "token")
+    command = {"program": (python, token), "argument": ("/usr/bin/env", python, token), "PATH": ("/bin/cat", token)}
+    changes = {"command": command[use], "readable": (tree,), "env": {"PATH": f"{Path(python).parent}:/usr/bin"}}
+    if use == "program":
+        with pytest.raises(EngineError, match="does not show to an environment inside the checkout"):
+            run(tmp_path / "run", "", **changes)
+    else:
+        assert "a secret" not in run(tmp_path / "run", "", **changes).log_tail
+    assert run(tmp_path / "run", "", replace(SANDBOX, read=(other,)), **changes).log_tail == "a secret"
+
+
+@confining
+@pytest.mark.parametrize("links", [{"bin/python": "bin/python3"}, {"bin": "bin"}, {"": ""}], ids=str)
+def test_an_environment_in_the_checkout_may_use_the_interpreter_of_regbot(
+    tmp_path: Path, links: dict[str, str]
+) -> None:
+    for name, target in links.items():
+        (tmp_path / "tree" / ".venv" / name).parent.mkdir(parents=True)
+        (tmp_path / "tree" / ".venv" / name).symlink_to(Path(sys.base_prefix, target))
+    python = str(tmp_path / "tree" / ".venv" / "bin" / "python3").removesuffix("3" if "bin/python" in links else "")
+    command = (python, "-c", "import json; print('runs')")
+    result = run(tmp_path / "run", "", command=command, readable=(tmp_path / "tree",))
     assert (result.exit_code, result.log_tail) == (0, "runs")
 
 

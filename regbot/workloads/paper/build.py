@@ -1,27 +1,40 @@
-"""Build the paper GPU's library into the cache: ``<cache>/paper/<key>/libregbot_paper.so``.
+"""Build the paper GPU's library, against the headers of one torch.
 
-The key is a hash of torch's libraries and headers, of the C++ source of the paper GPU and of the compiler options. A
-build runs outside of the sandbox and under a lock. The library is moved into the cache when it is complete, and code
-under test may only read it. A hash of the library is stored beside it. If the library does not match this hash, it is
-built again.
+The library for a torch of the node is in the cache: ``<cache>/paper/<key>/libregbot_paper.so``. The key is a hash of
+torch's libraries and headers, of the C++ source of the paper GPU and of the compiler options. regbot hashes and
+compiles the same copy of the headers. The build runs outside of the sandbox, and code under test may only read the
+library.
+
+The library for a torch in a checkout is in a private folder of this checkout. If there is a sandbox, the compiler runs
+in it, because everything that it reads may be code under test.
+
+Every build runs under a lock, and the complete library is moved to its place. A hash of the library is stored beside
+it. If the library does not match this hash, it is built again.
 """
 
+import contextlib
 import errno
 import hashlib
+import json
 import os
 import shutil
-import subprocess
+import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Literal
 
 from filelock import FileLock, Timeout
 
+from regbot.engines import EngineError, Launch, LocalEngine, Sandbox
+from regbot.engines.sandbox import leads_through
 from regbot.errors import UserError
-from regbot.workloads.paper.torch_files import NoTorchError, TorchFiles, find_torch
+from regbot.records.files import write_text
+from regbot.text.printable import printable
+from regbot.workloads.paper.torch_files import NoTorchError, TorchFiles, find_torch, find_torch_of_checkout
 
 LIBRARY_NAME = "libregbot_paper.so"
 DIGEST_NAME = "sha256"
@@ -31,8 +44,8 @@ LOCK_TIMEOUT_S = 900.0
 UNWRITABLE_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS)
 """Errors that mean that a folder is not writable."""
 COMPILERS = ("c++", "g++", "clang++")
-MAX_LINES, MAX_CHARACTERS = 5, 1500
-"""Limits on the part of the compiler's output that a message quotes."""
+MAX_OUTPUT_BYTES = 2**20
+MAX_LIBRARY_BYTES = 64 * 2**20
 
 
 class NoPaperGpuError(UserError):
@@ -46,8 +59,6 @@ class PaperLibrary:
     path: Path
     built_s: float | None = None
     """Build time in seconds; None if the library was in the cache."""
-    temporary: bool = False
-    """Whether the library is outside of the cache, because the cache is not writable."""
 
 
 def source_folder() -> Path:
@@ -60,48 +71,76 @@ def library_folder(cache: Path) -> Path:
     return Path(os.environ.get("REGBOT_PAPER_CACHE") or cache / "paper")
 
 
-def library_for(python: str, cache: Path, spare: Path, inside: Path | None = None) -> PaperLibrary:
-    """Return the library for the torch that the interpreter ``python`` imports. Build it if it is not in the cache.
+def library_for(
+    python: str, cache: Path, spare: Path, logs: Path | None = None, untrusted: Sequence[Path] = ()
+) -> PaperLibrary:
+    """Return the library for the torch of ``python``, an interpreter of the node. Build it if it is not in the cache.
 
-    ``cache`` is regbot's cache folder. ``spare`` is a folder to build in if the cache is not writable. ``inside`` is
-    the folder of the checkout. An interpreter in this folder is code under test, so it is not started. Raises
-    NoPaperGpuError.
+    cache      regbot's cache folder.
+    spare      Folder to build in if the cache is not writable.
+    logs       Folder for the output of a compiler that fails; None for the system's temporary folder.
+    untrusted  Folders with code under test. An interpreter or a torch in them is refused.
+
+    Raises NoPaperGpuError.
     """
     folder = library_folder(cache)
     try:
-        torch = find_torch(python, inside)
-        torch_digest = torch.digest(folder)
+        program = Path(shutil.which(python) or python).absolute()
+        if python != sys.executable and leads_through(program, untrusted):
+            raise NoPaperGpuError(
+                f"{python} is in a checkout, but its path is absolute", "write its path relative to the checkout"
+            )
+        torch = find_torch(python)
+        if leads_through(torch.folder, untrusted) and not _is_of_regbot(torch.folder):
+            raise NoPaperGpuError(f"{python} imports torch from {torch.folder}, which is in a checkout")
+        digest_file = folder / f"torch-{torch.digest_metadata()[:32]}.json"
+        if (digest := _read_digest(digest_file)) and _is_whole(key_folder := folder / _key(digest)):
+            return PaperLibrary(key_folder / LIBRARY_NAME)
     except NoTorchError as error:
         raise NoPaperGpuError(str(error)) from error
     except OSError as error:
         raise NoPaperGpuError(f"torch's files cannot be read: {error}") from error
-    key = _key(torch_digest)
-    key_folder = folder / key  # the folder of this library in the cache
-    if _is_whole(key_folder):
-        return PaperLibrary(key_folder / LIBRARY_NAME)
-    compiler = find_compiler()
-    if not compiler:
-        raise NoPaperGpuError(f"there is no C++ compiler ({', '.join(COMPILERS)})", "install one, such as g++")
     try:
-        key_folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(key_folder.parent / f"{key}.lock", timeout=LOCK_TIMEOUT_S):
-            if _is_whole(key_folder):  # another process has built it while this one waited for the lock
-                return PaperLibrary(key_folder / LIBRARY_NAME)
-            built_s = _build(torch, compiler, key_folder)
-            return PaperLibrary(key_folder / LIBRARY_NAME, built_s)
-    except Timeout as error:
-        raise NoPaperGpuError(f"{key_folder}: locked by another build for {LOCK_TIMEOUT_S:.0f} s") from error
+        return _build_for_node(torch, folder, folder, digest_file, logs)
     except OSError as error:
         if error.errno not in UNWRITABLE_ERRORS:
-            raise NoPaperGpuError(f"the paper GPU cannot be built in {key_folder.parent}: {error}") from error
-    spare_folder = spare / key
+            raise NoPaperGpuError(f"the paper GPU cannot be built in {folder}: {error}") from error
     try:
-        built_s = _build(torch, compiler, spare_folder)
-        return PaperLibrary(spare_folder / LIBRARY_NAME, built_s, temporary=True)
+        return _build_for_node(torch, folder, spare, digest_file, logs)
     except OSError as error:
-        raise NoPaperGpuError(
-            f"the paper GPU can be built neither in {key_folder.parent} nor in {spare}: {error}"
-        ) from error
+        raise NoPaperGpuError(f"the paper GPU can be built neither in {folder} nor in {spare}: {error}") from error
+
+
+def library_of_checkout(
+    python: str,
+    root: Path,
+    private: Path,
+    logs: Path | None = None,
+    sandbox: Sandbox | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> PaperLibrary:
+    """Return the library for the torch of ``python``, an interpreter in the checkout ``root``. Build it if necessary.
+
+    The interpreter is not started. ``private`` is the folder for libraries of this checkout, to which no code under
+    test may write. ``say`` gets a message before a build. See ``library_for`` for ``logs``. Raises NoPaperGpuError.
+    """
+    try:
+        torch = find_torch_of_checkout(python, root)
+        # Code under test may forge the metadata, which makes only its own library unusable.
+        key_folder = private / _key(torch.digest_metadata())
+        private.mkdir(parents=True, exist_ok=True)
+        with FileLock(private / "lock", timeout=LOCK_TIMEOUT_S):
+            if _is_whole(key_folder):
+                return PaperLibrary(key_folder / LIBRARY_NAME)
+            say(f"build the paper GPU for the torch of {root}, about half a minute, once for each checkout")
+            with tempfile.TemporaryDirectory(dir=private, prefix=".build-") as scratch:
+                sandbox = None if sandbox is None else replace(sandbox, network=False, write=())
+                built_s = _build(torch, Path(scratch), key_folder, {"PATH": os.defpath}, logs, sandbox)
+        return PaperLibrary(key_folder / LIBRARY_NAME, built_s)
+    except NoTorchError as error:
+        raise NoPaperGpuError(printable(str(error))) from error
+    except (OSError, Timeout) as error:
+        raise NoPaperGpuError(printable(f"the paper GPU cannot be built for {root}: {error}")) from error
 
 
 Readiness = Literal["built", "buildable", "missing"]
@@ -115,10 +154,11 @@ def readiness(python: str, cache: Path) -> Readiness:
     """
     folder = library_folder(cache)
     try:
-        if _is_whole(folder / _key(find_torch(python).digest(folder))):
-            return "built"
+        digest = _read_digest(folder / f"torch-{find_torch(python).digest_metadata()[:32]}.json")
     except (NoTorchError, OSError):
         return "missing"
+    if digest and _is_whole(folder / _key(digest)):
+        return "built"
     return "buildable" if find_compiler() else "missing"
 
 
@@ -139,9 +179,21 @@ def find_compiler() -> str:
     """
     configured = os.environ.get("CXX", "")
     for name in (configured, *COMPILERS):
-        if name and (path := shutil.which(name)):
+        if name and (path := shutil.which(name)) and Path(path).is_absolute():
             return path
     return ""
+
+
+def _is_of_regbot(path: Path) -> bool:
+    return any(path.resolve().is_relative_to(Path(prefix).resolve()) for prefix in (sys.prefix, sys.base_prefix))
+
+
+def _read_digest(file: Path) -> str:
+    """Return the digest of a torch that was stored in ``file``; '' if there is none, or if the file is damaged."""
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["digest"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def _is_whole(key_folder: Path) -> bool:
@@ -154,18 +206,50 @@ def _is_whole(key_folder: Path) -> bool:
         return False
 
 
-def _build(torch: TorchFiles, compiler: str, key_folder: Path) -> float:
-    """Compile the library, and move the result to ``key_folder``. Return the build time in seconds.
+def _build_for_node(torch: TorchFiles, cache: Path, place: Path, digest_file: Path, logs: Path | None) -> PaperLibrary:
+    """Hash a copy of torch's headers, and compile the copy if the library is not in the folder ``cache`` yet.
+
+    The library is built in the folder ``place``. The hash is stored in ``digest_file``. Raises NoPaperGpuError,
+    NoTorchError, OSError.
+    """
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place, prefix=".build-") as scratch:
+        copy = torch.copy_to(Path(scratch) / "torch")
+        digest = copy.digest_content()
+        with contextlib.suppress(OSError):  # without the stored hash, the next call computes it again
+            write_text(digest_file, json.dumps({"torch": str(torch.folder), "digest": digest}))
+        key = _key(digest)
+        if _is_whole(cache / key):
+            return PaperLibrary(cache / key / LIBRARY_NAME)
+        try:
+            with FileLock(place / f"{key}.lock", timeout=LOCK_TIMEOUT_S):
+                if _is_whole(place / key):  # another process has built it while this one waited for the lock
+                    return PaperLibrary(place / key / LIBRARY_NAME)
+                built_s = _build(copy, Path(scratch), place / key, os.environ, logs)
+        except Timeout as error:
+            raise NoPaperGpuError(f"{place / key}: locked by another build for {LOCK_TIMEOUT_S:.0f} s") from error
+    return PaperLibrary(place / key / LIBRARY_NAME, built_s)
+
+
+def _build(
+    torch: TorchFiles,
+    scratch: Path,
+    key_folder: Path,
+    environment: Mapping[str, str],
+    logs: Path | None,
+    sandbox: Sandbox | None = None,
+) -> float:
+    """Compile the library in the folder ``scratch``, and move it to ``key_folder``. Return the build time in seconds.
 
     ``key_folder`` gets the library and the file with its hash. Raises NoPaperGpuError, OSError.
     """
     start = time.monotonic()
-    key_folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=key_folder.parent, prefix=".build-") as scratch:
-        new_folder = Path(scratch) / "entry"
-        new_folder.mkdir()
-        library = new_folder / LIBRARY_NAME
-        command = [
+    compiler = find_compiler()
+    if not compiler:
+        raise NoPaperGpuError(f"there is no C++ compiler ({', '.join(COMPILERS)})", "install one, such as g++")
+    compiled_library, log = scratch / "record" / LIBRARY_NAME, scratch / "compiler.log"
+    launch = Launch(
+        command=(
             compiler,
             *OPTIONS,
             *(word for folder in torch.include_folders for word in ("-isystem", str(folder))),
@@ -174,41 +258,45 @@ def _build(torch: TorchFiles, compiler: str, key_folder: Path) -> float:
             "-lc10",
             "-ltorch_cpu",
             "-o",
-            str(library),
-        ]
-        try:
-            result = subprocess.run(
-                command,
-                cwd=scratch,
-                env={**os.environ, "TMPDIR": scratch, "LC_ALL": "C"},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=BUILD_TIMEOUT_S,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise NoPaperGpuError(f"{compiler} did not end within {BUILD_TIMEOUT_S:.0f} s") from error
-        if result.returncode != 0:
-            raise NoPaperGpuError(
-                f"{compiler} could not compile the paper GPU against {torch.folder}: {_first_error(result.stderr)}"
-            )
-        with library.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        (new_folder / DIGEST_NAME).write_text(digest + "\n", encoding="ascii")
-        library.chmod(0o444)
-        if key_folder.exists():  # the old folder is incomplete or does not match its hash
-            shutil.rmtree(key_folder)
-        new_folder.replace(key_folder)
+            str(compiled_library),
+        ),
+        cwd=scratch,
+        env={**environment, "TMPDIR": str(scratch), "LC_ALL": "C"},
+        log=log,
+        record_dir=compiled_library.parent,
+        timeout_s=BUILD_TIMEOUT_S,
+        max_output_bytes=MAX_OUTPUT_BYTES,
+        max_dir_bytes=MAX_LIBRARY_BYTES,
+        readable=(source_folder(), *([torch.root] if torch.root is not None else [])),
+    )
+    try:
+        result = LocalEngine(sandbox=sandbox).run(launch)
+    except EngineError as error:
+        log.write_text(str(error), encoding="utf-8")  # the error may quote the output
+        raise NoPaperGpuError(f"{compiler} could not be run; the reason is in {_keep_log(log, logs)}") from error
+    if result.timed_out:
+        raise NoPaperGpuError(f"{compiler} did not end within {BUILD_TIMEOUT_S:.0f} s")
+    if result.exit_code != 0 or compiled_library.is_symlink() or not compiled_library.is_file():
+        # The output may quote any file that the compiler could read, and this message is published.
+        kept_log = _keep_log(log, logs)
+        raise NoPaperGpuError(f"{compiler} could not compile the paper GPU; its output is in {kept_log}")
+    new_folder = scratch / "entry"
+    new_folder.mkdir()
+    library = compiled_library.replace(new_folder / LIBRARY_NAME)
+    with library.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    (new_folder / DIGEST_NAME).write_text(digest + "\n", encoding="ascii")
+    library.chmod(0o444)
+    if key_folder.exists():  # the old folder is incomplete or does not match its hash
+        shutil.rmtree(key_folder)
+    new_folder.replace(key_folder)
     return time.monotonic() - start
 
 
-def _first_error(text: str) -> str:
-    """Return the first line of a compiler's output with an error, and the lines after it. If no line has an error,
-    return the last lines.
-    """
-    lines = text.splitlines()
-    error_lines = (number for number, line in enumerate(lines) if "error:" in line or "fatal" in line)
-    start = next(error_lines, -MAX_LINES)  # a negative start counts from the end
-    quoted_lines = lines[start:][:MAX_LINES]
-    return "\n".join(quoted_lines)[:MAX_CHARACTERS] or "it gave no reason"
+def _keep_log(log: Path, folder: Path | None) -> Path:
+    """Copy the log of a compiler to a new file in ``folder``, and return the new path."""
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix="compiler-", suffix=".log", dir=folder)
+    os.close(descriptor)
+    return shutil.copyfile(log, Path(name))

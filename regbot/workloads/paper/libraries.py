@@ -1,56 +1,80 @@
-"""The paper GPU libraries that one check needs. Each library is built once, in a thread, so that a check can prepare
+"""The paper GPU libraries that one command needs. Each library is built once, in a thread, so that a check can prepare
 its checkouts at the same time."""
 
-from collections.abc import Callable
+import shutil
+import sys
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
-from regbot.workloads.paper.build import NoPaperGpuError, PaperLibrary, library_for
+from regbot.engines import Sandbox
+from regbot.engines.sandbox import leads_through
+from regbot.workloads.paper.build import PaperLibrary, library_for, library_of_checkout
+
+
+@dataclass(frozen=True)
+class _Checkout:
+    """A checkout whose interpreter is used, and the folder for libraries of this checkout."""
+
+    root: Path
+    private: Path
 
 
 class Libraries:
-    """Paper GPU libraries by interpreter. Thread-safe.
+    """Paper GPU libraries by interpreter. Thread-safe."""
 
-    ``cache`` is regbot's cache folder, and ``spare`` a folder to build in if the cache is not writable. ``say``
-    receives a message after each build.
-    """
-
-    def __init__(self, cache: Path, spare: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        cache: Path,
+        spare: Path,
+        say: Callable[[str], None],
+        sandbox: Sandbox | None = None,
+        logs: Path | None = None,
+        untrusted: Sequence[Path] = (),
+    ) -> None:
+        """``say`` receives messages about builds. ``sandbox`` confines builds for a torch of a checkout; None for
+        trusted code. See ``library_for`` for the other arguments.
+        """
         self._cache, self._spare, self._say = cache, spare, say
-        self._futures: dict[tuple[str, Path | None], Future[PaperLibrary]] = {}
-        """By the interpreter, and the checkout that contains the interpreter; None if it is in no checkout."""
+        self._sandbox, self._logs, self._untrusted = sandbox, logs, untrusted
+        self._futures: dict[tuple[str, _Checkout | None], Future[PaperLibrary]] = {}
+        """By the interpreter, and the checkout that it comes with; None if it belongs to the node."""
         self._lock = Lock()
         self._pool = ThreadPoolExecutor(1)
 
-    def start(self, python: str, inside: Path | None = None) -> Future[PaperLibrary]:
-        """Return a future of the library for the interpreter ``python``. The first call starts the build.
+    def start(self, python: str) -> None:
+        """Start the build for ``python``, an interpreter of the node."""
+        self._submit(python, None)
 
-        ``inside`` is the folder of the checkout. An interpreter in this folder is code under test and is not started.
+    def library(self, python: str, root: Path, private: Path) -> PaperLibrary:
+        """Wait for the build, and return the library for ``python``. Raises NoPaperGpuError.
+
+        An interpreter in the checkout ``root`` is code under test, unless regbot itself runs under it. Its library is
+        built in ``private``, a folder for this checkout alone.
         """
-        is_in_checkout = inside is not None and Path(python).is_relative_to(inside)
-        key = (python, inside if is_in_checkout else None)
-        with self._lock:
-            if key not in self._futures:
-                self._futures[key] = self._pool.submit(self._build, *key)
-            return self._futures[key]
-
-    def library(self, python: str, inside: Path) -> PaperLibrary | str:
-        """Wait for the build, and return the library for ``python``. Return a text that says why if there is none.
-
-        ``inside`` is the folder of the checkout. An interpreter in this folder is not started.
-        """
-        try:
-            return self.start(python, inside).result()
-        except NoPaperGpuError as error:
-            return str(error)
+        program = Path(shutil.which(python) or python).absolute()
+        is_in_checkout = python != sys.executable and leads_through(program, [root])
+        return self._submit(python, _Checkout(root, private) if is_in_checkout else None).result()
 
     def close(self) -> None:
         """Wait until a running build ends. Builds that have not begun are cancelled."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _build(self, python: str, inside: Path | None) -> PaperLibrary:
-        library = library_for(python, self._cache, self._spare, inside)
+    def _submit(self, python: str, checkout: _Checkout | None) -> Future[PaperLibrary]:
+        """Return a future of the library. The first call starts the build."""
+        with self._lock:
+            if (python, checkout) not in self._futures:
+                self._futures[python, checkout] = self._pool.submit(self._build, python, checkout)
+            return self._futures[python, checkout]
+
+    def _build(self, python: str, checkout: _Checkout | None) -> PaperLibrary:
+        if checkout is None:
+            library = library_for(python, self._cache, self._spare, self._logs, self._untrusted)
+        else:
+            root, private = checkout.root, checkout.private
+            library = library_of_checkout(python, root, private, self._logs, self._sandbox, self._say)
         if library.built_s is not None:
             self._say(f"built the paper GPU in {library.built_s:.0f} s")
         return library

@@ -1,17 +1,18 @@
-"""Find the torch of an interpreter, and hash the files that the paper GPU is compiled and linked with.
+"""Find the torch of an interpreter: the files that the paper GPU is compiled and linked with.
 
-This module never imports torch. The hash is cached until the size or the modification time of a file changes.
+This module never imports torch. It reads the content of a torch that belongs to the node, and only the names and the
+sizes of the files of a torch in a checkout, because code under test may have written these.
 """
 
 import hashlib
-import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from regbot.records.files import write_text
+from regbot.text.printable import printable
 
 LIBRARIES = ("libc10.so", "libtorch_cpu.so")
 _FIND = "import importlib.util as u; s = u.find_spec('torch'); print(s.origin if s and s.origin else '')"
@@ -29,6 +30,8 @@ class TorchFiles:
 
     folder: Path
     """The folder of the package ``torch``."""
+    root: Path | None = None
+    """Checkout that all files must be in; None for a torch of the node."""
 
     @property
     def libraries(self) -> tuple[Path, ...]:
@@ -38,61 +41,71 @@ class TorchFiles:
     def include_folders(self) -> tuple[Path, Path]:
         return self.folder / "include", self.folder / "include" / "torch" / "csrc" / "api" / "include"
 
-    def headers(self) -> Iterator[Path]:
-        """Yield all files below ``include``, sorted by name."""
-        for root, names, files in os.walk(self.folder / "include"):
-            names.sort()
-            yield from (Path(root, name) for name in sorted(files))
+    def list_files(self) -> list[Path]:
+        """Return all libraries and headers. The order is fixed, and links to folders are followed.
 
-    def digest(self, cache: Path) -> str:
-        """Return the SHA-256 of all libraries and headers, in hex. Raises NoTorchError if torch has no libraries or no
-        headers.
-
-        The contents of the files are hashed only once. The result is stored in the folder ``cache``, in a file whose
-        name is a hash of the files' names, sizes, modification times and inode numbers.
+        Raises NoTorchError if torch has no libraries or no headers, or if a link leads out of ``root``.
         """
         main_header = self.include_folders[0] / "ATen" / "ATen.h"
-        missing = [path for path in (*self.libraries, main_header) if not path.is_file()]
-        if missing:
-            raise NoTorchError(f"{self.folder}: has no {missing[0].relative_to(self.folder)}")
-        files = [*self.libraries, *self.headers()]
-        metadata = hashlib.sha256()
-        for path in files:
+        for path in (*self.libraries, main_header):
+            self._check_place(path)
+            if not path.is_file():
+                raise NoTorchError(f"{self.folder}: has no {path.relative_to(self.folder)}")
+        return [*self.libraries, *self._list_headers()]
+
+    def digest_metadata(self) -> str:
+        """Return a digest of the names, sizes, modification times and inode numbers of all files. Raises as
+        ``list_files``."""
+        digest = hashlib.sha256()
+        for path in self.list_files():
             status = path.stat()
-            metadata.update(f"{path} {status.st_size} {status.st_mtime_ns} {status.st_ino}\n".encode())
-        cached = cache / f"torch-{metadata.hexdigest()[:32]}.json"
-        try:
-            return str(json.loads(cached.read_text(encoding="utf-8"))["digest"])
-        except (OSError, ValueError, KeyError, TypeError):
-            pass  # the hash is not cached, or the file is damaged
-        contents = hashlib.sha256()
-        for path in files:
-            contents.update(f"{path.relative_to(self.folder)}\n".encode())
+            digest.update(f"{path} {status.st_size} {status.st_mtime_ns} {status.st_ino}\n".encode("utf-8", "replace"))
+        return digest.hexdigest()
+
+    def digest_content(self) -> str:
+        """Return the SHA-256 of all libraries and headers, in hex. Raises as ``list_files``."""
+        digest = hashlib.sha256()
+        for path in self.list_files():
+            digest.update(f"{path.relative_to(self.folder)}\n".encode())
             with path.open("rb") as file:
-                contents.update(hashlib.file_digest(file, "sha256").digest())
-        digest = contents.hexdigest()
-        try:
-            cache.mkdir(parents=True, exist_ok=True)
-            write_text(cached, json.dumps({"torch": str(self.folder), "digest": digest}))
-        except OSError:
-            pass  # the hash is not cached, so the next call computes it again
-        return digest
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        return digest.hexdigest()
+
+    def copy_to(self, folder: Path) -> "TorchFiles":
+        """Copy the headers to ``folder``. The libraries of the copy are links."""
+        shutil.copytree(self.folder / "include", folder / "include", copy_function=shutil.copyfile)
+        (folder / "lib").symlink_to(self.folder / "lib")
+        return TorchFiles(folder)
+
+    def _list_headers(self) -> Iterator[Path]:
+        """Yield all files below ``include``. A folder that several links lead to is listed once."""
+        folders, listed = [self.folder / "include"], set()
+        self._check_place(folders[0])
+        while folders:
+            folder = folders.pop()
+            status = folder.stat()
+            if (status.st_dev, status.st_ino) in listed:
+                continue
+            listed.add((status.st_dev, status.st_ino))
+            with os.scandir(folder) as listing:
+                entries = sorted(listing, key=lambda entry: entry.name)
+            for entry in entries:
+                path = Path(entry.path)
+                if entry.is_symlink():
+                    self._check_place(path)
+                if entry.is_dir():
+                    folders.append(path)
+                else:
+                    yield path
+
+    def _check_place(self, path: Path) -> None:
+        """Raise NoTorchError if ``path`` leads out of ``root``."""
+        if self.root is not None and not path.resolve().is_relative_to(self.root.resolve()):
+            raise NoTorchError(f"{printable(os.path.relpath(path, self.root))} in the checkout leads out of it")
 
 
-def find_torch(python: str, inside: Path | None = None) -> TorchFiles:
-    """Return the torch that the interpreter ``python`` would import. Raises NoTorchError.
-
-    ``inside`` is the folder of the checkout. An interpreter in this folder is code under test, so it is not started.
-    The site-packages folder of its environment is searched instead.
-    """
-    path = Path(python)
-    is_in_checkout = inside is not None and path.is_absolute() and path.is_relative_to(inside)
-    if is_in_checkout:
-        environment = path.parent.parent  # the interpreter is ENVIRONMENT/bin/python
-        folders = sorted(environment.glob("lib/python3*/site-packages/torch"))
-        if not folders:
-            raise NoTorchError(f"{environment}: has no torch in its site-packages")
-        return TorchFiles(folders[-1])
+def find_torch(python: str) -> TorchFiles:
+    """Return the torch that the interpreter ``python`` would import. Starts the interpreter. Raises NoTorchError."""
     try:
         result = subprocess.run(
             [python, "-I", "-c", _FIND],
@@ -107,3 +120,15 @@ def find_torch(python: str, inside: Path | None = None) -> TorchFiles:
     if result.returncode != 0 or not origin:
         raise NoTorchError(f"{python}: has no torch")
     return TorchFiles(Path(origin).parent)
+
+
+def find_torch_of_checkout(python: str, root: Path) -> TorchFiles:
+    """Return the torch in the environment of ``python``, an interpreter in the checkout ``root``. Raises NoTorchError.
+
+    The interpreter is code under test, so it is not started. The site-packages folder of its environment is searched.
+    """
+    environment = Path(python).parent.parent  # the interpreter is ENVIRONMENT/bin/python
+    folders = sorted(environment.glob("lib/python3*/site-packages/torch"))
+    if not folders:
+        raise NoTorchError(f"{environment}: has no torch in its site-packages")
+    return TorchFiles(folders[-1], root)
