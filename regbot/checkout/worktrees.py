@@ -22,7 +22,7 @@ from typing import Annotated
 from pydantic import Field
 
 from regbot.checkout.building import Build, minimal_environment, run_build, run_in_shell
-from regbot.checkout.cache import CacheEntry, lock
+from regbot.checkout.cache import CacheEntry, lock, set_aside_folder
 from regbot.checkout.clone_pruning import mark_used, prune_clones
 from regbot.checkout.clones import CommitSource, clone_name, fetch_commit, find_source, host_of, list_submodules
 from regbot.checkout.contents import WorktreePart, digest_worktree, mark_absent
@@ -40,7 +40,9 @@ from regbot.checkout.sparse import WHOLE, Cone, list_absent, make_cone
 from regbot.records.base import Record
 from regbot.records.files import RecordError, read_record, write_record
 from regbot.records.run import Commit
+from regbot.removal import remove_folder
 from regbot.text.printable import printable
+from regbot.text.progress import Progress, Watcher
 
 IDLE_S = 24 * 3600.0
 """If a worktree was used within this many seconds, another check may still use it, so ``prune`` keeps it."""
@@ -147,8 +149,8 @@ def check_out(
     )
 
 
-def prune(cache_dir: Path, keep: int, idle_s: float = IDLE_S) -> list[str]:
-    """Remove old and incomplete worktrees. Return the keys of the removed ones.
+def prune(cache_dir: Path, keep: int, watch: Watcher = lambda _: None, idle_s: float = IDLE_S) -> None:
+    """Remove old and incomplete worktrees. ``watch`` shows a warning about each folder that cannot be removed.
 
     The ``keep`` most recently used worktrees are kept. A worktree that was used within ``idle_s`` seconds, or that is
     being created, is also kept. ``cache_dir`` is the cache folder of one repository. Worktrees of other repositories
@@ -160,16 +162,26 @@ def prune(cache_dir: Path, keep: int, idle_s: float = IDLE_S) -> list[str]:
     complete_entries = [entry for entry in entries if last_use_by_entry[entry]]
     complete_entries.sort(key=lambda entry: last_use_by_entry[entry], reverse=True)
     incomplete_entries = [entry for entry in entries if not last_use_by_entry[entry]]
-    removed_keys = []
     for entry in complete_entries[max(0, keep) :] + incomplete_entries:
         # Do not wait for the lock. If it is taken, another process creates or builds this worktree.
-        with contextlib.suppress(CheckoutError), entry.lock(timeout_s=0):
+        with contextlib.suppress(CheckoutError), _report_failure(watch, entry.path), entry.lock(timeout_s=0):
             # The time is read again, because only now the entry is locked. It is 0 for an incomplete worktree.
             if _modification_time(entry.marker) <= time.time() - idle_s:
                 entry.clear()
-                removed_keys.append(entry.key)
-    prune_clones(cache_dir / "repos", _list_used_clones(cache_dir), busy_s=idle_s)
-    return removed_keys
+    for folder in set_aside_folder(cache_dir).glob("*"):
+        with _report_failure(watch, folder):
+            remove_folder(folder)
+    with _report_failure(watch, cache_dir / "repos"):
+        prune_clones(cache_dir / "repos", _list_used_clones(cache_dir), busy_s=idle_s)
+
+
+@contextlib.contextmanager
+def _report_failure(watch: Watcher, folder: Path) -> Iterator[None]:
+    """Show a warning if ``folder`` cannot be removed."""
+    try:
+        yield
+    except OSError as error:
+        watch(Progress(0, 0, f"warning: {folder}: cannot be removed: {error.strerror}", lasting=True))
 
 
 def _list_used_clones(cache_dir: Path) -> set[str]:
