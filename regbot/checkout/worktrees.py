@@ -24,7 +24,15 @@ from pydantic import Field
 from regbot.checkout.building import Build, minimal_environment, run_build, run_in_shell
 from regbot.checkout.cache import CacheEntry, lock, set_aside_folder
 from regbot.checkout.clone_pruning import mark_used, prune_clones
-from regbot.checkout.clones import CommitSource, clone_name, fetch_commit, find_source, host_of, list_submodules
+from regbot.checkout.clones import (
+    MAX_SUBMODULES,
+    CommitSource,
+    clone_name,
+    fetch_commit,
+    find_source,
+    list_addresses,
+    list_submodules,
+)
 from regbot.checkout.contents import WorktreePart, digest_worktree, mark_absent
 from regbot.checkout.git import (
     NO_MACHINE_CONFIG,
@@ -100,7 +108,7 @@ def check_out(
 
     ``cache_dir`` is the cache folder of the repository (``regbot.checkout.cache.repository_cache``).
     ``build`` runs with the worktree's private caches. Submodules may be fetched from the host of origin and from
-    ``hosts``. If ``hosts`` is None, any host is allowed. ``sparse`` are the folders of a sparse worktree
+    ``hosts``, as ``list_addresses`` says; None allows any host. ``sparse`` are the folders of a sparse worktree
     (``regbot.checkout.sparse``); () checks out all files. Raises CheckoutError and BuildError.
     """
     cone = make_cone(sparse)
@@ -108,10 +116,10 @@ def check_out(
     commit = find_commit(repo, commit, "commit")
     tree = git(repo, "log", "-1", "--no-show-signature", "--format=%T", commit, env=OFFLINE).strip()
     source = find_source(repo)
-    allowed_hosts = None if hosts is None else {host_of(source.url), *(host.lower() for host in hosts)}
+    addresses = None if hosts is None else list_addresses(source.url, hosts)
     key_inputs: list[object] = [str(common), tree, list(build.commands), build.python]
     if _may_have_submodules(repo, tree):
-        key_inputs += [source.identity, None if allowed_hosts is None else sorted(allowed_hosts)]
+        key_inputs += [source.identity, None if addresses is None else sorted(addresses)]
     if cone.folders:
         key_inputs.append({"sparse": cone.folders})
     key = hashlib.sha256(json.dumps(key_inputs).encode()).hexdigest()[:24]
@@ -123,7 +131,7 @@ def check_out(
             os.utime(entry.marker)  # prune reads this time as the time of the last use
         else:
             entry.clear()
-            record = _create_worktree(entry, source, commit, tree, allowed_hosts, cone)
+            record = _create_worktree(entry, source, commit, tree, addresses, cone)
             entry.create_caches()
             if build.commands:
                 inherited = build.environment if build.environment is not None else minimal_environment()
@@ -218,13 +226,13 @@ def _may_have_submodules(repo: Path, tree: str) -> bool:
 
 
 def _create_worktree(
-    entry: CacheEntry, source: CommitSource, commit: str, tree: str, hosts: Set[str] | None, cone: Cone
+    entry: CacheEntry, source: CommitSource, commit: str, tree: str, addresses: Set[str] | None, cone: Cone
 ) -> _WorktreeRecord:
     """Fetch the commit and its submodules, and try up to ATTEMPTS times to check them out. Raises CheckoutError.
 
-    Submodules may be fetched only from ``hosts``; None allows any host. ``cone`` has the folders of a sparse worktree.
+    Submodules may be fetched only from ``addresses``; None allows any. ``cone`` has the folders of a sparse worktree.
     """
-    parts = list(_fetch_parts(entry, source, commit, part_path="", hosts=hosts, cone=cone))
+    parts = _fetch_parts(entry, source, commit, addresses, cone)
     for _ in range(ATTEMPTS - 1):
         with contextlib.suppress(CheckoutError):
             return _check_out_parts(entry, commit, tree, parts, cone)
@@ -246,23 +254,29 @@ def _check_out_parts(
 
 
 def _fetch_parts(
-    entry: CacheEntry, source: CommitSource, commit: str, part_path: str, hosts: Set[str] | None, cone: Cone
-) -> Iterator[WorktreePart]:
-    """Fetch ``commit`` and its submodules into private clones. Yield a part for ``commit`` and for each submodule.
+    entry: CacheEntry, source: CommitSource, commit: str, addresses: Set[str] | None, cone: Cone
+) -> list[WorktreePart]:
+    """Fetch ``commit`` and its submodules into private clones. Return a part for ``commit`` and for each submodule.
 
-    ``part_path`` is the path in the worktree where ``commit`` is checked out; '' for the main repository. Submodules of
-    the main repository outside of ``cone`` are left out. Nested submodules are fetched too. Submodules may be fetched
-    only from ``hosts``; None allows any host.
+    Submodules of the main repository outside of ``cone`` are left out. Nested submodules are fetched too. Submodules
+    may be fetched only from ``addresses``; None allows any. Raises CheckoutError.
     """
-    clone = entry.clone(clone_name(source))
-    with lock(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
-        fetch_commit(clone, source, commit, WHOLE if part_path else cone)  # submodules are always fetched whole
-        mark_used(clone)
-    yield WorktreePart(path=part_path, clone=clone.name, commit=commit)
-    for path, submodule_commit, submodule in list_submodules(clone, commit, source, hosts):
-        if part_path or cone.has(path):
-            submodule_path = f"{part_path}/{path}" if part_path else path
-            yield from _fetch_parts(entry, submodule, submodule_commit, submodule_path, hosts, cone)
+    parts = []
+    pending = [("", commit, source)]  # path in the worktree, commit, and where to fetch it from
+    while pending:
+        path, part_commit, part_source = pending.pop()
+        clone = entry.clone(clone_name(part_source))
+        part_cone = WHOLE if path else cone  # submodules are always fetched whole
+        with lock(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
+            fetch_commit(clone, part_source, part_commit, part_cone)
+            mark_used(clone)
+        parts.append(WorktreePart(path=path, clone=clone.name, commit=part_commit))
+        for name, submodule_commit, submodule in list_submodules(clone, part_commit, part_source, addresses):
+            if part_cone.has(name):
+                pending.append((f"{path}/{name}" if path else name, submodule_commit, submodule))
+        if len(parts) + len(pending) > MAX_SUBMODULES + 1:
+            raise CheckoutError(f"{source.name}: commit {commit} has more than {MAX_SUBMODULES} submodules")
+    return parts
 
 
 def _add_part(entry: CacheEntry, part: WorktreePart, cone: Cone) -> None:
