@@ -1,6 +1,11 @@
-"""``UserError``, the base class of all errors that the user can fix. The command line catches only this class."""
+"""``UserError``, the base class of all errors that the user can fix, and exit codes of commands without a result."""
 
 from typing import ClassVar
+
+INTERNAL_ERROR = 70
+"""Exit code of a bug in regbot. No verdict has this exit code, so CI does not take it for a regression."""
+INTERRUPTED = 130
+"""Exit code of a command that the user has ended with Ctrl-C, as in shells."""
 
 
 class UserError(Exception):

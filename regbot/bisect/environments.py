@@ -14,7 +14,6 @@ import json
 import os
 import re
 import secrets
-import shutil
 import stat
 import time
 from collections.abc import Sequence
@@ -38,6 +37,7 @@ from regbot.checkout.cache import lock
 from regbot.records.base import Record
 from regbot.records.files import RecordError, read_record, write_record
 from regbot.records.ledger import Message, Text
+from regbot.removal import discard_folder
 from regbot.text.clip import clip_label
 
 PROBE_TIMEOUT_S = 120.0
@@ -222,7 +222,7 @@ def _build_environment(
     the old folder, which nothing reads. Raises VersionUnavailable if the version cannot be installed.
     """
     marker.unlink(missing_ok=True)  # first, because the environment is incomplete from here on
-    shutil.rmtree(home, ignore_errors=True)
+    discard_folder(home)
     home.mkdir(parents=True, exist_ok=True)
     folder = home / secrets.token_hex(4)
     try:
@@ -238,7 +238,7 @@ def _build_environment(
         )
         write_record(marker, record)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        discard_folder(folder)
         raise
     return record
 

@@ -147,7 +147,7 @@ def bisect(
         with log.writing():
             write_record(options.out / RESULT, result)
             write_text(options.out / PAGE, html(result))
-        prune(trees.repository_cache, keep=MAX_WORKTREES)  # remove older worktrees from the cache
+        prune(trees.repository_cache, MAX_WORKTREES, watch)  # remove older worktrees from the cache
         return result
 
 

@@ -1,7 +1,6 @@
 """Measurement of step times: one timed launch of a workload at each point."""
 
 import itertools
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,6 +25,7 @@ from regbot.records.bisection import Observation
 from regbot.records.files import write_record
 from regbot.records.run import Position, Run
 from regbot.records.session import TimedPlan
+from regbot.removal import discard_folder
 from regbot.sessions.worktrees import folder_name
 from regbot.stats.launch import launch_cut
 from regbot.text.clip import clip_message
@@ -70,7 +70,7 @@ class StepTimeMeasurer:
         task = replace(self._task, workload=self._task.workload.model_copy(update={"python": python}))
         checkout = Checkout(arm_of(request.point), prepared.path, prepared.environment)
         run = time_run(task, spec, checkout, seat, Scratch(scratch, self._limits))
-        shutil.rmtree(scratch / "record", ignore_errors=True)
+        discard_folder(scratch / "record")
         write_record(self._out / "runs" / f"{name}.json", run)
         # Why the nodes spoilt the run, so that it is void; '' if they did not.
         node_cause = run.reason if run.outcome == "lost" else describe_outside_cause(run)

@@ -31,6 +31,7 @@ from regbot.records.bisection import Observation, Point
 from regbot.records.files import RecordError, read_record, write_record
 from regbot.records.ledger import Ledger
 from regbot.records.run import Run
+from regbot.removal import discard_folder
 from regbot.sessions.worktrees import folder_name
 from regbot.text.clip import clip_message
 from regbot.workloads import Checkout, Limits, Scratch, Task, guest_folder, interpreter, trace
@@ -85,7 +86,7 @@ class TraceMeasurer:
         except NoPaperGpuError as error:
             return unusable_observation(request, f"its program runs on a paper GPU only: {error}")
         run = trace(traced_task, checkout, self._engine, Scratch(scratch, self._limits), paper=paper_library)
-        shutil.rmtree(scratch / "record", ignore_errors=True)
+        discard_folder(scratch / "record")
         if run.outcome == "ok" and is_cacheable:
             write_record(cache_file, run)
         return self._to_observation(request, run, prepared)

@@ -43,6 +43,7 @@ from regbot.records.ledger import Scalar
 from regbot.records.run import Arm, Node, Run
 from regbot.records.session import Session, SessionHeader, StoredTrace, TimedPlan, read_session
 from regbot.records.settings import Gate, ThroughputThresholds
+from regbot.removal import discard_folder
 from regbot.sessions.pooled_pairs import load_pooled_runs, pool_file, save_pool
 from regbot.sessions.run_log import RunLog
 from regbot.sessions.schedule import expected_cost
@@ -276,8 +277,10 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
     with log.lock(), log.writing():
         session = _open_session(log, header, options, nodes)
         _measure(context, session, log, tasks_to_trace, tasks_to_time, node_kinds)
-        prune(repository_cache(options.cache, options.repo), keep=KEPT_WORKTREES)
-        return conclude(log.path, config, options.expectations, options.out)
+        result = conclude(log.path, config, options.expectations, options.out)
+    # After the verdict, because nothing that the code under test left in the cache may prevent a verdict.
+    prune(repository_cache(options.cache, options.repo), KEPT_WORKTREES, context.watch)
+    return result
 
 
 def _find_unconcerned(context: _CheckContext, base: Arm, head: Arm, tasks: Sequence[Task]) -> ConcernResult:
@@ -462,7 +465,7 @@ def _open_session(
         budget = {"budget_min": planned.budget_min}
         return Session(header=session.header.model_copy(update=budget), runs=session.runs)
     log.create(planned)
-    shutil.rmtree(options.out / "runs", ignore_errors=True)
+    discard_folder(options.out / "runs")
     return Session(header=planned, runs=[])
 
 

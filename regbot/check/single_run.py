@@ -1,6 +1,5 @@
 """``regbot run``: time one run of one workload. ``regbot compare`` can read the resulting record."""
 
-import tempfile
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from regbot.config import FILE_NAME, Config, load_config
 from regbot.engines import Engine, open_engine
 from regbot.nodes import Fitness, nodes_folder
 from regbot.records.run import Position, Run
+from regbot.removal import temporary_folder
 from regbot.sessions.worktrees import Worktrees
 from regbot.shapes import ShapeError
 from regbot.text.progress import Progress, Watcher
@@ -88,10 +88,10 @@ def _run_on(
     if shared_folder is not None:
         shared_folder.mkdir(parents=True, exist_ok=True)
     with (
-        tempfile.TemporaryDirectory(prefix="regbot-", dir=shared_folder) as scratch,
+        temporary_folder(shared_folder) as scratch,
         engine.seat(needs_of(task)) as seat,
     ):
-        return time_run(task, spec, checkout, seat, Scratch(Path(scratch) / "run"))
+        return time_run(task, spec, checkout, seat, Scratch(scratch / "run"))
 
 
 def config_of(folder: Path) -> Config:

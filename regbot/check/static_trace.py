@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from regbot.ledgers.readers import ReadError, Source, read_file
 from regbot.records.files import RecordError, parse_json, parse_record, read_capped
 from regbot.records.ledger import DEFAULT_PAPER_GPU, Ledger, PaperGpu
 from regbot.records.run import Arm, Run
+from regbot.removal import temporary_folder
 from regbot.shapes import MeshName, OwnMesh, Shape, load_shape, shape_names
 from regbot.text.clip import clip_message
 from regbot.text.progress import Progress, Watcher
@@ -70,8 +70,7 @@ def trace_working_tree(options: TraceOptions, folder: Path, cache: Path, watch: 
         raise ConfigError(f"--gpu {options.gpu}: {task.entry} is not traced on a paper GPU", "leave --gpu out")
     ranks = f"{task.parallelism.world_size} ranks, EP {task.parallelism.ep}"
     watch(Progress(0, 1, f"{task.entry} {task.variant.name}, {ranks}"))
-    with tempfile.TemporaryDirectory(prefix="regbot-") as scratch_name:
-        scratch = Path(scratch_name)
+    with temporary_folder() as scratch:
         paper_gpu_fault = ""  # why there is no trace on a paper GPU; '' if there is one or none was wanted
         library: Path | None = None  # of the paper GPU; None traces a CPU program
         if task.wants_paper_gpu:

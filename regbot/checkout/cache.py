@@ -2,8 +2,7 @@
 
 import contextlib
 import hashlib
-import os
-import shutil
+import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from regbot.checkout.git import CheckoutError, common_dir, origin_of, without_credentials
+from regbot.removal import remove_folder
 
 
 def repository_cache(cache: Path, repo: Path) -> Path:
@@ -27,6 +27,11 @@ def repository_cache(cache: Path, repo: Path) -> Path:
     is_absent_or_relative = ":" not in before_first_slash and not origin.startswith("/")
     identity = str(common_dir(repo)) if is_absent_or_relative else origin
     return cache / "repositories" / hashlib.sha256(identity.encode()).hexdigest()[:24]
+
+
+def set_aside_folder(cache_dir: Path) -> Path:
+    """Return the folder for what cannot be removed from the cache folder of a repository."""
+    return cache_dir / "set-aside"
 
 
 @dataclass(frozen=True)
@@ -75,11 +80,22 @@ class CacheEntry:
             yield
 
     def clear(self) -> None:
-        """Remove the worktree, its marker file, its private folder and its paper GPU."""
+        """Remove the worktree, its marker file, its private folder and its paper GPU.
+
+        A folder that cannot be removed is moved to ``set_aside_folder``, so that a new one can be created.
+        """
         self.marker.unlink(missing_ok=True)  # removed first, so that an interrupted removal counts as incomplete
-        remove_folder(self.path)
-        remove_folder(self.private)
-        remove_folder(self.paper)
+        self._clear_folder(self.path)
+        self._clear_folder(self.private)
+        self._clear_folder(self.paper)
+
+    def _clear_folder(self, folder: Path) -> None:
+        try:
+            remove_folder(folder)
+        except OSError:
+            set_aside = set_aside_folder(self.cache_dir)
+            set_aside.mkdir(parents=True, exist_ok=True)
+            folder.rename(set_aside / f"{self.key}.{secrets.token_hex(4)}")
 
     def create_caches(self) -> None:
         """Create the private cache folders, as ``create_cache_folders`` does."""
@@ -106,7 +122,6 @@ def create_cache_folders(variables: Mapping[str, str]) -> None:
     for folder in map(Path, variables.values()):
         if folder.is_symlink() or not folder.is_dir():
             remove_folder(folder)
-            folder.unlink(missing_ok=True)
             folder.mkdir(parents=True)
 
 
@@ -125,22 +140,3 @@ def lock(path: Path, timeout_s: float) -> Iterator[None]:
         yield
     finally:
         file_lock.release()
-
-
-def remove_folder(folder: Path) -> None:
-    """Remove a folder or a link to one. This includes read-only subfolders, such as package caches of a build."""
-    if folder.is_symlink():
-        folder.unlink()
-    if not folder.exists():
-        return
-    with contextlib.suppress(PermissionError):
-        shutil.rmtree(folder)
-        return
-    # Make all subfolders writable, and try again.
-    folder.chmod(0o700)
-    for root, names, _ in os.walk(folder):
-        for name in names:
-            path = Path(root, name)
-            if not path.is_symlink():
-                path.chmod(0o700)
-    shutil.rmtree(folder)

@@ -9,8 +9,9 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from regbot.checkout.cache import lock, remove_folder
+from regbot.checkout.cache import lock
 from regbot.checkout.git import CheckoutError
+from regbot.removal import remove_folder
 
 CLONE_IDLE_S = 30 * 24 * 3600.0
 """A clone that was not used for so many seconds is removed."""
@@ -62,10 +63,13 @@ def _read_last_use(clone: Path) -> float:
 
 
 def _measure_bytes(folder: Path) -> int:
-    """Return the size of all files in a folder. Files that disappear meanwhile do not count."""
-    total = 0
-    for root, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(Path(root, name)).st_size
+    """Return the size of all files in a folder. What cannot be read, or disappears meanwhile, does not count."""
+    total, folders = 0, [folder]
+    while folders:
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as listing:
+            for item in listing:
+                if item.is_dir(follow_symlinks=False):
+                    folders.append(Path(item))
+                else:
+                    total += item.stat(follow_symlinks=False).st_size
     return total

@@ -6,7 +6,7 @@ regbot only reads the user's repositories. It does not fetch Git LFS content, so
 import hashlib
 import re
 import tempfile
-from collections.abc import Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,12 +29,16 @@ from regbot.text.clip import clip
 from regbot.text.printable import printable
 
 _TRANSPORTS = {"GIT_ALLOW_PROTOCOL": "https:http:ssh:git"}
-"""Allowed transports. They run no command and do not read files of this machine. This overrides the machine's
-configuration."""
-_USER, _HOST = r"(?:[^@/\\?#\s]*@)?", r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
-# _ADDRESS matches https://host/path and ssh://user@host:22/path. _SCP matches git@host:path.
-_ADDRESS = re.compile(rf"[a-z]+://{_USER}{_HOST}(?::[0-9]*)?(?:/.*)?")
+"""Allowed transports. Others run a command that the URL names, or read files of this machine. This overrides the
+machine's configuration."""
+_PORTS = {"https": 443, "http": 80, "ssh": 22, "git": 9418}
+"""Port of each transport if a URL names none."""
+_USER, _HOST = r"(?:[^@/\\?#\s]*@)?", r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
+# _URL matches https://host/path and ssh://user@host:22/path. _SCP matches git@host:path.
+_URL = re.compile(rf"(?P<scheme>{'|'.join(_PORTS)})://{_USER}{_HOST}(?::(?P<port>[0-9]{{1,5}}))?(?:/.*)?")
 _SCP = re.compile(rf"{_USER}{_HOST}:(?!//|:).*")
+MAX_SUBMODULES = 500
+"""Limit on the submodules of a commit, nested ones included. A chain of commits could nest them without end."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class CommitSource:
     """Whether the first of ``git_dirs`` is a partial clone, which lacks files."""
     refusal: str = ""
     """Why commits must not be fetched from ``url``, and what to do; '' if they may."""
+    follows_redirects: bool = True
+    """Whether the host of ``url`` may send git to another host."""
 
 
 def find_source(repo: Path) -> CommitSource:
@@ -110,11 +116,12 @@ def fetch_commit(clone: Path, source: CommitSource, commit: str, cone: Cone = WH
             if lacks_files(git_dir, commit, ancestors=True):
                 reasons = [f"{git_dir}: {FILTERED_REASON}; {FILTERED_ADVICE}"]
     if source.remote:  # commits may be fetched from the URL
-        exact_fetch = _fetch(clone, source.url, f"{commit}:{wanted_ref}", "--depth=1")
+        settings = {} if source.follows_redirects else {"http.followRedirects": "false"}
+        exact_fetch = _fetch(clone, source.url, f"{commit}:{wanted_ref}", "--depth=1", settings=settings)
         if exact_fetch.code == 0:
             return
         # Some servers send only commits that they advertise, so all refs are fetched from them.
-        full_fetch = _fetch(clone, source.url, "+refs/*:refs/source/*")
+        full_fetch = _fetch(clone, source.url, "+refs/*:refs/source/*", settings=settings)
         if full_fetch.code == 0 and try_git(clone, f"--git-dir={clone}", "update-ref", wanted_ref, commit).code == 0:
             return
         reasons.append(f"{without_credentials(printable(source.url))}: {exact_fetch.error_line}")
@@ -193,8 +200,10 @@ def reset_configuration(clone: Path, commit: str) -> None:
         path.unlink(missing_ok=True)
 
 
-def _fetch(clone: Path, location: Path | str, refspec: str, *options: str) -> GitResult:
-    """Fetch from a local repository (a Path) or from a URL (a str).
+def _fetch(
+    clone: Path, location: Path | str, refspec: str, *options: str, settings: Mapping[str, str] | None = None
+) -> GitResult:
+    """Fetch from a local repository (a Path) or from a URL (a str), with additional ``settings`` of git.
 
     A pull request may have written the URL. So a URL may only use transports that run no command and do not read files
     of this machine.
@@ -205,19 +214,19 @@ def _fetch(clone: Path, location: Path | str, refspec: str, *options: str) -> Gi
     return try_git(
         clone,
         *(f"--git-dir={clone}", "fetch", *fetch_options, *options, "--", str(location), refspec),
-        settings={"protocol.file.allow": "always"} if is_local else {},
+        settings={"protocol.file.allow": "always"} if is_local else settings,
         env={} if is_local else _TRANSPORTS,
         timeout_s=TRANSFER_TIMEOUT_S,
     )
 
 
 def list_submodules(
-    clone: Path, commit: str, parent: CommitSource, hosts: Set[str] | None = None
+    clone: Path, commit: str, parent: CommitSource, addresses: Set[str] | None = None
 ) -> list[tuple[str, str, CommitSource]]:
     """Return path, commit and source of each submodule of ``commit``.
 
-    Submodules may be fetched only from ``hosts``; None allows any host. A submodule without an entry in .gitmodules is
-    left out. Its folder stays empty, as in every clone.
+    Submodules may be fetched only from ``addresses`` (``list_addresses``); None allows any. A submodule without an
+    entry in .gitmodules is left out. Its folder stays empty, as in every clone. Raises CheckoutError.
     """
     git_dir = f"--git-dir={clone}"  # if the clone is damaged, git must not use a repository in a parent folder
     tree_lines = git(clone, git_dir, "ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
@@ -225,11 +234,18 @@ def list_submodules(
     fields_and_paths = [line.partition("\t")[::2] for line in tree_lines]
     # A tree lists a submodule with the mode 160000 and with its commit as the object id.
     commits = {path: fields.split()[2] for fields, path in fields_and_paths if fields.startswith("160000 ")}
-    if not commits or all(path != ".gitmodules" for _, path in fields_and_paths):
+    # A link is no configuration (mode 120000).
+    blobs = [
+        fields.split()[2] for fields, path in fields_and_paths if path == ".gitmodules" and fields.startswith("100")
+    ]
+    if not commits or not blobs:
         return []
-    settings = git(clone, git_dir, "config", "--blob", f"{commit}:.gitmodules", "--null", "--list").split("\0")
+    # Without --no-includes, the commit could name any file of this machine as a part of its configuration.
+    listing = try_git(clone, git_dir, "config", "--no-includes", "--blob", blobs[0], "--null", "--list")
+    if listing.code != 0:  # what git prints about it is not shown
+        raise CheckoutError(f"{parent.name}: .gitmodules of commit {commit} is no configuration of git")
     variables_by_name: dict[str, dict[str, str]] = {}
-    for setting in settings:
+    for setting in listing.out.split("\0"):
         key, _, value = setting.partition("\n")
         section, _, name_and_variable = key.partition(".")
         name, _, variable = name_and_variable.rpartition(".")
@@ -242,7 +258,7 @@ def list_submodules(
             # Git keeps the clone of a submodule in modules/NAME. An unsafe name would lead out of this folder.
             name_is_safe = not Path(name).is_absolute() and ".." not in Path(name).parts
             url = absolute_url(parent.url, variables.get("url", ""))
-            refusal = _explain_refusal(url, hosts) if variables.get("url") else ""
+            refusal = _explain_refusal(url, addresses) if variables.get("url") else ""
             source = CommitSource(
                 name=f"{parent.name}: submodule {printable(path)}",
                 identity=f"{parent.identity}\n{name}\n{without_credentials(url)}",
@@ -250,25 +266,48 @@ def list_submodules(
                 url=url,
                 remote=bool(variables.get("url")) and not refusal,
                 refusal=refusal,
+                follows_redirects=addresses is None,
             )
             sources.append((path, commits[path], source))
     return sources
 
 
-def host_of(url: str) -> str:
-    """Return the host of ``url`` in lower case; '' for a local path or an invalid address."""
-    match = _ADDRESS.fullmatch(url) if "://" in url else _SCP.fullmatch(url)
-    return match[1].lower() if match else ""
+def address_of(url: str) -> str:
+    """Return transport, host and port of ``url``, such as https://git.example:443; '' for a local path or an invalid
+    address."""
+    match = _URL.fullmatch(url) if "://" in url else _SCP.fullmatch(url)
+    if match is None:
+        return ""
+    parts = match.groupdict()
+    scheme = parts.get("scheme", "ssh")
+    return f"{scheme}://{parts['host'].lower()}:{int(parts.get('port') or _PORTS[scheme])}"
 
 
-def _explain_refusal(url: str, hosts: Set[str] | None) -> str:
-    """Return why commits must not be fetched from ``url``; '' if its host is one of ``hosts``, or ``hosts`` is None."""
-    if hosts is None or host_of(url) in hosts - {""}:  # ``host_of`` returns '' for a local path, which is no host
+def list_addresses(origin: str, hosts: Iterable[str]) -> set[str]:
+    """Return the addresses from which submodules of untrusted code may be fetched.
+
+    ``hosts`` has hosts and URLs. A host stands for https and ssh at their own ports, a URL for its own address only.
+    The URL ``origin`` of the repository stands for itself and for its host.
+    """
+    origin_address = address_of(origin)
+    own_host = origin_address.partition("://")[2].rpartition(":")[0]
+    addresses = {origin_address}
+    for host in (own_host, *hosts):
+        urls = [host] if "://" in host else [f"https://{host}", f"ssh://{host}"]
+        addresses.update(map(address_of, urls))
+    return addresses - {""}
+
+
+def _explain_refusal(url: str, addresses: Set[str] | None) -> str:
+    """Return why commits must not be fetched from ``url``; '' if its address is one of ``addresses``, or these are
+    None."""
+    address = address_of(url)
+    if addresses is None or address in addresses:
         return ""
     return (
-        f"{clip(without_credentials(printable(url)), 200)} is not on the repository's own host, and untrusted code "
-        "must not choose which hosts this machine contacts: list the host in sandbox.submodule_hosts, or clone the "
-        "submodules here"
+        f"{clip(without_credentials(printable(url)), 200)} is not on the repository's own host (https or ssh, at their "
+        "own ports), and untrusted code must not choose which hosts this machine contacts: list "
+        f"{address or 'the host'} in sandbox.submodule_hosts, or clone the submodules here"
     )
 
 

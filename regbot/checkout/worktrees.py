@@ -22,9 +22,17 @@ from typing import Annotated
 from pydantic import Field
 
 from regbot.checkout.building import Build, minimal_environment, run_build, run_in_shell
-from regbot.checkout.cache import CacheEntry, lock
+from regbot.checkout.cache import CacheEntry, lock, set_aside_folder
 from regbot.checkout.clone_pruning import mark_used, prune_clones
-from regbot.checkout.clones import CommitSource, clone_name, fetch_commit, find_source, host_of, list_submodules
+from regbot.checkout.clones import (
+    MAX_SUBMODULES,
+    CommitSource,
+    clone_name,
+    fetch_commit,
+    find_source,
+    list_addresses,
+    list_submodules,
+)
 from regbot.checkout.contents import WorktreePart, digest_worktree, mark_absent
 from regbot.checkout.git import (
     NO_MACHINE_CONFIG,
@@ -40,7 +48,9 @@ from regbot.checkout.sparse import WHOLE, Cone, list_absent, make_cone
 from regbot.records.base import Record
 from regbot.records.files import RecordError, read_record, write_record
 from regbot.records.run import Commit
+from regbot.removal import remove_folder
 from regbot.text.printable import printable
+from regbot.text.progress import Progress, Watcher
 
 IDLE_S = 24 * 3600.0
 """If a worktree was used within this many seconds, another check may still use it, so ``prune`` keeps it."""
@@ -103,7 +113,7 @@ def check_out(
 
     ``cache_dir`` is the cache folder of the repository (``regbot.checkout.cache.repository_cache``).
     ``build`` runs with the worktree's private caches. Submodules may be fetched from the host of origin and from
-    ``hosts``. If ``hosts`` is None, any host is allowed. ``sparse`` are the folders of a sparse worktree
+    ``hosts``, as ``list_addresses`` says; None allows any host. ``sparse`` are the folders of a sparse worktree
     (``regbot.checkout.sparse``); () checks out all files. Raises CheckoutError and BuildError.
     """
     cone = make_cone(sparse)
@@ -111,10 +121,10 @@ def check_out(
     commit = find_commit(repo, commit, "commit")
     tree = git(repo, "log", "-1", "--no-show-signature", "--format=%T", commit, env=OFFLINE).strip()
     source = find_source(repo)
-    allowed_hosts = None if hosts is None else {host_of(source.url), *(host.lower() for host in hosts)}
+    addresses = None if hosts is None else list_addresses(source.url, hosts)
     key_inputs: list[object] = [str(common), tree, list(build.commands), build.python]
     if _may_have_submodules(repo, tree):
-        key_inputs += [source.identity, None if allowed_hosts is None else sorted(allowed_hosts)]
+        key_inputs += [source.identity, None if addresses is None else sorted(addresses)]
     if cone.folders:
         key_inputs.append({"sparse": cone.folders})
     key = hashlib.sha256(json.dumps(key_inputs).encode()).hexdigest()[:24]
@@ -126,7 +136,7 @@ def check_out(
             os.utime(entry.marker)  # prune reads this time as the time of the last use
         else:
             entry.clear()
-            record = _create_worktree(entry, source, commit, tree, allowed_hosts, cone)
+            record = _create_worktree(entry, source, commit, tree, addresses, cone)
             entry.create_caches()
             if build.commands:
                 inherited = build.environment if build.environment is not None else minimal_environment()
@@ -152,8 +162,8 @@ def check_out(
     )
 
 
-def prune(cache_dir: Path, keep: int, idle_s: float = IDLE_S) -> list[str]:
-    """Remove old and incomplete worktrees. Return the keys of the removed ones.
+def prune(cache_dir: Path, keep: int, watch: Watcher = lambda _: None, idle_s: float = IDLE_S) -> None:
+    """Remove old and incomplete worktrees. ``watch`` shows a warning about each folder that cannot be removed.
 
     The ``keep`` most recently used worktrees are kept. A worktree that was used within ``idle_s`` seconds, or that is
     being created, is also kept. ``cache_dir`` is the cache folder of one repository. Worktrees of other repositories
@@ -165,16 +175,26 @@ def prune(cache_dir: Path, keep: int, idle_s: float = IDLE_S) -> list[str]:
     complete_entries = [entry for entry in entries if last_use_by_entry[entry]]
     complete_entries.sort(key=lambda entry: last_use_by_entry[entry], reverse=True)
     incomplete_entries = [entry for entry in entries if not last_use_by_entry[entry]]
-    removed_keys = []
     for entry in complete_entries[max(0, keep) :] + incomplete_entries:
         # Do not wait for the lock. If it is taken, another process creates or builds this worktree.
-        with contextlib.suppress(CheckoutError), entry.lock(timeout_s=0):
+        with contextlib.suppress(CheckoutError), _report_failure(watch, entry.path), entry.lock(timeout_s=0):
             # The time is read again, because only now the entry is locked. It is 0 for an incomplete worktree.
             if _modification_time(entry.marker) <= time.time() - idle_s:
                 entry.clear()
-                removed_keys.append(entry.key)
-    prune_clones(cache_dir / "repos", _list_used_clones(cache_dir), busy_s=idle_s)
-    return removed_keys
+    for folder in set_aside_folder(cache_dir).glob("*"):
+        with _report_failure(watch, folder):
+            remove_folder(folder)
+    with _report_failure(watch, cache_dir / "repos"):
+        prune_clones(cache_dir / "repos", _list_used_clones(cache_dir), busy_s=idle_s)
+
+
+@contextlib.contextmanager
+def _report_failure(watch: Watcher, folder: Path) -> Iterator[None]:
+    """Show a warning if ``folder`` cannot be removed."""
+    try:
+        yield
+    except OSError as error:
+        watch(Progress(0, 0, f"warning: {folder}: cannot be removed: {error.strerror}", lasting=True))
 
 
 def _list_used_clones(cache_dir: Path) -> set[str]:
@@ -211,13 +231,13 @@ def _may_have_submodules(repo: Path, tree: str) -> bool:
 
 
 def _create_worktree(
-    entry: CacheEntry, source: CommitSource, commit: str, tree: str, hosts: Set[str] | None, cone: Cone
+    entry: CacheEntry, source: CommitSource, commit: str, tree: str, addresses: Set[str] | None, cone: Cone
 ) -> _WorktreeRecord:
     """Fetch the commit and its submodules, and try up to ATTEMPTS times to check them out. Raises CheckoutError.
 
-    Submodules may be fetched only from ``hosts``; None allows any host. ``cone`` has the folders of a sparse worktree.
+    Submodules may be fetched only from ``addresses``; None allows any. ``cone`` has the folders of a sparse worktree.
     """
-    parts = list(_fetch_parts(entry, source, commit, part_path="", hosts=hosts, cone=cone))
+    parts = _fetch_parts(entry, source, commit, addresses, cone)
     for _ in range(ATTEMPTS - 1):
         with contextlib.suppress(CheckoutError):
             return _check_out_parts(entry, commit, tree, parts, cone)
@@ -239,23 +259,29 @@ def _check_out_parts(
 
 
 def _fetch_parts(
-    entry: CacheEntry, source: CommitSource, commit: str, part_path: str, hosts: Set[str] | None, cone: Cone
-) -> Iterator[WorktreePart]:
-    """Fetch ``commit`` and its submodules into private clones. Yield a part for ``commit`` and for each submodule.
+    entry: CacheEntry, source: CommitSource, commit: str, addresses: Set[str] | None, cone: Cone
+) -> list[WorktreePart]:
+    """Fetch ``commit`` and its submodules into private clones. Return a part for ``commit`` and for each submodule.
 
-    ``part_path`` is the path in the worktree where ``commit`` is checked out; '' for the main repository. Submodules of
-    the main repository outside of ``cone`` are left out. Nested submodules are fetched too. Submodules may be fetched
-    only from ``hosts``; None allows any host.
+    Submodules of the main repository outside of ``cone`` are left out. Nested submodules are fetched too. Submodules
+    may be fetched only from ``addresses``; None allows any. Raises CheckoutError.
     """
-    clone = entry.clone(clone_name(source))
-    with lock(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
-        fetch_commit(clone, source, commit, WHOLE if part_path else cone)  # submodules are always fetched whole
-        mark_used(clone)
-    yield WorktreePart(path=part_path, clone=clone.name, commit=commit)
-    for path, submodule_commit, submodule in list_submodules(clone, commit, source, hosts):
-        if part_path or cone.has(path):
-            submodule_path = f"{part_path}/{path}" if part_path else path
-            yield from _fetch_parts(entry, submodule, submodule_commit, submodule_path, hosts, cone)
+    parts = []
+    pending = [("", commit, source)]  # path in the worktree, commit, and where to fetch it from
+    while pending:
+        path, part_commit, part_source = pending.pop()
+        clone = entry.clone(clone_name(part_source))
+        part_cone = WHOLE if path else cone  # submodules are always fetched whole
+        with lock(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
+            fetch_commit(clone, part_source, part_commit, part_cone)
+            mark_used(clone)
+        parts.append(WorktreePart(path=path, clone=clone.name, commit=part_commit))
+        for name, submodule_commit, submodule in list_submodules(clone, part_commit, part_source, addresses):
+            if part_cone.has(name):
+                pending.append((f"{path}/{name}" if path else name, submodule_commit, submodule))
+        if len(parts) + len(pending) > MAX_SUBMODULES + 1:
+            raise CheckoutError(f"{source.name}: commit {commit} has more than {MAX_SUBMODULES} submodules")
+    return parts
 
 
 def _add_part(entry: CacheEntry, part: WorktreePart, cone: Cone) -> None:

@@ -4,8 +4,6 @@ Commands import the modules that they need inside their functions, so that ``--h
 """
 
 import os
-import sys
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -45,9 +43,6 @@ from regbot.cli.options import (
 if TYPE_CHECKING:
     from regbot.check.conclusion import CheckResult
     from regbot.demo import PullRequest
-
-INTERNAL_ERROR = 70
-"""Exit code of a bug in regbot. No verdict has this exit code, so CI does not take it for a regression."""
 
 app = typer.Typer(
     help="regbot judges pull requests to MoE training code: did the sharding change, did throughput change, and can "
@@ -90,16 +85,6 @@ class _ListOptionsCommand(TyperCommand):
                 expects_value = False
             expanded.append(word)
         return super().parse_args(ctx, expanded)
-
-
-def main() -> None:
-    """Run the ``regbot`` command."""
-    try:
-        app()
-    except Exception:
-        traceback.print_exc()
-        print("regbot: this is a bug in regbot; please report it with the lines above", file=sys.stderr)
-        sys.exit(INTERNAL_ERROR)
 
 
 @app.callback(invoke_without_command=True)

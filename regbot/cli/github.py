@@ -13,15 +13,13 @@ import typer
 
 from regbot.cli.job_summary import write_job_summary
 from regbot.cli.options import usage_errors
-from regbot.errors import UserError
+from regbot.errors import INTERNAL_ERROR, UserError
 from regbot.text.clip import short_commit
 
 if TYPE_CHECKING:
     from regbot.github.client import Forge
     from regbot.github.command_effects import GateOutcome
 
-FAULT = 70
-"""Exit code of a bug in regbot. The result is posted as INVALID."""
 UNMEASURED = 4
 """Exit code of a refresh that could not measure a workload. It equals the exit code of the verdict INVALID."""
 DEFAULT_URL = "https://api.github.com"
@@ -102,7 +100,7 @@ def post(event: Event, repo: Repo = Path()) -> None:
     for fault in faults:
         print_safely("".join(f"| {line}" for line in fault.splitlines(keepends=True)), err=True)
     if faults:
-        raise typer.Exit(FAULT)
+        raise typer.Exit(INTERNAL_ERROR)
 
 
 @app.command()

@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from regbot.errors import UserError
+from regbot.errors import INTERRUPTED, UserError
 
 if TYPE_CHECKING:
     from regbot.records.verdict import Status
     from regbot.text.progress import Watcher
-
-INTERRUPTED = 130
-"""Exit code of a command that the user has ended with Ctrl-C, as in shells."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output and nothing else.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for verdict.json, comment.md, report.html.")]

@@ -20,6 +20,9 @@ PLACEHOLDER_ENTRY = "yourpackage.moe:build_layer"
 """Entry that ``regbot init`` writes if it detects no MoE layer. A check is INVALID while a workload has it."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+HostOrUrl = Annotated[
+    str, Field(pattern=r"^([A-Za-z0-9._-]+|(https?|ssh|git)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?)$")
+]
 GEOMETRY_KEYS = frozenset({
     "layers", "hidden", "heads", "kv_heads", "head_dim", "qk_norm", "rope_theta", "experts", "top_k", "expert_width",
     "vocabulary", "sequence", "micro_batch", "world", "ep", "shape", "variant", "mesh", "dtype",
@@ -375,8 +378,10 @@ class SandboxSettings(Record):
     )
     network: bool = Field(default=False, description="let runs reach the network; ranks on several nodes always can")
     build_network: bool = Field(default=True, description="let build commands reach the network")
-    submodule_hosts: list[str] = Field(
-        default=[], description="hosts that submodules may be fetched from, in addition to the repository's own"
+    submodule_hosts: list[HostOrUrl] = Field(
+        default=[],
+        description="hosts that submodules may be fetched from by https or ssh at their own ports, in addition to the "
+        "repository's own; a URL such as http://git.example:8080 allows its transport and port",
     )
     tmp_mb: Annotated[int, Field(ge=1)] = Field(
         default=2048, description="size of its /tmp and, separately, of its /dev/shm; both use memory"

@@ -4,17 +4,17 @@ Each session has a *seat*: the nodes that are reserved for it. If the seat is lo
 """
 
 import math
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from regbot.checkout import Worktree
-from regbot.checkout.cache import cache_variables, create_cache_folders, remove_folder
+from regbot.checkout.cache import cache_variables, create_cache_folders
 from regbot.engines import Engine, Needs, NoSeatError, Seat, SeatLostError
 from regbot.nodes import Fitness
 from regbot.records.run import Arm, Outcome, Position, Run
 from regbot.records.session import SessionHeader, TimedPlan
+from regbot.removal import discard_folder
 from regbot.sessions.schedule import (
     Slot,
     can_afford_block,
@@ -90,7 +90,7 @@ class SessionRunner:
         except NoSeatError as error:
             problem = f"{error}; {problem}" if problem else str(error)
         if next_slot(runs, self._header, plan) is None:
-            remove_folder(self._cache_folder(plan))
+            discard_folder(self._cache_folder(plan))
         elif problem:
             self._record_end(task, "lost", problem, runs)  # other nodes may be available later: --resume continues
         self._say(runs, plan, f"{plan.entry}: {progress_summary(runs, self._header, plan)}")
@@ -163,7 +163,7 @@ class SessionRunner:
         checkout = Checkout(arm, tree.path, environment, tree.absent)
         run = time_run(task.at(arm.overrides), spec, checkout, seat, scratch)
         # The run already contains the records in this folder. The log of the launch, beside the folder, is kept.
-        shutil.rmtree(scratch.folder / "record", ignore_errors=True)
+        discard_folder(scratch.folder / "record")
         return with_checkout(run, tree)
 
     def _cache_folder(self, plan: TimedPlan) -> Path:

@@ -1,6 +1,5 @@
 """Worktrees of one check: one per commit and workload, created at first use."""
 
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -11,6 +10,7 @@ from regbot.checkout import Build, Builder, BuildError, Worktree, check_out, rep
 from regbot.checkout.sparse import list_parents
 from regbot.engines import EngineError, Launch, LocalEngine, Sandbox, clean_environment
 from regbot.records.run import Arm, Run
+from regbot.removal import temporary_folder
 from regbot.text.clip import clip, clip_label
 from regbot.workloads import Task
 from regbot.workloads.paper import Libraries
@@ -98,13 +98,13 @@ def confined_builder(sandbox: Sandbox) -> Builder:
         command: str, at: Path, private: Path, env: Mapping[str, str], seconds: float
     ) -> tuple[int | None, bytes]:
         """Run ``command`` in the checkout ``at``, for at most ``seconds``. ``private``: private folder of the build."""
-        with tempfile.TemporaryDirectory(prefix="regbot-") as name:
+        with temporary_folder() as folder:
             launch = Launch(
                 command=("bash", "-euo", "pipefail", "-c", command),
                 cwd=at,
                 env=env,
-                log=Path(name) / "build.log",
-                record_dir=Path(name) / "record",
+                log=folder / "build.log",
+                record_dir=folder / "record",
                 timeout_s=seconds,
                 max_output_bytes=BUILD_OUTPUT_BYTES,
                 max_dir_bytes=BUILD_OUTPUT_BYTES,

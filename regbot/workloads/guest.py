@@ -7,7 +7,6 @@ how the process ended, which the engine observes. If guest and engine disagree, 
 
 import json
 import secrets
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from regbot.engines import Engine, EngineError, Launch, LaunchResult, NoSeatErro
 from regbot.records.crash import Crash
 from regbot.records.files import RecordError, read_record
 from regbot.records.run import Arm, Outcome, RawRun, Run, Tier
+from regbot.removal import remove_folder
 from regbot.text.clip import clip_message
 from regbot.text.printable import printable
 from regbot.workloads.compiled import BadProgram, ledger_of_program
@@ -185,9 +185,7 @@ def write_request(scratch: Path, document: Mapping[str, Any]) -> Path:
 
 def make_empty_folder(scratch: Path) -> None:
     """Make ``scratch`` an empty folder. Everything in it is removed."""
-    if scratch.is_symlink() or scratch.is_file():
-        scratch.unlink()
-    shutil.rmtree(scratch, ignore_errors=True)
+    remove_folder(scratch)
     scratch.mkdir(parents=True)
 
 

@@ -537,7 +537,7 @@ def test_prune_keeps_the_most_recently_used_worktrees(repo: Repository, tmp_path
     os.utime(cache / "worktrees" / f"{new.key}.json", (2, 2))
     make(repo, cache, "pr")  # used again: now the newest
     new.paper.mkdir(parents=True)
-    assert prune(cache, keep=1, idle_s=0) == [new.key]
+    prune(cache, keep=1, idle_s=0)
     assert (old.path.exists(), new.path.exists(), new.paper.exists()) == (True, False, False)
     assert make(repo, cache, "main").built
 
@@ -549,9 +549,9 @@ def test_prune_removes_incomplete_worktrees_and_keeps_recently_used_ones(repo: R
     (half / "read-only").mkdir(parents=True)
     (half / "read-only" / "file").write_text("")
     (half / "read-only").chmod(0o500)
-    assert prune(cache, keep=0) == ["half"]
-    assert used.path.exists()
-    assert prune(tmp_path / "no-cache-yet", keep=0) == []
+    prune(cache, keep=0)
+    assert [path.name for path in (cache / "worktrees").glob("*/")] == [used.key]
+    prune(tmp_path / "no-cache-yet", keep=0)
 
 
 def test_prune_keeps_the_clone_of_a_worktree_and_removes_one_that_was_not_used(

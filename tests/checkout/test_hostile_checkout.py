@@ -10,13 +10,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from regbot.checkout import Build, CheckoutError, Worktree, check_out
-from regbot.checkout.clones import host_of
+from regbot.checkout.clones import address_of, list_addresses
 from support.git_repos import Repository
 
 ORIGIN = "https://git.example/acme/moe.git"
@@ -55,13 +56,15 @@ class Victim:
             .strip()
         )
 
-    def with_submodule(self, url: str, path: str = "x", name: str = "x", more: str = "") -> str:
-        """Create a commit with a submodule that points to the commit of ``secret``."""
+    def with_submodule(self, url: str, path: str = "x", name: str = "x", more: str = "", commit: str = "") -> str:
+        """Create a commit with a submodule that points to ``commit``; by default that of ``secret``."""
         text = f'[submodule "{name}"]\n\tpath = {path}\n\turl = {url}\n{more}'
-        entries = sorted(
-            [("100644", ".gitmodules", self.blob(text)), ("160000", path, self.commit)], key=lambda e: e[1]
-        )
-        return self.repo.git("commit-tree", self.tree(*entries), "-m", "a submodule")
+        return self.with_gitmodules(text, path, commit)
+
+    def with_gitmodules(self, text: str, path: str = "x", commit: str = "", mode: str = "100644") -> str:
+        entries = [(mode, ".gitmodules", self.blob(text)), ("160000", path, commit or self.commit)]
+        tree = self.tree(*sorted(entries, key=lambda entry: entry[1]))
+        return self.repo.git("commit-tree", tree, "-m", "a submodule")
 
     def check_out(self, commit: str, hosts: Sequence[str] | None = ()) -> Worktree:
         """Check ``commit`` out as a check of untrusted code does."""
@@ -135,20 +138,139 @@ def service() -> Iterator[Service]:
 
 
 def test_untrusted_code_does_not_choose_which_hosts_are_contacted(victim: Victim, service: Service) -> None:
-    with pytest.raises(CheckoutError, match=r"is not on the repository's own host, .* sandbox\.submodule_hosts"):
+    with pytest.raises(CheckoutError, match=r"is not on the repository's own host .* sandbox\.submodule_hosts"):
         victim.check_out(victim.with_submodule(f"git://127.0.0.1:{service.port}/x"))
     assert not service.calls
 
 
-@pytest.mark.parametrize(("origin", "hosts"), [(ORIGIN, ["127.0.0.1"]), ("ssh://git@127.0.0.1/acme/moe", [])])
-def test_the_repositorys_own_host_and_listed_hosts_are_contacted(
+@pytest.mark.parametrize(
+    ("origin", "hosts"), [(ORIGIN, ["git://127.0.0.1:{port}"]), ("git://127.0.0.1:{port}/acme/moe", [])]
+)
+def test_the_address_of_the_repository_and_listed_addresses_are_contacted(
     victim: Victim, service: Service, origin: str, hosts: list[str]
 ) -> None:
-    victim.repo.git("remote", "set-url", "origin", origin)
+    victim.repo.git("remote", "set-url", "origin", origin.format(port=service.port))
     with pytest.raises(CheckoutError, match="cannot be fetched") as error:
-        victim.check_out(victim.with_submodule(f"git://127.0.0.1:{service.port}/x"), hosts)
+        victim.check_out(
+            victim.with_submodule(f"git://127.0.0.1:{service.port}/x"),
+            [host.format(port=service.port) for host in hosts],
+        )
     assert service.calls
     assert "own host" not in str(error.value)
+
+
+@pytest.mark.parametrize("scheme", ["git", "http", "https", "ssh"])
+def test_other_services_of_an_allowed_host_are_not_contacted(victim: Victim, service: Service, scheme: str) -> None:
+    victim.repo.git("remote", "set-url", "origin", "https://127.0.0.1/acme/moe")
+    with pytest.raises(CheckoutError, match=r"is not on the repository's own host .* sandbox\.submodule_hosts"):
+        victim.check_out(victim.with_submodule(f"{scheme}://127.0.0.1:{service.port}/x"), ["127.0.0.1"])
+    assert not service.calls
+
+
+@dataclass
+class WebServer:
+    """A web server that sends every request elsewhere, or asks for a password if ``target`` is empty."""
+
+    port: int
+    target: str = ""
+    passwords: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def web_server() -> Iterator[WebServer]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if "Authorization" in self.headers:
+                state.passwords.append(self.headers["Authorization"])
+            self.send_response(302 if state.target else 401)
+            self.send_header("Location", state.target)
+            self.send_header("WWW-Authenticate", "Basic")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        state = WebServer(server.server_port)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield state
+        server.shutdown()
+
+
+def test_an_allowed_host_cannot_send_git_to_another_host(
+    victim: Victim, service: Service, web_server: WebServer
+) -> None:
+    web_server.target = f"http://127.0.0.1:{service.port}/x/info/refs?service=git-upload-pack"
+    victim.repo.git("remote", "set-url", "origin", f"http://127.0.0.1:{web_server.port}/acme/moe")
+    with pytest.raises(CheckoutError, match="cannot be fetched"):
+        victim.check_out(victim.with_submodule("../x"))
+    assert not service.calls
+
+
+INCLUDES = ["[include]\n\tpath = {file}\n", '[includeIf "gitdir:/"]\n\tpath = {file}\n']
+
+
+@pytest.mark.parametrize("include", INCLUDES)
+@pytest.mark.parametrize("nested", [False, True])
+def test_gitmodules_cannot_include_credentials_of_this_machine(
+    victim: Victim, web_server: WebServer, include: str, nested: bool
+) -> None:
+    """The included file is the configuration of another repository, which has its submodule's URL with a token."""
+    victim.repo.git("remote", "set-url", "origin", f"http://127.0.0.1:{web_server.port}/acme/moe")
+    private = victim.folder / "config"
+    private.write_text(f'[submodule "x"]\n\turl = http://ci:token@127.0.0.1:{web_server.port}/private\n')
+    text = include.format(file=private) + '[submodule "x"]\n\tpath = x\n'
+    commit = victim.with_gitmodules(text)
+    if nested:
+        victim.repo.git("branch", "inner", commit)
+        victim.repo.clone_to(victim.repo.path / ".git" / "modules" / "x", "--bare")
+        commit = victim.with_submodule("../x", commit=commit)
+    with pytest.raises(CheckoutError, match="cannot be fetched"):
+        victim.check_out(commit)
+    assert not web_server.passwords
+
+
+@pytest.mark.parametrize("content", ["secret = 1\n", "[secret\n", None], ids=["setting", "text", "missing"])
+@pytest.mark.parametrize("include", INCLUDES)
+def test_gitmodules_does_not_reveal_whether_a_file_exists_or_what_it_contains(
+    victim: Victim, include: str, content: str | None
+) -> None:
+    file = victim.folder / "file"
+    if content is not None:
+        file.write_text(content)
+    victim.secret.clone_to(victim.repo.path / ".git" / "modules" / "x", "--bare")
+    assert victim.check_out(victim.with_submodule("../x", more=include.format(file=file))).submodules
+
+
+def test_gitmodules_that_cannot_be_read_is_named_without_the_words_of_git(victim: Victim) -> None:
+    commit = victim.with_submodule("../x", more="[secret\n")
+    with pytest.raises(CheckoutError) as error:
+        victim.check_out(commit)
+    assert str(error.value).startswith(f"{victim.repo.path}: .gitmodules of commit {commit} is no configuration of git")
+    assert "secret" not in str(error.value)
+
+
+def test_gitmodules_that_is_a_link_is_not_read(victim: Victim, service: Service) -> None:
+    """git refuses to write such a link."""
+    origin = f"git://127.0.0.1:{service.port}/acme/moe"
+    victim.repo.git("remote", "set-url", "origin", origin)
+    with pytest.raises(CheckoutError, match="invalid path"):
+        victim.check_out(victim.with_gitmodules(f'[submodule "x"]\n\tpath = x\n\turl = {origin}\n', mode="120000"))
+    assert not service.calls
+
+
+def test_submodules_are_not_nested_without_end(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each commit of the chain has the commit before it as its submodule."""
+    monkeypatch.setattr("regbot.checkout.worktrees.MAX_SUBMODULES", 2)
+    commits = [victim.repo.git("rev-parse", "HEAD")]
+    for depth in range(3):
+        commits.append(victim.with_submodule("../x", commit=commits[-1]))
+        victim.repo.git("branch", f"chain-{depth}", commits[-1])
+    for depth in range(1, 4):
+        victim.repo.clone_to(victim.repo.path.joinpath(".git", *["modules", "x"] * depth), "--bare")
+    assert victim.check_out(commits[2]).submodules.keys() == {"x", "x/x"}
+    with pytest.raises(CheckoutError, match="has more than 2 submodules"):
+        victim.check_out(commits[3])
 
 
 @pytest.mark.parametrize(
@@ -221,22 +343,52 @@ def test_a_relative_url_to_another_host_is_refused(victim: Victim, service: Serv
 
 
 @pytest.mark.parametrize(
-    ("url", "host"),
+    ("url", "address"),
     [
-        ("https://Git.Example/a/b", "git.example"),
-        ("ssh://git@git.example:22/a", "git.example"),
-        ("git@git.example:a/b.git", "git.example"),
-        ("https://git.example@evil.example/a", "evil.example"),
-        ("http://[::1]:80/x", "[::1]"),
+        ("https://Git.Example/a/b", "https://git.example:443"),
+        ("ssh://git@git.example:22/a", "ssh://git.example:22"),
+        ("ssh://git.example:00022/a", "ssh://git.example:22"),
+        ("git@git.example:a/b.git", "ssh://git.example:22"),
+        ("git@git.example:2222/b.git", "ssh://git.example:22"),
+        ("https://git.example@evil.example/a", "https://evil.example:443"),
+        ("https://git.example:443@evil.example/a", "https://evil.example:443"),
+        ("http://[::1]:8080/x", "http://[::1]:8080"),
+        ("https://git.example:/a", ""),
+        ("https://git.example:443:80/a", ""),
+        ("https://git.example\n@evil.example/a", ""),
         ("https://evil.example\\@git.example/a", ""),
         ("https://evil.example#@git.example/a", ""),
+        ("HTTPS://git.example/a", ""),
+        ("git+ssh://git.example/a", ""),
+        ("ftp://git.example/a", ""),
         ("ext::sh -c id", ""),
         ("/srv/git/a", ""),
         ("file:///srv/git/a", ""),
+        ("origin", ""),
     ],
 )
-def test_host_of_returns_the_host_that_git_would_contact(url: str, host: str) -> None:
-    assert host_of(url) == host
+def test_an_address_is_the_transport_host_and_port_that_git_would_contact(url: str, address: str) -> None:
+    assert address_of(url) == address
+
+
+@pytest.mark.parametrize(
+    ("origin", "hosts", "addresses"),
+    [
+        ("/srv/git/moe", (), set()),
+        ("git@Git.Example:acme/moe", (), {"https://git.example:443", "ssh://git.example:22"}),
+        (
+            "https://token@git.example:8443/acme/moe",
+            (),
+            {"https://git.example:8443", "https://git.example:443", "ssh://git.example:22"},
+        ),
+        ("/srv/git/moe", ["B.example"], {"https://b.example:443", "ssh://b.example:22"}),
+        ("/srv/git/moe", ["http://b.example:8080"], {"http://b.example:8080"}),
+    ],
+)
+def test_submodules_come_from_the_own_and_the_listed_addresses(
+    origin: str, hosts: Sequence[str], addresses: set[str]
+) -> None:
+    assert list_addresses(origin, hosts) == addresses
 
 
 @pytest.mark.parametrize("link_first", [True, False])

@@ -258,7 +258,7 @@ def test_a_fault_of_the_judge_is_posted_and_has_its_own_exit_code(
     monkeypatch.setattr("regbot.github.post.post", lambda *_: posts)
     event = actions.file(actions.repo.event_of("workflow_dispatch", workflow="regbot-post.yml", inputs={"run": "7"}))
     code, output = invoke(actions, "post", "--event", str(event))
-    assert code == commands.FAULT
+    assert code == commands.INTERNAL_ERROR
     assert f"posted: #1 {actions.sha[:12]}: INVALID: odd\n" in output
     assert "| Traceback\n| Oops\n" in output
     assert (tmp_path / "summary.md").read_text() == "the text\n"
@@ -271,7 +271,7 @@ def test_a_fault_in_a_bisection_reply_is_reported_and_has_its_own_exit_code(
     monkeypatch.setattr("regbot.github.post.post", lambda *_: BisectionReply(1, "no answer", True, "Traceback\nOops"))
     event = actions.file(actions.repo.event_of("workflow_dispatch", workflow="regbot-bisect.yml", inputs={"pr": "1"}))
     code, output = invoke(actions, "post", "--event", str(event))
-    assert code == commands.FAULT
+    assert code == commands.INTERNAL_ERROR
     assert "answered: #1\n" in output
     assert "| Traceback\n| Oops\n" in output
     assert (tmp_path / "summary.md").read_text() == "no answer\n"
@@ -341,7 +341,14 @@ def test_the_reference_names_every_command_with_its_role_and_every_conclusion_an
     assert dict(re.findall(r"^\| ([A-Z]+) \| `(\w+)` \|", page, re.MULTILINE)) == CONCLUSIONS
     table = page.partition("## [github]")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(GitHub.model_fields)
-    for number in (DEFAULT_PAIRS, MAX_PAIRS, MAX_REASON_CHARACTERS, MAX_COMPARED, AwayError.exit_code, commands.FAULT):
+    for number in (
+        DEFAULT_PAIRS,
+        MAX_PAIRS,
+        MAX_REASON_CHARACTERS,
+        MAX_COMPARED,
+        AwayError.exit_code,
+        commands.INTERNAL_ERROR,
+    ):
         assert re.search(rf"\b{number}\b", page)
     assert f"\n| {commands.UNMEASURED} | `refresh` stores nothing of a workload" in page
     assert GitHub().run_label in page

@@ -513,7 +513,7 @@ def test_the_xids_of_applications_are_those_of_the_health_monitor() -> None:
 @pytest.mark.slow
 def test_the_prolog_reads_the_quarantine_that_the_command_writes(machine: Machine) -> None:
     machine.gpus("0, 0\n")
-    regbot = [sys.executable, "-c", "from regbot.cli.app import main; main()", "node"]
+    regbot = [sys.executable, "-c", "from regbot.__main__ import main; main()", "node"]
     where = ["--nodes", str(machine.folder / "nodes")]
     machine.run(*regbot, "quarantine", "gpu07", "--reason", "fans rattle", "--who", "ann", *where)
     assert re.fullmatch(r"quarantined \S+Z ann: fans rattle\n", machine.refused())
