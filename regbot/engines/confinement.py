@@ -498,7 +498,7 @@ class DiskGrowth:
 
     def _find_shortage(self) -> str:
         is_short = any(find_shortage(folder) for folder in self.folders)
-        return "left too little free space or too few free files on the disk" if is_short else ""
+        return "was on a disk with too little free space or too few free files" if is_short else ""
 
     def _query_use(self) -> list[tuple[int, int]]:
         """Return the used bytes, up to a constant, and the used files of the file system of each folder."""

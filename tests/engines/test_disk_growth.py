@@ -104,7 +104,7 @@ def test_files_without_a_name_leave_room_for_regbot(small_disk: Path) -> None:
     tree = small_disk / "tree"
     tree.mkdir()
     result = run(tree, UNNAMED_FILES + "time.sleep(60)", replace(SANDBOX, disk_files=1000), log=small_disk / "log")
-    assert result.excess == "left too little free space or too few free files on the disk"
+    assert result.excess == "was on a disk with too little free space or too few free files"
 
 
 def test_no_guest_starts_on_a_disk_without_room_for_what_it_may_write(small_disk: Path) -> None:
