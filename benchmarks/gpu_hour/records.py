@@ -70,7 +70,7 @@ class StageRecords:
             exit_code=entry["code"],
             timed_out=entry["timed_out"],
             output_truncated=False,
-            dir_overflow=False,
+            excess="",
             left_behind=0,
             unkilled=0,
             wall_s=entry["wall_s"],

@@ -138,7 +138,8 @@ class Store:
     def _index_row(self, path: PurePosixPath) -> IndexRow | None:
         """Return the index entry of a session; None if the file is gone.
 
-        The entry of an invalid session has only the scalars. Raises BaselineError if not even these can be read.
+        The entry of a session that this version cannot read has only the scalars. Raises BaselineError if not even these
+        can be read, or if the file is damaged: damaged scalars would hide the session from a query.
         """
         file = self.root / path
         try:
@@ -148,11 +149,11 @@ class Store:
                 data = stream.read(MAX_RECORD_BYTES)
         except FileNotFoundError:
             return None
-        if hashlib.sha256(data).hexdigest() == path.stem:
-            with suppress(ValidationError):
-                baseline = Baseline.model_validate_json(data)
-                if session_path(baseline, path.stem) == path:
-                    return make_index_row(path.name, baseline)
+        _check_hash(path, data)
+        with suppress(ValidationError):
+            baseline = Baseline.model_validate_json(data)
+            if session_path(baseline, path.stem) == path:
+                return make_index_row(path.name, baseline)
         scalars = self.read_scalars(path)
         return IndexRow(
             path.name, sound=False, scalars={name: scalars[name] for name in SCALARS}, runs=0, log_median=None
@@ -200,6 +201,8 @@ class Store:
         anchor = _parse(path, data, Anchor, "write it again with 'regbot baseline anchor'")
         if anchor_path(anchor) != path:
             raise BaselineError(path, "is in the folder of another class", f"move it to {anchor_path(anchor)}")
+        if _seal(anchor).to_json().encode() != data:
+            raise BaselineError(path, "was edited: its digest is not that of its content", RESTORE)
         return anchor
 
     # ---- writing
@@ -262,7 +265,7 @@ class Store:
         with self._write_lock():
             present = self.anchor(anchor.workload, anchor.variant, anchor.node_class)
             new_anchor = anchor.model_copy(update={"previous": present.commit if present else None})
-            self._write_synced(path, new_anchor.to_json().encode())
+            self._write_synced(path, _seal(new_anchor).to_json().encode())
         return path
 
     def _stored_path(self, baseline: Baseline) -> PurePosixPath | None:
@@ -358,19 +361,24 @@ class Store:
             raise BaselineError(path, str(error).removeprefix(f"{self.root / path}: "), RESTORE) from error
 
     def _read_hashed(self, path: PurePosixPath, model: type[R]) -> R:
-        """Read a record from a file that is named after its hash.
-
-        Raises BaselineError if the hash differs. The likely causes are told apart: a merge conflict, a truncated file,
-        and an edit.
-        """
+        """Read a record from a file that is named after its hash. Raises BaselineError if the hash differs."""
         data = self._read_bytes(path)
-        if _CONFLICT.search(data):
-            raise BaselineError(path, "has conflict markers, although stored files never change", RESTORE)
-        if hashlib.sha256(data).hexdigest() == path.stem:
-            return _parse(path, data, model, "store it again with your version of regbot")
-        if not data.rstrip().endswith(b"}"):
-            raise BaselineError(path, f"is truncated after {len(data):,} bytes", RESTORE)
-        raise BaselineError(path, "was edited: its name is not the hash of its content", RESTORE)
+        _check_hash(path, data)
+        return _parse(path, data, model, "store it again with your version of regbot")
+
+
+def _check_hash(path: PurePosixPath, data: bytes) -> None:
+    """Raise BaselineError if a file is not named after the hash of its content, ``data``.
+
+    The likely causes are told apart: a merge conflict, a truncated file, and an edit.
+    """
+    if hashlib.sha256(data).hexdigest() == path.stem:
+        return
+    if _CONFLICT.search(data):
+        raise BaselineError(path, "has conflict markers, although stored files never change", RESTORE)
+    if not data.rstrip().endswith(b"}"):
+        raise BaselineError(path, f"is truncated after {len(data):,} bytes", RESTORE)
+    raise BaselineError(path, "was edited: its name is not the hash of its content", RESTORE)
 
 
 def _same_session_path(path: PurePosixPath, stored: Baseline, baseline: Baseline) -> PurePosixPath:
@@ -388,6 +396,12 @@ def _same_session_path(path: PurePosixPath, stored: Baseline, baseline: Baseline
             "delete it, then add the session again",
         )
     return path
+
+
+def _seal(anchor: Anchor) -> Anchor:
+    """Return ``anchor`` with the digest of its other fields. Its file is not named after a hash, as other files are."""
+    bare = anchor.model_copy(update={"digest": None})
+    return bare.model_copy(update={"digest": record_digest(bare)})
 
 
 def record_digest(record: Record) -> str:

@@ -117,14 +117,14 @@ class CommandMeasurer:
     ) -> Observation:
         """Return the observation of a command that was run: its cost, or why it gave no cost.
 
-        ``name`` is the folder of the run, relative to the output folder. ``dir_overflow`` says that the record folder
-        was too large. The command's standard error is written there, so this flag means too much standard error.
+        ``name`` is the folder of the run, relative to the output folder. The record folder has the command's standard
+        error.
         """
         number: float | None = None
         if result.timed_out:
             reason = f"the command did not end within {self._timeout_min:g} min (--timeout) and was killed"
-        elif result.dir_overflow:
-            reason = f"the command printed more than {MAX_OUTPUT_BYTES // 2**20} MiB on standard error and was killed"
+        elif result.excess:
+            reason = f"the command {result.excess} and was killed (its record folder has its standard error)"
         elif result.exit_code == SKIP_EXIT_CODE:
             reason = "the command exited with 125, which means: not measurable"
         elif result.exit_code != 0:
@@ -136,7 +136,7 @@ class CommandMeasurer:
         values: dict[str, float] = {}
         if number is not None:  # noisy costs are compared by their logarithms
             values = {"cost": number if self._exact else math.log(number)}
-        was_killed = result.timed_out or result.dir_overflow
+        was_killed = result.timed_out or bool(result.excess)
         return build_observation(
             request,
             stratum,

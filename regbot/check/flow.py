@@ -58,8 +58,8 @@ NO_SANDBOX_WARNING = "the code is untrusted and ran without a sandbox, because -
 KEPT_WORKTREES = 16
 """Number of worktrees of a repository to keep in the cache. The least recently used ones are removed first."""
 
-FULL_DISK_BYTES = 16 * 2**20
-"""If a disk has less free space than this, the full disk may be the reason for a failed run."""
+FULL_DISK_BYTES, FULL_DISK_FILES = 16 * 2**20, 256
+"""If a disk has less free space or fewer free files than this, the full disk may be the reason for a failed run."""
 
 
 @dataclass(frozen=True)
@@ -428,7 +428,11 @@ def _raise_if_disk_full(options: CheckOptions) -> None:
     A run that failed because of a full disk says nothing about the code and must not be stored.
     """
     for folder in (options.out, options.cache, Path(tempfile.gettempdir())):
-        if folder.exists() and shutil.disk_usage(folder).free < FULL_DISK_BYTES:
+        if not folder.exists():
+            continue
+        state = os.statvfs(folder)
+        has_few_files = state.f_files > 0 and state.f_favail < FULL_DISK_FILES  # f_files is 0 if they have no limit
+        if has_few_files or state.f_bavail * state.f_frsize < FULL_DISK_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 

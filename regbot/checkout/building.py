@@ -63,12 +63,17 @@ def run_build(
     """Run the build commands one after the other in the worktree of ``entry``.
 
     ``builder`` runs each command. ``timeout_s`` limits all commands together. ``commit`` only names the worktree in
-    errors. If a command fails, remove the worktree and raise BuildError.
+    errors. If a command fails or cannot run, remove the worktree and raise BuildError or the builder's error.
     """
     entry.private.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + timeout_s
     for command in commands:
-        code, output = builder(command, entry.path, entry.private, environment, max(0.0, deadline - time.monotonic()))
+        try:
+            remaining_s = max(0.0, deadline - time.monotonic())
+            code, output = builder(command, entry.path, entry.private, environment, remaining_s)
+        except BaseException:  # the command may have filled the disk
+            entry.clear()
+            raise
         if code == 0:
             continue
         entry.clear()

@@ -389,6 +389,9 @@ class SandboxSettings(Record):
     disk_mb: Annotated[int, Field(ge=1)] = Field(
         default=4096, description="limit on the growth of its writable folders on disk in one launch"
     )
+    disk_files: Annotated[int, Field(ge=1)] = Field(
+        default=200_000, description="limit on the number of files and folders by which they grow in one launch"
+    )
     pids: Annotated[int, Field(ge=16)] = Field(default=4096, description="processes and threads at the same time")
     memory_gb: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="memory limit of one launch on one node; needs a control group"

@@ -21,7 +21,7 @@ import platform
 import re
 import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,15 @@ VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 MAX_DEPTH = 32
 """Maximum depth of nested folders in a record. Deeper folders are not copied."""
-MIN_FREE = 0.02
-"""Share of a file system that must stay free if a guest may write to it. The guest is killed if a smaller share is free
-and the free space has shrunk by at least the guest's limit since the start."""
+RESERVE_BYTES, RESERVE_FILES, RESERVE_SHARE = 2**30, 100_000, 0.1
+"""Free bytes and free files that a guest must leave on a disk, so that regbot can write its own: at most this share of
+the disk. They are many, because the guest goes on writing until it is looked at and ended."""
+MAX_FILES_BEFORE = 1_000_000
+"""Maximum number of files in the folders of a guest when it starts. Counting as many takes a few seconds."""
+FILES_PER_LOOK = 4096
+"""Number of files that are counted between two looks at the free space."""
+GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+"""Error numbers of a folder that was removed or replaced after it was listed."""
 GROUP_PREFIX = "regbot-"
 GROUP_S = 2.0
 """Seconds that the kernel may take to release a control group after its processes have ended."""
@@ -432,43 +438,124 @@ def _is_delegated(folder: Path, path: str) -> bool:
 
 
 class DiskGrowth:
-    """Total growth of the folders on disk that a guest may write to.
+    """Limits on what a guest adds to folders on disk: bytes and files.
 
-    Measuring the folders is slow, and asking for free space is fast. So the folders are measured only after the free
-    space of a file system has shrunk by the limit.
+    Counting the folders is slow, and asking a file system for its use is fast. So the folders are counted only after
+    the use of a file system has grown by as much as the guest may write.
     """
 
-    def __init__(self, folders: Sequence[str], limit: int, measure: Callable[[str], int]) -> None:
-        """Measure the folders and their file systems before the guest starts.
+    def __init__(self, folders: Sequence[str], max_bytes: int, max_files: int) -> None:
+        """Count the folders before the guest starts. Raises OSError if they cannot be counted.
 
-        ``limit`` is the largest allowed growth in bytes. ``measure`` returns the bytes of all files below a folder.
+        ``max_bytes`` and ``max_files`` limit the growth of all folders together.
         """
-        self.folders, self.limit, self.measure = folders, limit, measure
-        self.size_before = self._measure_size()
-        self.free_before = self._query_free_space()
+        self.folders, self.max_bytes, self.max_files = folders, max_bytes, max_files
+        self.bytes_before = self.files_before = 0
+        for size in _sizes_on_disk(folders):
+            self.bytes_before += size
+            self.files_before += 1
+            if self.files_before > MAX_FILES_BEFORE:
+                raise OSError(f"{', '.join(folders)}: more than {MAX_FILES_BEFORE:,} files, too many to count again")
+        self.last_use = self._query_use()
 
-    def has_passed_limit(self) -> bool:
-        """Whether the folders have grown by more than the limit, or the disk is almost full.
+    def find_excess(self, has_ended: bool = False) -> str:
+        """Return what the guest did too much, such as ``wrote more than 200,000 files``; '' if nothing.
 
-        A guest can also fill the disk with deleted files that it keeps open. Such files are in no folder.
+        The last call, with ``has_ended``, always counts: a guest that still runs can move files out of sight of the
+        count, and several names of one file use no space.
         """
-        now = self._query_free_space()  # for each folder, like ``free_before``: free bytes and total bytes
-        losses = [before - current for (before, _), (current, _) in zip(self.free_before, now, strict=True)]
-        if all(loss < self.limit for loss in losses):
-            return False
-        has_grown = self._measure_size() - self.size_before > self.limit
-        if has_grown or any(free < MIN_FREE * total for free, total in now):
-            return True
-        self.free_before = now  # something other than the guest used the space
-        return False
+        if has_ended:
+            return self._count_excess(lambda: "")
+        if shortage := self._find_shortage():
+            return shortage
+        use = self._query_use()
+        if not self._has_grown(use):
+            return ""
+        if excess := self._count_excess(self._find_shortage):
+            return excess
+        self.last_use = use  # another program took the space, or the guest has files without a name
+        return ""
 
-    def _measure_size(self) -> int:
-        return sum(self.measure(folder) for folder in self.folders)
+    def _count_excess(self, find_shortage: Callable[[], str]) -> str:
+        """Count the folders until they pass a limit, and return which limit; '' if they pass none.
 
-    def _query_free_space(self) -> list[tuple[int, int]]:
-        """Return free bytes and total bytes of the file system of each folder."""
+        The guest may write faster than this function counts, so ``find_shortage`` is called meanwhile.
+        """
+        growth_bytes, growth_files = -self.bytes_before, -self.files_before
+        try:
+            for size in _sizes_on_disk(self.folders):
+                growth_bytes += size
+                growth_files += 1
+                if growth_files > self.max_files:
+                    return f"wrote more than {self.max_files:,} files (sandbox.disk_files)"
+                if growth_bytes > self.max_bytes:
+                    return f"wrote more than {self.max_bytes >> 20:,} MB to disk (sandbox.disk_mb)"
+                if growth_files % FILES_PER_LOOK == 0 and (shortage := find_shortage()):
+                    return shortage
+        except OSError as error:  # for example folders that are nested deeper than a path can be long
+            return f"made files that cannot be counted ({error.strerror})"
+        return ""
+
+    def _find_shortage(self) -> str:
+        is_short = any(find_shortage(folder) for folder in self.folders)
+        return "was on a disk with too little free space or too few free files" if is_short else ""
+
+    def _query_use(self) -> list[tuple[int, int]]:
+        """Return the used bytes, up to a constant, and the used files of the file system of each folder."""
         states = [os.statvfs(folder) for folder in self.folders]
-        return [(state.f_bavail * state.f_frsize, state.f_blocks * state.f_frsize) for state in states]
+        return [(-state.f_bavail * state.f_frsize, state.f_files - state.f_ffree) for state in states]
+
+    def _has_grown(self, use: Sequence[tuple[int, int]]) -> bool:
+        """Whether the use of a file system has grown by as much as the guest may write."""
+        return any(
+            bytes_now - bytes_before >= self.max_bytes or files_now - files_before >= self.max_files
+            for (bytes_before, files_before), (bytes_now, files_now) in zip(self.last_use, use, strict=True)
+        )
+
+
+def find_shortage(folder: str, more_bytes: int = 0, more_files: int = 0) -> str:
+    """Return why the file system of ``folder`` has no room for ``more_bytes`` and ``more_files``; '' if it has.
+
+    The room that regbot keeps for its own files (RESERVE_BYTES, RESERVE_FILES) does not count.
+    """
+    state = os.statvfs(folder)
+    free_bytes, total_bytes = state.f_bavail * state.f_frsize, state.f_blocks * state.f_frsize
+    needed_bytes = more_bytes + min(RESERVE_BYTES, int(RESERVE_SHARE * total_bytes))
+    needed_files = more_files + min(RESERVE_FILES, int(RESERVE_SHARE * state.f_files))
+    if free_bytes < needed_bytes:
+        return f"{folder}: {free_bytes >> 20:,} MB are free on its disk, and {needed_bytes >> 20:,} MB are needed"
+    if state.f_files and state.f_favail < needed_files:  # a file system without a fixed number of files reports 0
+        return f"{folder}: {state.f_favail:,} more files fit on its disk, and room for {needed_files:,} is needed"
+    return ""
+
+
+def _sizes_on_disk(folders: Sequence[str]) -> Iterator[int]:
+    """Yield the bytes on disk of every file, link and folder below ``folders``.
+
+    What disappears meanwhile, and unreadable folders of other users, are skipped. Raises OSError for other folders that
+    cannot be read: the guest may have made them unreadable.
+    """
+    waiting = [("", folder) for folder in folders]  # parent and name; all subfolders of a folder share one parent
+    while waiting:
+        folder = os.path.join(*waiting.pop())  # noqa: PTH118 - a Path would be slower
+        try:
+            with os.scandir(folder) as listing:
+                for entry in listing:
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue
+                    yield status.st_blocks * 512
+                    if stat.S_ISDIR(status.st_mode):
+                        waiting.append((folder, entry.name))
+        except OSError as error:
+            if error.errno not in GONE and not _belongs_to_another(folder, error):
+                raise
+
+
+def _belongs_to_another(folder: str, error: OSError) -> bool:
+    """Whether ``folder`` cannot be read because it is another user's. The guest runs as this user."""
+    return isinstance(error, PermissionError) and os.lstat(folder).st_uid != os.geteuid()
 
 
 def leave_keyring() -> None:

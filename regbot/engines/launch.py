@@ -67,9 +67,9 @@ class LaunchResult:
     timed_out: bool
     output_truncated: bool
     """Whether the log lacks its middle, because the output was too long."""
-    dir_overflow: bool
-    """Whether the guest wrote too much: the record folder exceeded its limit or was made unreadable, or the folders on
-    disk grew by more than the sandbox allows (``Sandbox.disk_mb``)."""
+    excess: str
+    """What the guest wrote too much, such as ``wrote more than 200,000 files``; '' if it stayed within its limits. It
+    had written too much into its record folder, or to disk (``Sandbox.disk_mb``, ``Sandbox.disk_files``)."""
     left_behind: int
     """Number of processes that outlived the main process and had to be killed; 0 if the engine killed the main
     process."""

@@ -23,7 +23,7 @@ from typing import Any
 
 from regbot.config import schema as config
 from regbot.engines import confinement
-from regbot.engines.launch import EngineError, Launch
+from regbot.engines.launch import EngineError, Launch, NoSeatError
 
 MEGABYTE = 2**20
 HOME = "/tmp/home"
@@ -83,6 +83,8 @@ class Sandbox:
     """Size of /tmp, and also of /dev/shm, in MB."""
     disk_mb: int = 4096
     """Limit on the growth of all folders on disk that a guest may write to, in MB."""
+    disk_files: int = 200_000
+    """Limit on the number of files by which these folders may grow. Folders count too."""
     pids: int = 4096
     """Limit on the number of processes and threads at the same time."""
     memory_gb: float | None = None
@@ -108,6 +110,7 @@ def sandbox_from_settings(settings: config.SandboxSettings) -> Sandbox:
         network=settings.network,
         tmp_mb=settings.tmp_mb,
         disk_mb=settings.disk_mb,
+        disk_files=settings.disk_files,
         pids=settings.pids,
         memory_gb=settings.memory_gb,
         build_network=settings.build_network,
@@ -116,7 +119,9 @@ def sandbox_from_settings(settings: config.SandboxSettings) -> Sandbox:
 
 
 def confine(request: Mapping[str, Any], launch: Launch, sandbox: Sandbox) -> dict[str, Any]:
-    """Return the supervisor's request for ``launch`` with ``sandbox`` around its command. Raises EngineError.
+    """Return the supervisor's request for ``launch`` with ``sandbox`` around its command.
+
+    Raises EngineError. It is a NoSeatError if the disk has no room for as much as the guest may write.
 
     ``request`` is the supervisor's request without a sandbox. Its command starts with the same program as the command
     of ``launch``, but may be torchrun's command, which starts the command of ``launch`` for each rank.
@@ -128,6 +133,10 @@ def confine(request: Mapping[str, Any], launch: Launch, sandbox: Sandbox) -> dic
         if path.is_symlink():
             raise EngineError(f"{path}: is a link, probably made by code under test", "links are not followed here")
     writable = _existing_paths((*launch.writable, *sandbox.write))
+    folders_on_disk = [str(folder) for folder in writable if folder != record]
+    for folder in folders_on_disk:
+        if shortage := confinement.find_shortage(folder, sandbox.disk_mb * MEGABYTE, sandbox.disk_files):
+            raise NoSeatError(shortage, "free some, or lower sandbox.disk_mb and sandbox.disk_files")
     env = _environment(request["env"], sandbox, writable)
     program = _resolve_program(launch.command[0], launch.cwd, env)
     _, *program_arguments = request["command"]
@@ -163,8 +172,9 @@ def confine(request: Mapping[str, Any], launch: Launch, sandbox: Sandbox) -> dic
                 "shm": _tmpfs_limits(sandbox.tmp_mb),
             },
             "files": _replacement_files(sandbox),
-            "writable": [str(folder) for folder in writable if folder != record],
+            "writable": folders_on_disk,
             "growth_bytes": sandbox.disk_mb * MEGABYTE,
+            "growth_files": sandbox.disk_files,
             "pids": sandbox.pids,
             "memory_bytes": None if sandbox.memory_gb is None else int(sandbox.memory_gb * 2**30),
             "network": sandbox.network,

@@ -47,6 +47,7 @@ POLL_S = 1.0
 """Interval in seconds between checks of the size of the record folder."""
 GROWTH_S = 0.1
 """Interval in seconds between checks of the disk usage of a guest in a sandbox."""
+LARGE_RECORD = "wrote more into its record folder than any record needs"
 TAIL_BYTES = 64 * 1024
 """Maximum size of the end of the output that the log keeps."""
 MAX_ENTRIES = 100_000
@@ -118,7 +119,6 @@ class Confinement:
         self.record, self.command, self.limit = launch["record_dir"], launch["command"], launch["max_dir_bytes"]
         self.sets_file_times = launch.get("stamp", True)  # whether to set the times of the record's files
         self.exit_code: int | None = None
-        self.overflow = False  # whether the last check has found that a limit was exceeded
         # The file systems in memory, the control groups, and the growth of folders on disk. None without a sandbox.
         self.file_systems = self.groups = self.growth = None
         if self.settings is None:
@@ -129,7 +129,9 @@ class Confinement:
         self.groups = self.script.ControlGroups(self.settings["pids"], self.settings["memory_bytes"])
         try:
             self.file_systems = self.script.MemoryFileSystems(self.settings, self.record)
-            self.growth = self.script.DiskGrowth(self.settings["writable"], self.settings["growth_bytes"], size_of)
+            self.growth = self.script.DiskGrowth(
+                self.settings["writable"], self.settings["growth_bytes"], self.settings["growth_files"]
+            )
         except OSError as error:
             self.groups.remove()
             raise NotStartedError(
@@ -146,35 +148,33 @@ class Confinement:
             self.groups.join()
             self.script.leave_keyring()
 
-    def has_passed_limit(self, check_record: bool) -> bool:
-        """Whether the guest has written more than a limit allows.
+    def find_excess(self, check_record: bool, has_ended: bool = False) -> str:
+        """Return what the guest wrote too much; '' if it has passed no limit.
 
         The growth on disk is always checked. The record folder is checked only with ``check_record``, because this
         takes longer.
         """
-        if self.growth is not None and self.growth.has_passed_limit():
-            self.overflow = True
-        elif check_record:
-            # The record is checked first: a record that cannot be read counts as too large.
-            self.overflow = is_over_limit(self.record, self.limit) or (
-                self.file_systems is not None and self.file_systems.is_full()
-            )
-        return self.overflow
+        if self.growth is not None and (excess := self.growth.find_excess(has_ended)):
+            return str(excess)
+        # The record is checked first: a record that cannot be read counts as too large.
+        is_large = check_record and (
+            is_over_limit(self.record, self.limit) or (self.file_systems is not None and self.file_systems.is_full())
+        )
+        return LARGE_RECORD if is_large else ""
 
-    def save_record(self) -> bool:
-        """Save the record after the guest has ended. Return whether the guest has written more than a limit allows.
+    def save_record(self) -> str:
+        """Save the record after the guest has ended. Return what the guest wrote too much, as ``find_excess``.
 
         In a sandbox, the record is copied from memory to the real folder. Otherwise only the times of its files are
         set. If a limit is exceeded, the record is not saved.
         """
-        if self.has_passed_limit(check_record=True):
-            return True
+        if excess := self.find_excess(check_record=True, has_ended=True):
+            return excess
         if self.file_systems is not None:
-            is_complete = self.file_systems.copy_record()
-            self.overflow = not is_complete
-        elif self.sets_file_times:
+            return "" if self.file_systems.copy_record() else LARGE_RECORD
+        if self.sets_file_times:
             set_file_times(self.record)
-        return self.overflow
+        return ""
 
     def close(self) -> None:
         """Remove the control groups."""
@@ -249,19 +249,19 @@ class Supervisor:
         ``started`` is the time of the start by ``time.monotonic``.
 
         ``self.status`` is None while the guest's main process runs. ``self.log.fault`` is set if the output cannot be
-        written. ``dir_overflow`` in the report also covers the growth of other folders on disk. ``left_behind`` counts
-        processes that outlived the main process, and ``unkilled`` those that SIGKILL has not ended.
+        written. ``excess`` in the report says what the guest wrote too much. ``left_behind`` counts processes that
+        outlived the main process, and ``unkilled`` those that SIGKILL has not ended.
         """
         guest = self._start()
         assert guest.stdout is not None
         self.guest, self.output = guest.pid, guest.stdout.fileno()  # process id, and descriptor of the pipe
         os.set_blocking(self.output, False)
         self.selector.register(self.output, selectors.EVENT_READ)
-        timed_out = overflow = False
+        timed_out, excess = False, ""
         try:
             # The record folder is checked every POLL_S. In a sandbox, the disk usage is checked every GROWTH_S.
             deadline, poll_at = started + self.launch["timeout_s"], started + POLL_S
-            while self.status is None and not (timed_out or overflow or self.log.fault):
+            while self.status is None and not (timed_out or excess or self.log.fault):
                 growth_check_at = time.monotonic() + GROWTH_S if self.sandbox.growth else poll_at
                 next_check_at = min(poll_at, growth_check_at)
                 self._handle_events(min(deadline, next_check_at) - time.monotonic())
@@ -269,7 +269,7 @@ class Supervisor:
                 timed_out = now >= deadline and self.status is None
                 if now >= next_check_at:
                     is_poll_due = now >= poll_at
-                    overflow = self.sandbox.has_passed_limit(check_record=is_poll_due)
+                    excess = self.sandbox.find_excess(check_record=is_poll_due)
                     if is_poll_due:
                         poll_at = time.monotonic() + POLL_S
             wall_s = time.monotonic() - started
@@ -291,7 +291,7 @@ class Supervisor:
         return {
             "exit_code": exit_code,
             "timed_out": timed_out,
-            "dir_overflow": overflow or self.sandbox.save_record(),
+            "excess": excess or self.sandbox.save_record(),
             "output_truncated": self.log.dropped > 0,
             "left_behind": 0 if wait_status is None else self.killed + unkilled,
             "unkilled": unkilled,
@@ -450,13 +450,6 @@ def set_file_times(folder: str) -> None:
                 status = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):
                     os.utime(entry.path, ns=(status.st_ctime_ns, status.st_ctime_ns), follow_symlinks=False)
-
-
-def size_of(folder: str) -> int:
-    """Return the bytes of all files below ``folder``; 0 if an entry cannot be read."""
-    with contextlib.suppress(OSError):
-        return sum(_sizes(folder))
-    return 0
 
 
 def _sizes(folder: str) -> Iterator[int]:

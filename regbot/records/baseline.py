@@ -254,6 +254,7 @@ class Anchor(Record):
     previous: Commit | None = Field(description="commit of the previous anchor; None for the first anchor")
     evidence: MoveEvidence | None = Field(default=None, description="None where the accepted slowdown was not measured")
     accepted: Acceptance | None = None
+    digest: Digest | None = Field(default=None, description="hash of the other fields; None outside of a store")
 
     _moved = field_validator("moved")(require_canonical_time)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from regbot.checkout import Build, Builder, BuildError, Worktree, check_out, repository_cache
 from regbot.checkout.sparse import list_parents
-from regbot.engines import EngineError, Launch, LocalEngine, Sandbox, clean_environment
+from regbot.engines import EngineError, Launch, LocalEngine, NoSeatError, Sandbox, clean_environment
 from regbot.records.run import Arm, Run
 from regbot.removal import temporary_folder
 from regbot.text.clip import clip, clip_label
@@ -91,7 +91,7 @@ def confined_builder(sandbox: Sandbox) -> Builder:
 
     The command can write only to the checkout and to the private folder of the build. The function returns the exit
     code, None if the command was stopped, and the end of its output. ``sandbox`` limits what the command writes to its
-    folders; ``dir_overflow`` of the result says that this limit was reached.
+    folders. Raises NoSeatError if the disk has no room for as much.
     """
 
     def build(
@@ -112,10 +112,12 @@ def confined_builder(sandbox: Sandbox) -> Builder:
             )
             try:
                 result = LocalEngine(sandbox=sandbox).run(launch)
+            except NoSeatError:  # not the fault of the code
+                raise
             except EngineError as error:
                 raise BuildError(f"the build command {command} could not be confined: {error}") from error
-        if result.dir_overflow:
-            raise BuildError(f"the build command {command} wrote more than sandbox.disk_mb allows, so it was stopped")
+        if result.excess:
+            raise BuildError(f"the build command {command} {result.excess}, so it was stopped")
         return result.exit_code, result.log_tail.encode()
 
     return build

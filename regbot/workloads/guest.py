@@ -455,16 +455,15 @@ def _read_crash(raw: RawRun | None) -> Crash:
 def engine_outcome(result: LaunchResult, task: Task) -> tuple[Outcome, str] | None:
     """Return outcome and reason of a run that the engine killed. Return None if the engine did not kill the run.
 
-    The engine kills a run that exceeds its time limit. It also kills a run whose record folder exceeds its size limit
-    or is made unreadable (``dir_overflow``).
+    The engine kills a run that exceeds its time limit or writes too much.
     """
     if result.timed_out:
         return "hung", (
             f"did not end within {task.workload.timeout_min:g} minutes and was killed; see the end of its log, or "
             f"raise workloads.{task.workload_name}.timeout_min if it only needs more time"
         )
-    if result.dir_overflow:
-        return "bad_record", "wrote more into its record folder than any record needs, and was killed"
+    if result.excess:
+        return "bad_record", f"{result.excess}, and was killed"
     return None
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import random
 import shutil
 import subprocess
 import tempfile
@@ -19,20 +20,32 @@ from regbot.baselines.names import class_folder, environment_folder, workload_fo
 from regbot.baselines.query import ReferenceRefusal, RollingReference, load_rolling_reference, stored_ledger
 from regbot.baselines.store import BaselineError, Store
 from regbot.baselines.verify import verify
+from regbot.check.references import stored_traces, with_references
 from regbot.check.static_trace import WORKING_TREE
 from regbot.records.baseline import Acceptance, Baseline, EnvironmentKey, MoveEvidence, format_time
 from regbot.records.files import RecordError
 from regbot.records.run import Node, Run
 from regbot.records.session import Session
+from regbot.records.settings import ThroughputThresholds
 from regbot.sessions.worktrees import with_build_changes
 from regbot.shapes.model_code import model_hash
-from support.baseline_builder import BASELINE, CPU, distilled, make_query, put, session_of, timed_baseline
+from support.baseline_builder import (
+    BASELINE,
+    CPU,
+    calibration,
+    distilled,
+    make_query,
+    placebo,
+    put,
+    session_of,
+    timed_baseline,
+)
 from support.baseline_cases import NOW, add, block_runs, header_of, make_intake, store_one, write_session
 from support.git_repos import Repository
 from support.ledger_builder import WORKLOAD, backend, smoke_ledger
 from support.store_cases import holds, script
 from support.store_cases import store as store
-from support.timed_builder import BASE, NODE, slot, statics, timed_run
+from support.timed_builder import BASE, NODE, PLAN, slot, statics, timed_run
 
 # ---- intake
 
@@ -396,8 +409,7 @@ def stray(root: Path, path: Path) -> None:
 
 def lost_anchor(root: Path, path: Path) -> None:
     anchor = commands.move_anchor(Store(root), commands.AnchorMove(WORKLOAD, BASE.commit, "ada", "release"), NOW)
-    file = root / class_folder(WORKLOAD, CPU, anchor.node_class) / "anchor.json"
-    file.write_text(anchor.model_copy(update={"commit": "9" * 40}).to_json())
+    Store(root).move_anchor(anchor.model_copy(update={"commit": "9" * 40}))
 
 
 def bad_anchor(root: Path, path: Path) -> None:
@@ -447,6 +459,40 @@ def test_every_fault_is_one_line_that_names_file_fault_and_remedy(store: Store, 
     assert what in rest
     assert f": {fix}" in rest
     assert "1 problem in" in commands.verify_page(result)
+
+
+def test_a_flipped_bit_is_named_by_verify_and_misleads_no_check(store: Store, tmp_path: Path) -> None:
+    """A check names the damaged file, or uses what an intact store gives."""
+    stored = store_one(store.root, tmp_path, 0)
+    (session,) = (store.session(PurePosixPath(file)) for file in stored if "cpu" in file)
+    store.add_calibration(calibration(session, placebo(1, 0.0, 0.001, -0.001)))
+    commands.move_anchor(store, commands.AnchorMove(WORKLOAD, BASE.commit, "ada", "release"), NOW)
+
+    def load(root: Path) -> tuple[object, object, list[str]]:
+        plan, warnings = with_references(PLAN, Store(root), ThroughputThresholds(), NODE.node_class)
+        traces, trace_warnings = stored_traces(Store(root), [(PLAN.entry, PLAN.variant), (PLAN.entry, "full")], BASE)
+        return plan.references, traces, warnings + trace_warnings
+
+    intact = load(store.root)
+    files = [path for path in verified_files(store.root) if path.suffix == ".json"]
+    assert len(files) == 6
+    draw = random.Random(5)
+    for number, file in enumerate(files * 4):
+        copy = tmp_path / f"copy-{number}"
+        shutil.copytree(store.root, copy, ignore=shutil.ignore_patterns(".*"))
+        data = bytearray((copy / file).read_bytes())
+        place, bit = draw.randrange(len(data)), draw.randrange(8)
+        data[place] ^= 1 << bit
+        (copy / file).write_bytes(data)
+        damage = f"bit {bit} of byte {place} of {file}"
+        assert any(str(file) in problem for problem in verify(Store(copy), NOW).problems), damage
+        references, traces, warnings = load(copy)
+        assert (references, traces) == intact[:2] or any(str(file) in warning for warning in warnings), damage
+
+
+def verified_files(root: Path) -> list[Path]:
+    files = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
+    return sorted(file for file in files if not any(part.startswith(".") for part in file.parts))
 
 
 def test_a_session_that_is_broken_is_never_used(store: Store, tmp_path: Path) -> None:

@@ -426,8 +426,7 @@ def test_a_broken_session_is_an_error_for_its_users_until_it_is_restored(store: 
     good = path.read_text()
     path.write_text(good.replace('"log_median": -', '"log_median": -1').replace("2026-01-01T02", "2026-01-01T01"))
     settle(store)
-    assert measured(store, last=5) == expected(*range(SESSIONS - 5, SESSIONS)), "it is not among the last five"
-    for ask in (measured, lambda store: history(store, WORKLOAD, now=NOW)):
+    for ask in (measured, lambda store: measured(store, last=5), lambda store: history(store, WORKLOAD, now=NOW)):
         with pytest.raises(BaselineError, match="was edited"):
             ask(store)
     assert any("was edited" in problem for problem in verify(store, NOW).problems)

@@ -8,10 +8,9 @@ import pytest
 from regbot.baselines.reference import load_references
 from regbot.baselines.store import Store
 from regbot.records.baseline import AnchorComparison, Baseline
-from regbot.records.calibration import Calibration, CalibrationSession
 from regbot.records.session import Session
 from regbot.stats.paired import Thresholds
-from support.baseline_builder import distilled, put
+from support.baseline_builder import calibration, distilled, placebo, put
 from support.baseline_cases import NOW, block_runs, header_of
 from support.timed_builder import NODE, PLAN, statics
 
@@ -25,24 +24,6 @@ def night(number: int, *log_ratios: float) -> Baseline:
     both = {"median": [*log_ratios], "mean": [2 * value for value in log_ratios]}
     against = AnchorComparison(commit="e" * 40, log_ratios=both) if log_ratios else None
     return baseline.model_copy(update={"against": against})
-
-
-def placebo(number: int, injected_pct: float, *log_ratios: float) -> CalibrationSession:
-    both = {"median": [*log_ratios], "mean": [2 * value for value in log_ratios]}
-    return CalibrationSession(
-        session=f"{number:064x}", injected_pct=injected_pct, decision="undecided", pairs=len(log_ratios), covered=None,
-        log_ratios=both,
-    )  # fmt: skip
-
-
-def calibration(like: Baseline, *sessions: CalibrationSession, steps: int = PLAN.steps) -> Calibration:
-    return Calibration(
-        measured="2026-01-02T00:00:00Z", session="d" * 64, workload=like.workload, variant=like.variant,
-        shape_version=like.shape_version, node_class=like.node_class, world_size=PLAN.world_size, steps=steps,
-        cut=PLAN.cut, clock="perf_counter", dispatcher=PLAN.dispatcher, primary_tests=2, environment=like.environment,
-        provenance=like.provenance,
-        sessions=[*sessions],
-    )  # fmt: skip
 
 
 def test_placebo_and_nightly_pairs_give_the_noise(tmp_path: Path) -> None:

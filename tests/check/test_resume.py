@@ -6,8 +6,12 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,12 +20,15 @@ from regbot.records.run import Run
 from regbot.records.session import Session, read_session
 from regbot.sessions.schedule import next_slot
 from support.check_cases import REGBOT, Case, only
+from support.command_cases import CONFIG as COMMAND_CONFIG
+from support.command_cases import train
 from support.git_repos import Repository
 from support.guest_runs import Shared
-from support.layers import GOOD_LAYER, TIMED_CONFIG, genuine_runs, replay
+from support.layers import CONFIG, GOOD_LAYER, TIMED_CONFIG, genuine_runs, replay
 
-KILLS = 10
 SEED = int(os.environ.get("REGBOT_TEST_SEED", "20261121"))
+COMBINE = "Exchange.apply(F.silu(self.experts(Exchange.apply(x, self.group))), self.group)"
+MORE_EXCHANGES = GOOD_LAYER.replace(COMBINE, f"Exchange.apply(Exchange.apply({COMBINE}, self.group), self.group)")
 REPLAYED = TIMED_CONFIG.replace("[session]", 'python = "tools/python"\n[session]')
 
 
@@ -44,10 +51,10 @@ def replayed(case: Case, genuine: Path) -> Case:
     return case
 
 
-def begin(case: Case, *arguments: str) -> "subprocess.Popen[str]":
+def begin(case: Case, *arguments: str, program: Sequence[str] = (REGBOT,)) -> "subprocess.Popen[str]":
     """Start ``regbot check`` in the background, in its own process session."""
     return subprocess.Popen(
-        [REGBOT, "check", "--base", "main", "--json", "--out", str(case.home / "out"), *arguments],
+        [*program, "check", "--base", "main", "--json", "--out", str(case.home / "out"), *arguments],
         cwd=case.repository.path,
         env={**os.environ, "REGBOT_CACHE": str(case.home / "cache"), "REGBOT_TEST_CASE": str(case.home)},
         stdout=subprocess.PIPE,
@@ -112,12 +119,12 @@ def assert_legal(session: Session) -> None:
     assert positions == [(0, 0), (0, 1), *((block, slot) for block in range(1, blocks + 1) for slot in range(4))]
 
 
-def kill_ten_times(case: Case, latest_s: float, *arguments: str) -> bytes:
-    """Kill regbot, but not its guests, ten times, and return the lines that are written after the last kill."""
+def kill_often(case: Case, kills: int, latest_s: float, *arguments: str) -> bytes:
+    """Kill regbot, but not its guests, at random moments. Return the lines that are written after the last kill."""
     random_moments = random.Random(SEED)
     print(f"REGBOT_TEST_SEED={SEED}")  # pytest prints it if a test fails
     kept_lines = b""
-    for kill_index in range(KILLS):
+    for kill_index in range(kills):
         moment = random_moments.uniform(0.1, latest_s)
         process = begin(case, "--resume", *arguments)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -145,7 +152,7 @@ def test_a_check_that_is_killed_at_ten_random_moments_finishes_with_every_run_on
     case.pull_request(GOOD_LAYER, config=TIMED_CONFIG)
     case.commit(config=None, **{"kernels.cu": "// faster\n"})
     before = case.repository.fingerprint(), case.repository.git("worktree", "list")
-    kept = kill_ten_times(case, 2 + 1.6 * launch_s, *budget)
+    kept = kill_often(case, 10, 2 + 1.6 * launch_s, *budget)
     code, verdict = case.check("--resume", *budget)
     assert session_file(case).read_bytes().startswith(kept)
     session = read_session(session_file(case))
@@ -166,18 +173,93 @@ def test_a_check_that_is_killed_at_ten_random_moments_finishes_with_every_run_on
     assert_clean_cache(case)
 
 
+def change_workload(case: Case, tier: str) -> None:
+    """Create a pull request that is traced only, or a slower one that is timed only. Its runs take little time."""
+    if tier == "timed":
+        case.repository.commit("base", {"regbot.toml": COMMAND_CONFIG, "train.py": train(0.02)})
+        case.repository.git("checkout", "-q", "-b", "pr")
+        case.repository.commit("head", {"train.py": train(0.05)})
+    else:
+        case.pull_request(MORE_EXCHANGES, config=f'{CONFIG}device = "cpu"\n')
+
+
+def essence(verdict: dict[str, Any]) -> dict[str, Any]:
+    """Return what does not depend on the measured times."""
+    entry = only(verdict)
+    decision = entry["throughput"] and entry["throughput"]["decision"]
+    return {"verdict": verdict["verdict"], "sharding": entry["sharding"], "decision": decision}
+
+
 @pytest.mark.long
-def test_kills_in_quick_succession_do_no_harm_either(replayed: Case) -> None:
-    """Runs take a fraction of a second, so that many kills happen between two runs."""
-    kept = kill_ten_times(replayed, 1.8)
-    code, verdict = replayed.check("--resume")
-    assert session_file(replayed).read_bytes().startswith(kept)
-    session = read_session(session_file(replayed))
-    assert_legal(session)
-    assert len(session.runs) == 2 + 2 + 8
-    assert (code, verdict["verdict"]) == (0, "PASS")
-    assert only(verdict)["throughput"]["decision"] == "no_change"
-    assert_clean_cache(replayed)
+@pytest.mark.parametrize("tier", ["static", "timed"])
+def test_a_check_that_is_killed_at_twenty_random_moments_ends_like_an_undisturbed_one(
+    tmp_path: Path, tier: str
+) -> None:
+    undisturbed, killed = Case(tmp_path / "undisturbed"), Case(tmp_path / "killed")
+    change_workload(undisturbed, tier)
+    change_workload(killed, tier)
+    start = time.monotonic()
+    code, verdict = undisturbed.check()
+    kept = kill_often(killed, 20, time.monotonic() - start)
+    killed_code, killed_verdict = killed.check("--resume")
+    assert (killed_code, essence(killed_verdict)) == (code, essence(verdict))
+    assert session_file(killed).read_bytes().startswith(kept)
+    runs = [(run["tier"], run["arm"]["name"], run["position"], run["attempt"]) for run in killed.runs()]
+    assert len({json.dumps(run) for run in runs}) == len(runs), "no run is repeated"
+    assert_clean_cache(killed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tier", ["static", "timed"])
+def test_two_checks_at_once_in_one_cache_both_end_with_the_right_verdict(case: Case, tier: str) -> None:
+    """Two traces of different heads, or two sessions of the same code, which share the pool of pairs."""
+    change_workload(case, tier)
+    first = begin(case, "--head", "pr")
+    if tier == "static":
+        case.repository.git("checkout", "-q", "-b", "other", "main")
+        case.commit(f"# why\n{GOOD_LAYER}", None)
+    second = begin(case, "--out", str(case.home / "second"))
+    verdicts = []
+    for process in (first, second):
+        output, errors = process.communicate(timeout=300)
+        assert output, errors
+        verdicts.append(json.loads(output)["verdict"])
+    assert verdicts == (["FAIL", "PASS"] if tier == "static" else ["FAIL", "FAIL"])
+
+
+CLOCK = """
+import datetime, sys, time
+present = time.time
+time.time = lambda: present() + 3600
+class Ahead(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None): return super().now(tz) + datetime.timedelta(hours=1)
+datetime.datetime = Ahead
+from regbot.cli.app import main
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_clock_that_jumps_back_an_hour_does_not_disturb_a_check(case: Case) -> None:
+    """The part before the jump runs with a clock that is ahead. So is the time of last use of what it left."""
+    change_workload(case, "timed")
+    program = case.home / "ahead.py"
+    program.write_text(CLOCK)
+    process = begin(case, program=(sys.executable, str(program)))
+    wait_for_runs(case, 5)
+    process.kill()
+    process.communicate()
+    kept = complete_lines(case)
+    assert datetime.fromisoformat(json.loads(kept.splitlines()[0])["created"]) > datetime.now(UTC)
+    ahead = time.time() + 3600
+    for path in (case.home / "cache").rglob("*"):
+        if path.suffix in (".json", ".jsonl", ".git", ".lock"):
+            os.utime(path, (ahead, ahead))
+    code, verdict = case.check("--resume")
+    assert (code, essence(verdict)["decision"]) == (1, "regressed")
+    assert session_file(case).read_bytes().startswith(kept)
+    assert case.check()[0] == 1, "a new session adds pairs to those before the jump"
 
 
 # ---- other interruptions

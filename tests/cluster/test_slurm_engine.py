@@ -99,7 +99,7 @@ def test_a_launch_without_a_seat_runs_on_a_node_and_gives_back_what_it_printed(
         code = "import sys; print('out', flush=True); print('err', file=sys.stderr); sys.exit(7)"
         ended = slurm.run(launch(tmp_path, code))
     assert (ended.exit_code, ended.log_tail) == (7, "out\nerr")
-    assert (ended.timed_out, ended.output_truncated, ended.dir_overflow) == (False, False, False)
+    assert (ended.timed_out, ended.output_truncated, ended.excess) == (False, False, "")
     assert ended.left_behind == 0
 
 

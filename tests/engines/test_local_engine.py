@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from regbot.engines import EngineError, Launch, LaunchResult, LocalEngine, clean_environment, supervisor
-from regbot.engines.supervisor import is_over_limit
+from regbot.engines.supervisor import LARGE_RECORD, is_over_limit
 
 MARK = "REGBOT_TEST_MARK"
 KIB = 1024
@@ -73,7 +73,7 @@ def run(tmp_path: Path, mark: str, code: str, **changes: Any) -> LaunchResult:
 def test_a_normal_end_gives_exit_code_output_and_wall_time(tmp_path: Path, mark: str) -> None:
     result = run(tmp_path, mark, "import sys; print('out', flush=True); print('err', file=sys.stderr)")
     assert (result.exit_code, result.log_tail) == (0, "out\nerr")
-    assert (result.timed_out, result.output_truncated, result.dir_overflow) == (False, False, False)
+    assert (result.timed_out, result.output_truncated, result.excess) == (False, False, "")
     assert (result.left_behind, result.unkilled) == (0, 0)
     assert 0 < result.wall_s < 10
     assert (tmp_path / "run.log").read_text() == "out\nerr\n"
@@ -169,12 +169,12 @@ def test_a_record_folder_that_grows_too_large_ends_the_guest(tmp_path: Path, mar
         "import os, time; os.mkdir('record/deep'); open('record/deep/big', 'wb').write(bytes(2**21)); time.sleep(1000)"
     )
     result = run(tmp_path, mark, code)
-    assert (result.dir_overflow, result.timed_out, result.exit_code) == (True, False, None)
+    assert (result.excess, result.timed_out, result.exit_code) == (LARGE_RECORD, False, None)
 
 
 def test_a_record_folder_that_is_too_large_at_the_end_is_detected(tmp_path: Path, mark: str) -> None:
     result = run(tmp_path, mark, "open('record/big', 'wb').write(bytes(2**21))")
-    assert (result.dir_overflow, result.exit_code) == (True, 0)
+    assert (result.excess, result.exit_code) == (LARGE_RECORD, 0)
 
 
 def test_temporary_files_in_the_record_folder_are_no_overflow(tmp_path: Path) -> None:

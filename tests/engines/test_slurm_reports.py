@@ -37,7 +37,7 @@ def report(**changes: Any) -> dict[str, Any]:
         "exit_code": 0,
         "timed_out": False,
         "output_truncated": False,
-        "dir_overflow": False,
+        "excess": "",
         "left_behind": 0,
         "unkilled": 0,
         "wall_s": 1.0,

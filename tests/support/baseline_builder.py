@@ -10,10 +10,11 @@ from regbot.baselines.store import Store, record_digest
 from regbot.config import Config
 from regbot.judge import judge
 from regbot.records.baseline import Baseline
+from regbot.records.calibration import Calibration, CalibrationSession
 from regbot.records.session import Session
 from support.baseline_cases import NOW, block_runs, header_of, make_intake
 from support.ledger_builder import WORKLOAD
-from support.timed_builder import statics
+from support.timed_builder import PLAN, statics
 
 CPU = "cpu"
 
@@ -60,3 +61,21 @@ def put(store: Store, *baselines: Baseline) -> list[PurePosixPath]:
         (store.root / path).write_text(baseline.to_json())
         paths.append(path)
     return paths
+
+
+def placebo(number: int, injected_pct: float, *log_ratios: float) -> CalibrationSession:
+    both = {"median": [*log_ratios], "mean": [2 * value for value in log_ratios]}
+    return CalibrationSession(
+        session=f"{number:064x}", injected_pct=injected_pct, decision="undecided", pairs=len(log_ratios), covered=None,
+        log_ratios=both,
+    )  # fmt: skip
+
+
+def calibration(like: Baseline, *sessions: CalibrationSession, steps: int = PLAN.steps) -> Calibration:
+    return Calibration(
+        measured="2026-01-02T00:00:00Z", session="d" * 64, workload=like.workload, variant=like.variant,
+        shape_version=like.shape_version, node_class=like.node_class, world_size=PLAN.world_size, steps=steps,
+        cut=PLAN.cut, clock="perf_counter", dispatcher=PLAN.dispatcher, primary_tests=2, environment=like.environment,
+        provenance=like.provenance,
+        sessions=[*sessions],
+    )  # fmt: skip

@@ -224,4 +224,4 @@ def unconfined(launch: Launch) -> LaunchResult:
             launch.command, cwd=launch.cwd, env=dict(launch.env), stdin=subprocess.DEVNULL, stdout=log,
             stderr=subprocess.STDOUT, pass_fds=(left_open.fileno(),), timeout=launch.timeout_s, check=False,
         )  # fmt: skip
-    return LaunchResult(done.returncode, False, False, False, 0, 0, 0.0, "")
+    return LaunchResult(done.returncode, False, False, "", 0, 0, 0.0, "")

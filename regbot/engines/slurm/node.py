@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from regbot.engines.availability import unavailable_reason
-from regbot.engines.launch import NO_GPUS, EngineError, Launch
+from regbot.engines.launch import NO_GPUS, EngineError, Launch, NoSeatError
 from regbot.engines.local import LocalEngine
 from regbot.engines.sandbox import Sandbox, bubblewrap_version
 from regbot.health.machine import this_node, without_gpus
@@ -169,7 +169,7 @@ def main() -> None:
         else:
             result = run_part(request, number)
     except (EngineError, OSError) as error:
-        result = {"error": str(error) or type(error).__name__}
+        result = {"error": str(error) or type(error).__name__, "no_room": isinstance(error, NoSeatError)}
     print_marked(request["nonce"], number, json.dumps(result))
     if "facts" not in request and result.get("exit_code") != 0:
         sys.exit(1)

@@ -64,7 +64,7 @@ def combine_reports(
         exit_code=reports[worst_node]["exit_code"],
         timed_out=any(report["timed_out"] for report in results),
         output_truncated=any(report["output_truncated"] for report in results),
-        dir_overflow=any(report["dir_overflow"] for report in results),
+        excess=next((report["excess"] for report in results if report["excess"]), ""),
         left_behind=sum(report["left_behind"] for report in results),
         unkilled=sum(report["unkilled"] for report in results),
         wall_s=max(report["wall_s"] for report in results),

@@ -102,7 +102,8 @@ class SlurmSeat:
         reports, output = self._run_step(hosts, request, launch.command[0], launch.timeout_s)
         self._require_reports(reports, hosts, launch.command[0], output)
         if fault := _find_error(reports, hosts):
-            raise EngineError(f"{launch.command[0]}: {fault}")
+            is_without_room = any(report.get("no_room") for report in reports.values())
+            raise (NoSeatError if is_without_room else EngineError)(f"{launch.command[0]}: {fault}")
         self._wait_for_files(launch.record_dir, reports)
         return combine_reports(reports, hosts, logs)
 
