@@ -7,7 +7,6 @@ can compute it again on any machine. An interrupted check is resumed from that f
 import errno
 import os
 import secrets
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
