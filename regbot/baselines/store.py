@@ -138,8 +138,8 @@ class Store:
     def _index_row(self, path: PurePosixPath) -> IndexRow | None:
         """Return the index entry of a session; None if the file is gone.
 
-        The entry of a session that this version cannot read has only the scalars. Raises BaselineError if not even these
-        can be read, or if the file is damaged: damaged scalars would hide the session from a query.
+        The entry of a session that this version cannot read has only the scalars. Raises BaselineError if not even
+        these can be read, or if the file is damaged: damaged scalars would hide the session from a query.
         """
         file = self.root / path
         try:
