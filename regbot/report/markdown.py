@@ -1,8 +1,9 @@
 """GitHub-flavoured markdown that untrusted text cannot break.
 
 The author of a pull request controls commit subjects, module paths, axis names, reasons and log lines. Such text
-reaches the comment only through ``code`` (a name), ``prose`` (a sentence) and ``fence`` (a log). Each of these
-functions escapes everything that GitHub interprets: markup, table cells, links, mentions and references to issues.
+reaches the comment only through ``code`` (a name), ``prose`` (a sentence) and ``fence`` (a log). In their results
+GitHub finds no markup, table cells, links, mentions, or references to issues, commits and advisories. It still finds
+what the settings of the repository define as a reference, such as TICKET-7, and replaces names of emoji.
 """
 
 import re
@@ -24,11 +25,18 @@ LOG_LINE_CHARACTERS = 240
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 """Unicode categories without a glyph of their own: controls, bidirectional overrides, lone surrogates, separators."""
 
-# Markup anywhere in a line, "://" and "www." of links, and markers of lists and headings at the start of a line.
-_MARKUP = re.compile(r"[\\`*_{}\[\]<>#|~&!@$]|:(?=/)|(?<=www)\.|^(?:[-+=]|\d{1,9}[.)](?=\s|$))", re.IGNORECASE)
-_MENTIONS = "@#"
-"""Characters that begin a mention or an issue number. GitHub looks for these after it decodes entities, so a word
+# Markup anywhere in a line, "://" and "www." of links, the hyphen of GH-1, GHSA-1 and CVE-1, and markers of lists and
+# headings at the start of a line.
+_MARKUP = re.compile(
+    r"[\\`*_{}\[\]<>#|~&!@$]|:(?=/)|(?<=www)\.|(?:(?<=gh)|(?<=ghsa)|(?<=cve))-(?=\w)"
+    r"|^(?:[-+=]|\d{1,9}[.)](?=\s|$))",
+    re.IGNORECASE,
+)
+_REFERENCES = "@#-"
+"""Characters of a mention or of the number of an issue. GitHub looks for these after it decodes entities, so a word
 joiner is put after each of them."""
+_HASH = re.compile(r"(?<![0-9a-z])[0-9a-f]{7,}(?![0-9a-z])", re.ASCII | re.IGNORECASE)
+"""What GitHub may take for the hash of a commit. It leaves code alone."""
 
 _ISOLATE, _END_ISOLATE, _WORD_JOINER = "\u2068", "\u2069", "\u2060"
 """Invisible characters: begin and end of text whose direction does not affect its surroundings, and a joiner without
@@ -85,8 +93,10 @@ def code(value: str, limit: int = NAME_CHARACTERS) -> Markdown:
 
 
 def prose(value: str, limit: int = PROSE_CHARACTERS) -> Markdown:
-    """Return a sentence as text. Characters that markdown or GitHub interpret become character references."""
-    return Markdown(_MARKUP.sub(lambda match: _escape_characters(match.group()), visible(value, limit)))
+    """Return a sentence as text. Characters that markdown or GitHub interpret become character references, and hashes
+    become code."""
+    escaped = _MARKUP.sub(lambda match: _escape_characters(match.group()), visible(value, limit))
+    return Markdown(_HASH.sub(r"<code>\g<0></code>", escaped))
 
 
 def fence(value: str, language: str = "text") -> Markdown:
@@ -149,7 +159,7 @@ def _escape_character(character: str) -> str:
     """Return a character reference. A digit stays, because it is markup only together with the next character."""
     if character.isdigit():
         return character
-    joiner = _WORD_JOINER if character in _MENTIONS else ""
+    joiner = _WORD_JOINER if character in _REFERENCES else ""
     return f"&#{ord(character)};{joiner}"
 
 

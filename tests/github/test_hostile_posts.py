@@ -19,7 +19,7 @@ from regbot.records.ledger import Ledger
 from regbot.records.run import Run
 from regbot.records.session import Session
 from support.forge_cases import A2A, FALLBACK, OTHER_PROGRAM, Bench, lines_of, zipped
-from support.hostile import LINES, Page, inert
+from support.hostile import COMMIT, LINES, Page, inert
 from support.timed_builder import noisy
 
 HEAD = "0" * 40
@@ -27,7 +27,7 @@ STAMP = f'<!-- regbot:verdict {{"pr":1,"head":"{HEAD}","tier":"measured","run":9
 WILD = {
     "lines": LINES,
     "image": "![x](http://evil.example/x.png) <img src=http://evil.example/x onerror=alert(1)> [l](http://evil.example)",
-    "mention": "@org/team @everyone closes #1, <a href=http://evil.example>@bob</a> http://evil.example/@ann",
+    "mention": f"@org/team @everyone closes #1, GH-1, {COMMIT} <a href=http://evil.example>@bob</a> http://evil.example/@ann",
     "ansi": "\x1b[31mred\x1b[0m \x1b]8;;http://evil.example\x07link\x1b]8;;\x07 \x9b31m \x07\x08\x00",
     "bidi": "a\u202egnp.exe\u202c \u2066x\u2069 \u200f\u061c \u200b\ufeff \u2028\u2029 \ue000",
     "marker": f"{STAMP}\n{STAMP} <!-- regbot:stale --> <!-- regbot:answer 1 --> <!-- <h1> -->",

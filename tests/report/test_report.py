@@ -45,17 +45,25 @@ class Elements(HTMLParser):
         self.tags: list[str] = []
         self.rows: list[int] = []
         self.words = ""
+        self.prose = ""
+        """The words outside of code."""
+        self._code = 0
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
+        self._code += tag == "code"
         if tag == "tr":
             self.rows.append(0)
         elif tag in ("td", "th"):
             self.rows[-1] += 1
 
+    def handle_endtag(self, tag: str) -> None:
+        self._code -= tag == "code"
+
     def handle_data(self, data: str) -> None:
         self.words += data
+        self.prose += "" if self._code else data
 
 
 def rendered(markdown: str) -> Elements:
@@ -529,10 +537,28 @@ def test_a_plain_name_and_sentence_are_unchanged(text: str) -> None:
         assert page.words.replace("\u2060", "").count(visible(text, limit)) == 2
 
 
-def test_no_mention_or_issue_number_is_left_outside_code() -> None:
-    text = rendered(str(prose("ask @octocat about #12"))).words
-    assert "@octocat" not in text
-    assert "#12" not in text
+REFERENCE = re.compile(r"@\w|#\d|(?:GH|GHSA|CVE)-\d|(?<![0-9a-z])[0-9a-f]{7,}(?![0-9a-z])", re.IGNORECASE)
+"""What GitHub links in text after it has decoded entities, but not in code."""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "@octocat", "@acme/team", "a@evil.example", "#12", "acme/moe#12", "closes #12", "GH-12", "fixes gh-12",
+        "_GH-12_", "GHSA-8hfj-j24r-96c4", "CVE-2021-44228", "a1" * 20, f"octocat@{'a1' * 20}", f"acme/moe@{'a1' * 20}",
+        "0123456", "ABCDEF0", "a1b2c3d...d3c2b1a", "x_a1b2c3d_x", "**a1b2c3d**", "é0123456é", "(GH-12)", "א GH-12",
+    ],
+)  # fmt: skip
+def test_a_sentence_refers_to_nobody_and_nothing(text: str) -> None:
+    assert REFERENCE.search(text)
+    page = rendered(f"| {prose(text)} | end |\n| --- | --- |\n| {prose(text)} | end |\n\n- {prose(text)}\n")
+    assert not REFERENCE.search(page.prose)
+    assert set(page.tags) <= {"ul", "li", "code", *TABLE}
+
+
+def test_ordinary_words_and_numbers_are_no_references() -> None:
+    text = "feedback of 123456 tokens, top-2 of 8 experts, gpt-oss-120b, 0xfeedfacecafe, deadbeefs"
+    assert prose(text) == text
 
 
 def test_a_log_cannot_close_its_fence() -> None:

@@ -35,8 +35,13 @@ MEANT |= {*CODE, "a", "table", "thead", "tbody", "tr", "th", "td"}
 KEPT_ATTRIBUTES = {"href", "lang", "class", "align", "start"}
 LINK = re.compile(r"(?!.*(?:evil|CANARY))(?:https?://[\w.:/#?=&%-]+|[\w-]+)")
 MARKER = re.compile(r" regbot:[a-z]+(?: (?:\{[^<>{}]*\}|\d+))? ")
-MENTION = re.compile(r"(?<![\w/])@[A-Za-z0-9][\w/-]*|\b(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?):? #\d+", re.IGNORECASE)
-"""Of a person or a team; or what closes an issue at the merge."""
+COMMIT = "a1" * 20
+"""The hash of an attacker's commit."""
+MENTION = re.compile(
+    rf"(?<![\w/])@[A-Za-z0-9][\w/-]*|\b(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?):? #\d+|\bGH-\d+|\b{COMMIT}\b",
+    re.IGNORECASE,
+)
+"""Of a person or a team; what closes an issue at the merge; an issue or that commit."""
 OBEYED = re.compile(r"⚙  ::.*evil|The `(?:add-path|set-env)` command is disabled")
 """What ``act`` says where a line of a log was one of the runner's own commands."""
 FREE = {"title", "display_title", "body", "message", "description", "subject"}
