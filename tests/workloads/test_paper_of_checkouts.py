@@ -142,6 +142,22 @@ def test_a_link_that_leads_out_of_the_checkout_is_refused_by_name(
         node.build(node.checkout(**links))
 
 
+def test_a_torch_that_cannot_be_read_stops_nothing_but_its_own_build(node: Node) -> None:
+    with pytest.raises(NoPaperGpuError, match="Too many levels of symbolic links"):
+        node.build(node.checkout("header", **{f"{TORCH}/include/x.h": "-> x.h"}))
+    (node.folder / "loop").mkdir()
+    (node.folder / "loop" / ".venv").symlink_to(".venv")
+    with pytest.raises(NoPaperGpuError, match="has no torch"):
+        node.build(node.folder / "loop")
+    deep = node.checkout("deep")
+    with contextlib.chdir(deep / TORCH / "include"):
+        for _ in range(25):  # longer than a path may be
+            Path(200 * "d").mkdir()
+            os.chdir(200 * "d")
+    with pytest.raises(NoPaperGpuError, match="File name too long"):
+        node.build(deep)
+
+
 def test_links_within_a_checkout_are_followed(node: Node) -> None:
     links = {
         ".venv/lib64": "-> lib",
@@ -208,7 +224,7 @@ def test_an_absolute_path_into_a_checkout_is_refused_and_not_started(node: Node)
     started = node.folder / "started"
     head, base = node.checkout("head"), node.checkout("base")
     python = stand_in(head / ".venv" / "bin" / "python", f"touch {started}")
-    with pytest.raises(NoPaperGpuError, match="is in a checkout, but its path is absolute"):
+    with pytest.raises(NoPaperGpuError, match="is in the repository or in another checkout"):
         node.build(base, str(python))
     assert not started.exists()
 
