@@ -79,7 +79,7 @@ def library_for(
     cache      regbot's cache folder.
     spare      Folder to build in if the cache is not writable.
     logs       Folder for the output of a compiler that fails; None for the system's temporary folder.
-    untrusted  Folders with code under test. An interpreter or a torch in them is refused.
+    untrusted  Folders that code under test may have changed. An interpreter or a torch in them is refused.
 
     Raises NoPaperGpuError.
     """
@@ -88,12 +88,13 @@ def library_for(
         program = Path(shutil.which(python) or python).absolute()
         if python != sys.executable and leads_through(program, untrusted):
             raise NoPaperGpuError(
-                f"{python} is in the repository or in another checkout",
-                "use an interpreter outside of them, or write its path relative to the checkout",
+                f"{python}: code under test may have changed this interpreter",
+                "use one outside of the repository, of all checkouts and of sandbox.write, or write a path relative to "
+                "the checkout",
             )
         torch = find_torch(python)
         if leads_through(torch.folder, untrusted) and not _is_of_regbot(torch.folder):
-            raise NoPaperGpuError(f"{python} imports torch from {torch.folder}, which is in a checkout")
+            raise NoPaperGpuError(f"{python}: code under test may have changed its torch in {torch.folder}")
         digest_file = folder / f"torch-{torch.digest_metadata()[:32]}.json"
         if (digest := _read_digest(digest_file)) and _is_whole(folder / _key(digest)):
             return PaperLibrary(folder / _key(digest) / LIBRARY_NAME)
