@@ -347,9 +347,9 @@ def _is_within(path: Path, folder: Path) -> bool:
 def leads_through(path: Path, folders: Iterable[Path]) -> bool:
     """Return whether one of ``folders`` is on the way of the absolute ``path``, as written.
 
-    A link in such a folder may lead anywhere, so it does not matter where the path ends.
+    A link in such a folder may lead anywhere, also to itself, so it does not matter where the path ends.
     """
-    steps = [step.resolve() for step in (path, *path.parents)]
+    steps = [Path(os.path.realpath(step)) for step in (path, *path.parents)]
     return any(step.is_relative_to(folder.resolve()) for folder in folders for step in steps)
 
 
@@ -397,7 +397,11 @@ def _interpreter_folders(
         if executable.is_dir():
             continue
         is_in_checkout = leads_through(executable, checkout)
-        for prefix in python_prefixes(executable):
+        try:
+            prefixes = python_prefixes(executable)
+        except (OSError, RuntimeError, ValueError) as error:  # such as a loop of links, or a null byte in a path
+            raise EngineError(f"{executable}: the Python installation behind it cannot be found: {error}") from error
+        for prefix in prefixes:
             if any(_is_within(prefix, folder) for folder in (Path("/usr"), *checkout, *sandbox.read)):
                 continue
             is_of_regbot = _is_within(prefix, Path(sys.base_prefix)) or _is_within(prefix, Path(sys.prefix))

@@ -46,8 +46,9 @@ class Worktrees:
 
         ``folder`` gets the output of compilers that fail, and the libraries of the node if the cache is not writable.
         """
-        all_worktrees = self.repository_cache.parent
-        untrusted = [all_worktrees] if self._sandbox is None else [all_worktrees, self.repo]
+        untrusted = [self.repository_cache.parent]  # the worktrees of all repositories
+        if self._sandbox is not None:
+            untrusted += [self.repo, *self._sandbox.write]
         return Libraries(self.cache, folder, self._say, self._sandbox, logs=folder, untrusted=untrusted)
 
     def worktree(self, arm: Arm, task: Task) -> Worktree | str:

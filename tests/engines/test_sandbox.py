@@ -288,6 +288,16 @@ def test_a_link_in_a_checkout_shows_no_other_project(tmp_path: Path, links: dict
     assert run(tmp_path / "run", "", replace(SANDBOX, read=(other,)), **changes).log_tail == "a secret"
 
 
+@pytest.mark.parametrize("home", ["{tree}/loop/bin", "/\0", f"/{5000 * 'a'}/bin"], ids=["loop", "null byte", "long"])
+def test_a_pyvenv_cfg_that_names_no_folder_stops_nothing_but_its_launch(tmp_path: Path, home: str) -> None:
+    tree = tmp_path / "tree"
+    python = environment_in(tree, Path(sys.base_prefix))
+    (tree / "loop").symlink_to("loop")
+    (tree / "venv" / "pyvenv.cfg").write_text(f"home = {home.format(tree=tree)}\n")
+    with pytest.raises(EngineError, match="the Python installation behind it cannot be found"):
+        run(tmp_path / "run", "", command=(str(python), "-c", ""), readable=(tree,))
+
+
 @confining
 @pytest.mark.parametrize("links", [{"bin/python": "bin/python3"}, {"bin": "bin"}, {"": ""}], ids=str)
 def test_an_environment_in_the_checkout_may_use_the_interpreter_of_regbot(

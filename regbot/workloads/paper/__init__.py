@@ -1,4 +1,4 @@
-"""The trusted part of the paper GPU. It builds the paper GPU's library outside of any sandbox, once for each torch."""
+"""The trusted part of the paper GPU. It builds the paper GPU's library."""
 
 from regbot.workloads.paper.build import NoPaperGpuError, Readiness, library_for, readiness
 from regbot.workloads.paper.libraries import Libraries

@@ -27,7 +27,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from regbot.engines import EngineError, Launch, LocalEngine, Sandbox
 from regbot.engines.sandbox import leads_through
@@ -79,7 +79,7 @@ def library_for(
     cache      regbot's cache folder.
     spare      Folder to build in if the cache is not writable.
     logs       Folder for the output of a compiler that fails; None for the system's temporary folder.
-    untrusted  Folders with code under test. An interpreter or a torch in them is refused.
+    untrusted  Folders that code under test may have changed. An interpreter or a torch in them is refused.
 
     Raises NoPaperGpuError.
     """
@@ -88,27 +88,26 @@ def library_for(
         program = Path(shutil.which(python) or python).absolute()
         if python != sys.executable and leads_through(program, untrusted):
             raise NoPaperGpuError(
-                f"{python} is in a checkout, but its path is absolute", "write its path relative to the checkout"
+                f"{python}: code under test may have changed this interpreter",
+                "use one outside of the repository, of all checkouts and of sandbox.write, or write a path relative to "
+                "the checkout",
             )
         torch = find_torch(python)
         if leads_through(torch.folder, untrusted) and not _is_of_regbot(torch.folder):
-            raise NoPaperGpuError(f"{python} imports torch from {torch.folder}, which is in a checkout")
+            raise NoPaperGpuError(f"{python}: code under test may have changed its torch in {torch.folder}")
         digest_file = folder / f"torch-{torch.digest_metadata()[:32]}.json"
-        if (digest := _read_digest(digest_file)) and _is_whole(key_folder := folder / _key(digest)):
-            return PaperLibrary(key_folder / LIBRARY_NAME)
+        if (digest := _read_digest(digest_file)) and _is_whole(folder / _key(digest)):
+            return PaperLibrary(folder / _key(digest) / LIBRARY_NAME)
+        try:
+            return _build_for_node(torch, folder, folder, digest_file, logs)
+        except OSError as error:
+            if error.errno not in UNWRITABLE_ERRORS:
+                raise
+            return _build_for_node(torch, folder, spare, digest_file, logs)
     except NoTorchError as error:
         raise NoPaperGpuError(str(error)) from error
     except OSError as error:
-        raise NoPaperGpuError(f"torch's files cannot be read: {error}") from error
-    try:
-        return _build_for_node(torch, folder, folder, digest_file, logs)
-    except OSError as error:
-        if error.errno not in UNWRITABLE_ERRORS:
-            raise NoPaperGpuError(f"the paper GPU cannot be built in {folder}: {error}") from error
-    try:
-        return _build_for_node(torch, folder, spare, digest_file, logs)
-    except OSError as error:
-        raise NoPaperGpuError(f"the paper GPU can be built neither in {folder} nor in {spare}: {error}") from error
+        raise NoPaperGpuError(f"the paper GPU cannot be built: {error}") from error
 
 
 def library_of_checkout(
@@ -139,7 +138,7 @@ def library_of_checkout(
         return PaperLibrary(key_folder / LIBRARY_NAME, built_s)
     except NoTorchError as error:
         raise NoPaperGpuError(printable(str(error))) from error
-    except (OSError, Timeout) as error:
+    except OSError as error:
         raise NoPaperGpuError(printable(f"the paper GPU cannot be built for {root}: {error}")) from error
 
 
@@ -221,13 +220,10 @@ def _build_for_node(torch: TorchFiles, cache: Path, place: Path, digest_file: Pa
         key = _key(digest)
         if _is_whole(cache / key):
             return PaperLibrary(cache / key / LIBRARY_NAME)
-        try:
-            with FileLock(place / f"{key}.lock", timeout=LOCK_TIMEOUT_S):
-                if _is_whole(place / key):  # another process has built it while this one waited for the lock
-                    return PaperLibrary(place / key / LIBRARY_NAME)
-                built_s = _build(copy, Path(scratch), place / key, os.environ, logs)
-        except Timeout as error:
-            raise NoPaperGpuError(f"{place / key}: locked by another build for {LOCK_TIMEOUT_S:.0f} s") from error
+        with FileLock(place / f"{key}.lock", timeout=LOCK_TIMEOUT_S):
+            if _is_whole(place / key):  # another process has built it while this one waited for the lock
+                return PaperLibrary(place / key / LIBRARY_NAME)
+            built_s = _build(copy, Path(scratch), place / key, os.environ, logs)
     return PaperLibrary(place / key / LIBRARY_NAME, built_s)
 
 

@@ -100,7 +100,7 @@ class TorchFiles:
 
     def _check_place(self, path: Path) -> None:
         """Raise NoTorchError if ``path`` leads out of ``root``."""
-        if self.root is not None and not path.resolve().is_relative_to(self.root.resolve()):
+        if self.root is not None and not Path(os.path.realpath(path)).is_relative_to(self.root.resolve()):
             raise NoTorchError(f"{printable(os.path.relpath(path, self.root))} in the checkout leads out of it")
 
 
