@@ -1,14 +1,15 @@
 """Read the only file of an artifact's zip archive into memory. An archive with further files is refused, and nothing is
 written to disk.
 
-The archive's own statement of its sizes is not trusted. Bytes are counted while they are read.
+The archive's own statement of its sizes is not trusted. Bytes are counted while they are read, and also the memory that
+the records in them would take, because a few kilobytes of an archive can unpack to millions of values.
 """
 
 import io
 import zipfile
 import zlib
 
-from regbot.records.files import RecordError
+from regbot.records.files import RecordError, estimate_memory
 from regbot.text.words import count
 
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -17,6 +18,12 @@ _ENCRYPTED_FLAG = 0x1
 """Bit of a zip entry's flags that marks the entry as encrypted."""
 _CHUNK_BYTES = 1024 * 1024
 """Bytes to unpack before the size limit is checked again."""
+_SMALL_ARCHIVE_BYTES = 128 * 1024
+_SMALL_ARCHIVE_MEMORY = 64 * 1024 * 1024
+"""Memory that the records of an archive of up to ``_SMALL_ARCHIVE_BYTES`` may take."""
+_MEMORY_PER_BYTE = 1024
+"""Memory that the records of a larger archive may take for each further byte. Real ledgers take up to 350."""
+_MAX_MEMORY = 8 * 1024**3
 
 
 def read_single_file(
@@ -33,6 +40,8 @@ def read_single_file(
         raise RecordError(
             f"{origin}: {len(archive):,} bytes, more than the {max_packed_bytes:,} it may have", "it was not read"
         )
+    further_bytes = max(0, len(archive) - _SMALL_ARCHIVE_BYTES)
+    max_memory = min(_MAX_MEMORY, _SMALL_ARCHIVE_MEMORY + _MEMORY_PER_BYTE * further_bytes)
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as zip_file:
             entries = zip_file.infolist()
@@ -43,13 +52,18 @@ def read_single_file(
             if entry.flag_bits & _ENCRYPTED_FLAG or entry.compress_type not in _METHODS:
                 raise RecordError(f"{origin}: {name} is encrypted, or compressed with another method than deflate")
             chunks: list[bytes] = []
-            size = 0
+            size = memory = 0
             with zip_file.open(entry) as stream:
                 while chunk := stream.read(_CHUNK_BYTES):
                     size += len(chunk)
                     if size > max_bytes:
                         raise RecordError(
                             f"{origin}: {name} unpacks to more than {max_bytes:,} bytes", "it was not read"
+                        )
+                    memory += estimate_memory(chunk)
+                    if memory > max_memory:
+                        raise RecordError(
+                            f"{origin}: {name} unpacks to more values than any record of its size", "it was not read"
                         )
                     chunks.append(chunk)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError) as error:

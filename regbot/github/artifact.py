@@ -5,7 +5,7 @@ fixed name and limited size. The result is a session or an error.
 """
 
 from regbot.github.archive import read_single_file
-from regbot.records.files import RecordError
+from regbot.records.files import RecordError, split_lines
 from regbot.records.session import Session, parse_session
 
 ARTIFACT = "regbot-session"
@@ -23,9 +23,8 @@ MAX_LINES = 10_000
 def read_artifact(archive: bytes, origin: str) -> Session:
     """Return the session in a zip ``archive``. ``origin`` names the archive in errors. Raises RecordError."""
     content = read_single_file(archive, MEMBER, MAX_SESSION_BYTES, origin, MAX_ARCHIVE_BYTES)
-    *lines, rest_after_last_newline = content.split(b"\n")
-    if rest_after_last_newline:
+    if content and not content.endswith(b"\n"):
         raise RecordError(f"{origin}: {MEMBER} ends in the middle of a line", "the job was cut off: run it again")
-    if len(lines) > MAX_LINES:
-        raise RecordError(f"{origin}: {MEMBER} has {len(lines):,} lines, more than the {MAX_LINES:,} of any session")
-    return parse_session(enumerate(lines, start=1), f"{origin}: {MEMBER}")
+    if (lines := content.count(b"\n")) > MAX_LINES:
+        raise RecordError(f"{origin}: {MEMBER} has {lines:,} lines, more than the {MAX_LINES:,} of any session")
+    return parse_session(split_lines(content), f"{origin}: {MEMBER}")

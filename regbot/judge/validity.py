@@ -25,6 +25,10 @@ from regbot.records.session import Session
 from regbot.records.verdict import Validity
 from regbot.text.clip import clip_message, short_commit
 
+MAX_SIGNATURES = 2000
+"""Largest number of different kinds of collectives in two ledgers: by kind, axis, group size, dtype, phase and role. A
+comparison costs time for each of them. Real programs have about a hundred."""
+
 BROKEN: frozenset[Outcome] = frozenset({"crashed", "hung", "no_record", "short", "diverged"})
 """Outcomes that the code under test causes. The other outcomes of a failed run show no fault of the code: after
 bad_record and refused, regbot could not measure the code. A skipped run was not started, because an earlier run hung.
@@ -121,6 +125,14 @@ def not_comparable(base: Ledger, head: Ledger, names: tuple[str, str] = ("base",
     """Return why two ledgers cannot be compared, as a phrase that follows "the ledgers"; None if they can be compared.
     ``names`` are the names of both ledgers in the phrase."""
     base_name, head_name = names
+    signatures = {
+        (entry.kind, entry.axis, entry.group_size, entry.dtype, entry.phase, entry.role)
+        for entry in (*base.entries, *head.entries)
+    }
+    if len(signatures) > MAX_SIGNATURES:
+        return (
+            f"have {len(signatures):,} different kinds of collectives, more than the {MAX_SIGNATURES:,} of any program"
+        )
     if base.source != head.source:
         return f"were counted in different ways: {base.source!r} in {base_name}, {head.source!r} in {head_name}"
     if None not in (base.device, head.device) and base.device != head.device:
@@ -371,9 +383,9 @@ def _own_warnings(base: Run, head: Run) -> Iterator[str]:
     """Yield the warnings in the records of both runs and their ledgers. A warning that both arms have is yielded once,
     without the name of an arm."""
     base_warnings, head_warnings = (
-        [*run.warnings, *(run.ledger.warnings if run.ledger else [])] for run in (base, head)
+        dict.fromkeys([*run.warnings, *(run.ledger.warnings if run.ledger else [])]) for run in (base, head)
     )
-    for warning in dict.fromkeys([*base_warnings, *head_warnings]):
+    for warning in base_warnings | head_warnings:
         if warning in base_warnings and warning in head_warnings:
             yield warning
         else:

@@ -14,7 +14,7 @@ head to base, so "before" means the arm that the view compares from.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
 
 from regbot.ledgers.catalogue import (
     ALL_TO_ALL_REPLACED,
@@ -48,7 +48,8 @@ class DispatcherChange:
     head_executed: str
 
 
-class LostExchange(NamedTuple):
+@dataclass(frozen=True)
+class LostExchange:
     """One unit that has lost all its payload all-to-alls on the expert axes.
 
     ``axes`` and ``cells`` are the axes and the cells of the lost all-to-alls.
@@ -70,13 +71,17 @@ class LostExchange(NamedTuple):
         For example, ``layers.3.moe.experts`` lies inside ``layers.*.moe``. Every module lies inside the model itself,
         whose path is ''.
         """
-        issuer_templates = {template(module) for module in self.modules}
 
         def lies_inside_issuer(module: str) -> bool:
-            path = f"{template(module)}."
-            return any(issuer == "" or path.startswith(f"{issuer}.") for issuer in issuer_templates)
+            names = template(module).split(".")
+            outer_modules = {".".join(names[:count]) for count in range(1, len(names) + 1)}
+            return not self._issuer_templates.isdisjoint({"", *outer_modules})
 
         return all(lies_inside_issuer(module) for module in modules)
+
+    @cached_property
+    def _issuer_templates(self) -> frozenset[str]:
+        return frozenset(template(module) for module in self.modules)
 
     @property
     def ranks(self) -> int:
@@ -197,8 +202,8 @@ def detect_recompute(view: View) -> Iterator[Claim]:
     """
     exchanging_modules = _list_exchanging_modules(view)
     for cells in view.units.values():
-        for axis in sorted(view.expert_axes):
-            exchange_cells = [cell for cell in cells if cell.signature.axis == axis and view.moves_activations(cell)]
+        for axis, axis_cells in _group_by_expert_axis(view, cells):
+            exchange_cells = [cell for cell in axis_cells if view.moves_activations(cell)]
             has_no_phases = {cell.signature.phase for cell in exchange_cells} == {"unknown"}
             if has_no_phases:
                 repeated_cells = _find_growth_by_half(view, exchange_cells)
@@ -283,8 +288,7 @@ def detect_count_exchanges(view: View) -> Iterator[Claim]:
         control_cells = [
             cell for cell in view.open_cells(unit) if not is_payload(cell) and cell.signature.kind != "barrier"
         ]
-        for axis in sorted({cell.signature.axis for cell in control_cells} & view.expert_axes):
-            axis_cells = tuple(cell for cell in control_cells if cell.signature.axis == axis)
+        for axis, axis_cells in _group_by_expert_axis(view, control_cells):
             before, after = sum_volumes(axis_cells)
             if before.count == after.count:
                 continue
@@ -292,10 +296,19 @@ def detect_count_exchanges(view: View) -> Iterator[Claim]:
                 pattern=COUNTS_ADDED if after.count > before.count else COUNTS_REMOVED,
                 merge_key=(axis,),
                 axes=frozenset({axis}),
-                cells=axis_cells,
+                cells=tuple(axis_cells),
                 changed_modules=frozenset().union(*(cell.issuers for cell in axis_cells)),
                 population=exchanging_modules,
             )
+
+
+def _group_by_expert_axis(view: View, cells: Iterable[Cell]) -> list[tuple[str, list[Cell]]]:
+    """Return the expert axes of ``cells``, sorted, and the cells of each."""
+    cells_by_axis: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell.signature.axis in view.expert_axes:
+            cells_by_axis.setdefault(cell.signature.axis, []).append(cell)
+    return sorted(cells_by_axis.items())
 
 
 def _is_token_exchange(view: View, cell: Cell) -> bool:

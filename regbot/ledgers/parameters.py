@@ -20,6 +20,7 @@ its ``detail`` has words for the text of the finding. Claims with the same patte
 The detectors here run from base to head and from head to base, so "before" means the arm that the view compares from.
 """
 
+from bisect import bisect
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,9 @@ REWRAP_TOLERANCE = 0.01
 """Tolerated difference between the change in reduced elements and the change in gathered elements, as a share of the
 elements that moved. The two changes differ because each new FSDP unit adds its own padding.
 """
+MAX_REACHES = 32
+"""Largest number of different reaches, and of sets of process groups, whose reductions are compared one by one. In a
+ledger with more of them, every change of reductions counts as a loss."""
 ASSUMED_WIDTH = 4
 """Bytes per element that are assumed for an unknown dtype. Gradients are mostly reduced in float32."""
 
@@ -80,6 +84,7 @@ def detect_gradient_lost(view: View) -> Iterator[Claim]:
     reducing_modules = frozenset().union(
         *(cell.issuers_before for cell in view.cells if _reduces_gradients(view, cell))
     )
+    gradient_sizes = sorted(_list_gradient_sizes(view)) if losing_units else []
     for unit in losing_units:
         reductions = [cell for cell in view.open_cells(unit) if _reduces_gradients(view, cell)]
         if unit in gaining_units:  # the unit has losses and gains; claim only the losses in this direction
@@ -93,7 +98,7 @@ def detect_gradient_lost(view: View) -> Iterator[Claim]:
         all_issuers: frozenset[str] = frozenset().union(*(cell.issuers for cell in reductions))
         cells = (*reductions, *gathers)
         yield Claim(
-            pattern=OPTIMIZER_SUM_REMOVED if _sums_statistics(view, cells) else GRADIENT_LOST,
+            pattern=OPTIMIZER_SUM_REMOVED if _sums_statistics(cells, gradient_sizes) else GRADIENT_LOST,
             merge_key=(),  # the claims of all units become one finding
             axes=frozenset(cell.signature.axis for cell in named_cells),
             cells=cells,
@@ -126,20 +131,17 @@ def detect_reshards(view: View) -> Iterator[Claim]:
         *(cell.issuers for cell in view.cells if cell.signature.phase == "forward" and _gathers_parameters(view, cell))
     )
     for unit_cells in view.units.values():
+        cell_by_key = {cell.key: cell for cell in unit_cells}
+        reducing_groups = {(cell.place, cell.signature.group) for cell in unit_cells if _reduces_gradients(view, cell)}
         for cell in unit_cells:
             if cell.signature.phase != "backward" or not view.is_open(cell) or not _gathers_parameters(view, cell):
                 continue
-            # The collectives at the same place and in the same process group, with this gather itself.
-            peers = [
-                peer for peer in unit_cells if peer.place == cell.place and peer.signature.group == cell.signature.group
-            ]
-            forward_signature = cell.signature._replace(phase="forward")
-            forward_gather = next((peer for peer in peers if peer.signature == forward_signature), None)
+            forward_gather = cell_by_key.get((cell.place, cell.signature._replace(phase="forward")))
             is_new = not cell.before.count
             repeats_forward = (
                 forward_gather is not None and not forward_gather.changed and cell.after == forward_gather.after
             )
-            if is_new and repeats_forward and any(_reduces_gradients(view, peer) for peer in peers):
+            if is_new and repeats_forward and (cell.place, cell.signature.group) in reducing_groups:
                 yield Claim(
                     pattern=RESHARDS,
                     merge_key=(),  # the claims of all units become one finding
@@ -164,21 +166,23 @@ def _reduces_gradients(view: View, cell: Cell) -> bool:
     return is_payload_sum and cell.signature.phase != "forward" and not view.moves_activations(cell) and is_unclaimed
 
 
-def _sums_statistics(view: View, cells: Sequence[Cell]) -> bool:
+def _sums_statistics(cells: Sequence[Cell], gradient_sizes: Sequence[float]) -> bool:
     """Whether ``cells`` sum statistics, and not gradients.
 
     This is so if all of them are all-reduces of the optimizer step, and no call has the size of known gradients.
     torchtitan, for example, sums the number of tokens of every expert in the optimizer step. Known gradients are those
-    that both arms reduce in backward. A call that is larger than all known gradients may sum the gradients themselves.
-    The result is then False. It is also False if no gradients are known.
+    that both arms reduce in backward, of the sizes ``gradient_sizes``, in ascending order. A call that is larger than
+    all known gradients may sum the gradients themselves. The result is then False. It is also False if no gradients are
+    known.
     """
     if any((cell.signature.kind, cell.signature.phase) != ("all_reduce", "optimizer") for cell in cells):
         return False
-    gradient_sizes = _list_gradient_sizes(view)
     largest_gradient = max(gradient_sizes, default=0)
 
     def is_gradient_size(size: float) -> bool:
-        return any(abs(size - gradient) <= PADDING_TOLERANCE * gradient for gradient in gradient_sizes)
+        position = bisect(gradient_sizes, size)
+        nearest_sizes = gradient_sizes[max(0, position - 1) : position + 1]
+        return any(abs(size - gradient) <= PADDING_TOLERANCE * gradient for gradient in nearest_sizes)
 
     both_directions = [*cells, *(cell.flip() for cell in cells)]  # so that the elements before and after are counted
     call_sizes = [_count_elements([cell]) / cell.before.count for cell in both_directions if cell.before.count]
@@ -213,6 +217,8 @@ def _find_losing_units(view: View) -> set[str]:
     before = {unit: _scale_to_experts(_chain_reductions(view, unit), gained_exchanges.get(unit)) for unit in view.units}
     after = {unit: _chain_reductions(view.reverse, unit) for unit in view.units}  # "before" in the reverse view
     reaches = {reduction.reach for reduction in _list_reductions(before, after)}
+    if len(reaches) > MAX_REACHES:  # no real program; the work below grows with each of them
+        return {unit for unit in view.units if before[unit] != after[unit]}
     losing_units: set[str] = set()
     for reach in reaches:
         changes: dict[str, float] = {}
@@ -245,6 +251,8 @@ def _is_rewrapped(view: View, before: Reductions, after: Reductions, changes: Ma
         return False
     tolerance = REWRAP_TOLERANCE * max(changes.values())
     group_sets = {reduction.group_names for reduction in _list_reductions(before, after) if reduction.reach >= reach}
+    if len(group_sets) > MAX_REACHES:
+        return False
     for groups in group_sets:
         before_in_groups, after_in_groups = _select_groups(before, groups, reach), _select_groups(after, groups, reach)
         if not _gathers_follow_reductions(view, before_in_groups, after_in_groups, set(changes), tolerance):
@@ -281,10 +289,10 @@ def _gathers_follow_reductions(
     reduced_growth = {unit: after.by_unit[unit] - before.by_unit[unit] for unit in units}
     gathers = [cell for cell in view.cells if cell.signature.group in before.groups and _gathers_parameters(view, cell)]
     forward_gathers = [cell for cell in gathers if cell.signature.phase == "forward"]
-    gathered_growth = {
-        unit: _sum_growth([cell for cell in forward_gathers or gathers if find_unit(cell.place) == unit])
-        for unit in units
-    }
+    gathers_by_unit: dict[str, list[Cell]] = defaultdict(list)
+    for cell in forward_gathers or gathers:
+        gathers_by_unit[find_unit(cell.place)].append(cell)
+    gathered_growth = {unit: _sum_growth(gathers_by_unit[unit]) for unit in units}
     # How often a step gathers an element that it reduces: once, or once per micro-batch.
     if forward_gathers:
         gathers_per_element = _count_elements(forward_gathers) / max(sum(before.by_unit.values()), 1)

@@ -199,7 +199,7 @@ def _merge_claims(claims: Iterable[Claim]) -> list[Claim]:
             axes=frozenset().union(*(claim.axes for claim in group_claims)),
             cells=tuple(cell for claim in group_claims for cell in claim.cells),
             changed_modules=frozenset().union(*(claim.changed_modules for claim in group_claims)),
-            population=frozenset().union(*(claim.population for claim in group_claims)),
+            population=frozenset().union(*{claim.population for claim in group_claims}),  # most are the same set
             detail=", ".join(dict.fromkeys(claim.detail for claim in group_claims if claim.detail)),
             noun=group_claims[0].noun,
         )

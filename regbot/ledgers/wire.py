@@ -12,6 +12,7 @@ links. Control exchanges (token counts) are not included, because they cost late
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from regbot.config import WireBandwidths
 from regbot.records.ledger import Axis, Kind, Ledger
@@ -54,21 +55,18 @@ class WireModel:
 
     def spans_nodes(self, axis: str, group_size: int) -> bool:
         """Whether the group spans several nodes. If the ranks of the group are unknown, its size decides."""
-        ranks = self._ranks(axis, group_size)
-        if ranks is None:
-            return group_size > self.wire.gpus_per_node
-        return len({rank // self.wire.gpus_per_node for rank in ranks}) > 1
-
-    def _ranks(self, axis: str, group_size: int) -> list[int] | None:
-        """Return the ranks of ``axis``, or None if the ledger does not list exactly ``group_size`` ranks for it.
-
-        The label 'ep|dp' stands for one of two axes that have the same ranks, so the ranks of either name are right.
-        """
+        # The label 'ep|dp' stands for one of two axes that have the same ranks, so the ranks of either name are right.
         for name in (axis, *axis.split("|")):
             named_axis = self.axes.get(name)
             if named_axis is not None and len(named_axis.ranks) == group_size:
-                return named_axis.ranks
-        return None
+                return self._nodes_of_axes[name] > 1
+        return group_size > self.wire.gpus_per_node
+
+    @cached_property
+    def _nodes_of_axes(self) -> dict[str, int]:
+        """Number of nodes that each axis spans."""
+        gpus_per_node = self.wire.gpus_per_node
+        return {name: len({rank // gpus_per_node for rank in axis.ranks}) for name, axis in self.axes.items()}
 
 
 def wire_s(ledger: Ledger, wire: WireBandwidths) -> float:

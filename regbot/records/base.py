@@ -1,11 +1,43 @@
 """Base class of all records: strict types, no unknown keys, no NaN, and a named and versioned schema.
 
 Records are frozen. A decision is computed from records, and is never written into the records that it used.
+
+Every text and integer of a record has a limit: that of its type, or a limit of this module. The lists and dictionaries
+of a record that is read have the limits of ``regbot.records.files.parse_json``.
 """
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic_core import CoreSchema
+
+MAX_CHARACTERS = 100_000
+"""Largest length of a text, for example of a value in a configuration."""
+MAX_INTEGER = 2**63
+
+_LIMITS: dict[Any, dict[str, Any]] = {
+    # Validation of a list ends at its first invalid item, so that a million of them are one error.
+    "list": {"fail_fast": True},
+    "dict": {"fail_fast": True},
+    "str": {"max_length": MAX_CHARACTERS},
+    "int": {"ge": -MAX_INTEGER, "le": MAX_INTEGER},
+}
+"""Limits of pydantic's core schemas, by type."""
+
+
+def _set_limits(schema: Any) -> None:
+    """Add ``_LIMITS`` to every part of a core schema that has no limit of its own."""
+    if isinstance(schema, dict):
+        kind = schema.get("type")
+        if isinstance(kind, str):  # not a field that is called "type"
+            for name, limit in _LIMITS.get(kind, {}).items():
+                schema.setdefault(name, limit)
+        for key, part in schema.items():
+            if key not in ("default", "metadata"):
+                _set_limits(part)
+    elif isinstance(schema, list | tuple):
+        for part in schema:
+            _set_limits(part)
 
 
 class Record(BaseModel):
@@ -21,6 +53,12 @@ class Record(BaseModel):
         validate_by_alias=True,
         hide_input_in_errors=True,
     )
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _set_limits(schema)
+        return schema
 
     def to_json(self) -> str:
         """Return the record as an indented JSON document. The keys are in the order of the fields."""

@@ -1,11 +1,14 @@
 """Read and write record files. Reading is strict and limited in size, writing is atomic.
 
-All files that a pull request's code wrote are read by this module. The size is checked before a file is parsed.
-Duplicate keys, NaN and deep nesting are refused, although the standard library accepts duplicate keys and NaN. The
-model of the record then validates the content. Nothing is ever unpickled.
+All files that a pull request's code wrote are read by this module. ``parse_json`` decodes all JSON in them. It checks
+the size and the number of values before it parses anything. Duplicate keys, NaN and deep nesting are refused, although
+the standard library accepts duplicate keys and NaN. The model of the record then validates the content, and stops at
+the first error of a list. Nothing is ever unpickled.
 """
 
+import io
 import json
+import math
 import os
 import stat
 import tempfile
@@ -24,6 +27,16 @@ MAX_RECORD_BYTES = 32 * 1024 * 1024
 """Largest record that is read. For comparison: the full Qwen3-235B ledger has less than 0.5 MiB."""
 MAX_LINES_BYTES = 64 * MAX_RECORD_BYTES
 """Largest file with one record per line that is read."""
+MAX_RECORD_MEMORY = 256 * 1024 * 1024
+"""Largest record in memory. A ledger of 100,000 entries has about 200 MiB."""
+MAX_DEPTH = 64
+"""Largest depth of nested objects and lists."""
+MAX_ITEMS = 100_000
+"""Largest number of items of a list."""
+MAX_KEYS = 20_000
+"""Largest number of keys of an object. A run may load thousands of source files, each of which is a key."""
+MAX_LISTED_ERRORS = 1000
+"""Errors of a record are described if there are at most this many."""
 
 R = TypeVar("R", bound=Record)
 
@@ -72,11 +85,24 @@ def parse_record(data: bytes, model: type[R], origin: str) -> R:
         raise RecordError(f"{origin}: {describe_validation_error(error)}") from error
 
 
+def estimate_memory(data: bytes) -> int:
+    """Return about how many bytes the records in ``data``, JSON text, take in memory."""
+    # Of a text, each character may need 4 bytes. An object of Python has about 500 bytes, and each value about 70.
+    return 4 * len(data) + 500 * data.count(b"{") + 70 * (data.count(b",") + data.count(b"["))
+
+
 def parse_json(data: bytes, origin: str) -> Any:
-    """Return ``data`` as JSON without duplicate keys, NaN, infinities or very deep nesting. Raises RecordError."""
+    """Return ``data`` as JSON without duplicate keys, NaN, infinities or deep nesting. Raises RecordError."""
+    if len(data) > MAX_RECORD_BYTES:
+        raise RecordError(f"{origin}: {len(data):,} bytes, more than the {MAX_RECORD_BYTES:,} a record may have")
+    if estimate_memory(data) > MAX_RECORD_MEMORY:
+        raise RecordError(f"{origin}: has more values than any record")
     try:
-        return json.loads(
-            data.decode("utf-8"), object_pairs_hook=_refuse_duplicate_keys, parse_constant=_refuse_constant
+        document = json.loads(
+            data.decode("utf-8"),
+            object_pairs_hook=_refuse_duplicate_keys,
+            parse_constant=_refuse_constant,
+            parse_float=_parse_finite,
         )
     except UnicodeDecodeError as error:
         raise RecordError(f"{origin}: is not UTF-8 text (byte {error.start})") from error
@@ -84,11 +110,24 @@ def parse_json(data: bytes, origin: str) -> Any:
         raise RecordError(f"{origin}: is nested too deeply to be a record") from error
     except ValueError as error:  # JSONDecodeError, duplicate keys, NaN, integers past the digit limit
         raise RecordError(f"{origin}: is not valid JSON: {error}") from error
+    values = [document]
+    for _ in range(MAX_DEPTH + 1):  # from the objects and lists of one level to those of the next
+        containers = [
+            value.values() if isinstance(value, dict) else value for value in values if isinstance(value, (dict, list))
+        ]
+        values = [value for container in containers for value in container]
+        if any(len(container) > MAX_ITEMS for container in containers):
+            raise RecordError(f"{origin}: has a list of more than {MAX_ITEMS:,} items")
+    if values:
+        raise RecordError(f"{origin}: is nested too deeply to be a record")
+    return document
 
 
 def describe_validation_error(error: ValidationError, limit: int = 3) -> str:
     """Return the first ``limit`` faults of a validation error as one line, with the number of further faults. The line
     may contain keys from untrusted data."""
+    if error.error_count() > MAX_LISTED_ERRORS:  # such as unknown keys
+        return f"{error.error_count():,} faults"
     faults = error.errors(include_url=False, include_input=False)
     texts = []
     for fault in faults[:limit]:
@@ -170,17 +209,23 @@ def _find_end_of_last_line(file: BinaryIO, size: int) -> int:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the line number, from 1, and the bytes of every complete line of a file. Empty lines and an incomplete
+    """Yield the lines of a file (``split_lines``)."""
+    yield from split_lines(read_capped(path, MAX_LINES_BYTES))
+
+
+def split_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the line number, from 1, and the bytes of every complete line of ``data``. Empty lines and an incomplete
     last line are left out."""
-    data = read_capped(path, MAX_LINES_BYTES)
-    complete_lines = data.split(b"\n")[:-1]  # the last part is '' or an incomplete line
-    for number, line in enumerate(complete_lines, start=1):
-        if line:
-            yield number, line
+    for number, line in enumerate(io.BytesIO(data), start=1):
+        if line.endswith(b"\n") and line != b"\n":
+            yield number, line.removesuffix(b"\n")
 
 
 def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the keys and values of one JSON object as a dictionary. Raises ValueError if a key appears twice."""
+    """Return the keys and values of one JSON object as a dictionary. Raises ValueError if a key appears twice, or if
+    there are more than ``MAX_KEYS``."""
+    if len(pairs) > MAX_KEYS:
+        raise ValueError(f"an object has {len(pairs):,} keys, more than the {MAX_KEYS:,} of any record")
     unique: dict[str, Any] = {}
     for key, value in pairs:
         if key in unique:
@@ -191,3 +236,11 @@ def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number that a record may hold")
+
+
+def _parse_finite(text: str) -> float:
+    """Return a number of JSON. Raises ValueError for one that is too large for a float, such as 1e999."""
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{clip(text, 80)} is not a number that a record may hold")
+    return number

@@ -17,6 +17,8 @@ from regbot.text.words import count, listed
 
 SECTION_BUDGET = 9_000
 """Largest number of characters of a section."""
+MAX_ROWS = 200
+"""Number of rows that fill a section. Further rows are not written; they only count as lines that do not fit."""
 MAX_LOGS = 3
 MAX_WORKLOAD_NAMES = 8
 """Largest number of workloads that the title of a block names."""
@@ -88,9 +90,8 @@ def _format_collective_rows(entry: WorkloadSection, changed: bool) -> list[str]:
     """Return the rows of a workload's changed collectives. If ``changed`` is False, return the rows of its unchanged
     collectives."""
     lines = []
-    for row in entry.rows:
-        if row.changed is not changed:
-            continue
+    rows = [row for row in entry.rows if row.changed is changed]
+    for row in rows[:MAX_ROWS]:
         counts = [str(row.base.count), str(row.head.count)]
         size = binary_bytes(max(row.base.bytes, row.head.bytes))
         if row.changed:
@@ -104,7 +105,7 @@ def _format_collective_rows(entry: WorkloadSection, changed: bool) -> list[str]:
             code(row.dtype, 20),
         )
         lines.append(markdown_row([*cells, code(row.module or "(root)", 60), *counts, size]))
-    return lines
+    return [*lines, *[""] * len(rows[MAX_ROWS:])]
 
 
 def _list_wire_times(check: Check) -> list[str]:

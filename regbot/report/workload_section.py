@@ -82,8 +82,8 @@ class CollectiveLine:
         Return [] if there are more than ``MAX_MISSING_LAYERS``, if no layer of base kept them, or if a count changed
         elsewhere.
         """
-        missing = sorted(set(self.base.layers) - set(self.head.layers))
-        kept = {layer: count for layer, count in self.base.layers.items() if layer not in missing}
+        missing = sorted(self.base.layers.keys() - self.head.layers.keys())
+        kept = {layer: count for layer, count in self.base.layers.items() if layer in self.head.layers}
         is_only_change = kept == dict(self.head.layers) and self.base.outside == self.head.outside
         return missing if kept and is_only_change and len(missing) <= MAX_MISSING_LAYERS else []
 
