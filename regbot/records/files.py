@@ -7,6 +7,7 @@ model of the record then validates the content. Nothing is ever unpickled.
 
 import json
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -25,11 +26,21 @@ MAX_RECORD_BYTES = 32 * 1024 * 1024
 MAX_LINES_BYTES = 64 * MAX_RECORD_BYTES
 """Largest file with one record per line that is read."""
 
+MAX_DEPTH = 64
+"""Largest number of nested lists and objects in JSON. Records, traces and configurations have about ten."""
+
+_NO_BRACKETS = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[^"\[\]{}]++', re.DOTALL)
+"""Everything in JSON except the brackets of lists and objects: strings, and the text between strings and brackets."""
+
 R = TypeVar("R", bound=Record)
 
 
 class RecordError(UserError):
     """A record cannot be used. The message names the file, the fault and what to do."""
+
+
+class DeepNestingError(ValueError):
+    """JSON has lists and objects nested more than ``MAX_DEPTH`` levels deep."""
 
 
 def read_record(path: Path, model: type[R], max_bytes: int = MAX_RECORD_BYTES) -> R:
@@ -73,17 +84,31 @@ def parse_record(data: bytes, model: type[R], origin: str) -> R:
 
 
 def parse_json(data: bytes, origin: str) -> Any:
-    """Return ``data`` as JSON without duplicate keys, NaN, infinities or very deep nesting. Raises RecordError."""
+    """Return ``data`` as JSON without duplicate keys, NaN, infinities or deep nesting. Raises RecordError."""
     try:
-        return json.loads(
-            data.decode("utf-8"), object_pairs_hook=_refuse_duplicate_keys, parse_constant=_refuse_constant
-        )
+        text = data.decode("utf-8")
+        check_depth(text)
+        return json.loads(text, object_pairs_hook=_refuse_duplicate_keys, parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
         raise RecordError(f"{origin}: is not UTF-8 text (byte {error.start})") from error
-    except RecursionError as error:
-        raise RecordError(f"{origin}: is nested too deeply to be a record") from error
+    except DeepNestingError as error:
+        raise RecordError(f"{origin}: is {error}") from error
     except ValueError as error:  # JSONDecodeError, duplicate keys, NaN, integers past the digit limit
         raise RecordError(f"{origin}: is not valid JSON: {error}") from error
+
+
+def check_depth(text: str) -> None:
+    """Raise DeepNestingError if JSON is nested more than ``MAX_DEPTH`` levels deep, whatever else is wrong with it.
+
+    Code that walks through a document, or that prints it, calls itself for each level.
+    """
+    if text.count("[") + text.count("{") <= MAX_DEPTH:  # usual, and much faster
+        return
+    depth = 0
+    for bracket in _NO_BRACKETS.sub("", text):
+        depth += 1 if bracket in "[{" else -1
+        if depth > MAX_DEPTH:
+            raise DeepNestingError(f"nested too deeply, in more than {MAX_DEPTH} levels")
 
 
 def describe_validation_error(error: ValidationError, limit: int = 3) -> str:
