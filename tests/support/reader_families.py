@@ -199,14 +199,17 @@ def additions_of_many_operands(n: int) -> bytes:
 def exchanges_of_one_operand(n: int) -> bytes:
     shape = "(" + "token[], " * n + "f32[8])"
     calls = [
-        f"%r{number} = f32[8]{{0}} ragged-all-to-all(%x), channel_id=1, replica_groups=[1,8]<=[8]" for number in range(n)
+        f"%r{number} = f32[8]{{0}} ragged-all-to-all(%x), channel_id=1, replica_groups=[1,8]<=[8]"
+        for number in range(n)
     ]
     return module(computation("main", [f"%x = {shape} parameter(0)", *calls], entry=True))
 
 
 def custom_calls(config: str) -> Make:
     def make(n: int) -> bytes:
-        call = f'%r = f32[8] custom-call(f32[8] %x), custom_call_target="ragged_all_to_all", backend_config="{config * n}"'
+        call = (
+            f'%r = f32[8] custom-call(f32[8] %x), custom_call_target="ragged_all_to_all", backend_config="{config * n}"'
+        )
         return module(computation("main", [call], entry=True))
 
     return make
@@ -229,7 +232,7 @@ def mesh_without_axes(n: int) -> bytes:
 
 
 def metadata_in_strings(n: int) -> bytes:
-    return module(computation("main", [GATHER + r', metadata={\"' * n], entry=True))
+    return module(computation("main", [GATHER + r", metadata={\"" * n], entry=True))
 
 
 def one_long_permute(n: int) -> bytes:
@@ -342,7 +345,9 @@ def one_long_range_name(n: int) -> bytes:
 
 
 def one_long_kernel_name(n: int) -> bytes:
-    return database((_STRING, [(1, "ncclOther" * n)]), (_KERNEL, [(number, number + 1, 0, 1, 1) for number in range(n)]))
+    return database(
+        (_STRING, [(1, "ncclOther" * n)]), (_KERNEL, [(number, number + 1, 0, 1, 1) for number in range(n)])
+    )
 
 
 def names_without_index(n: int) -> bytes:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
-
 LARGE = 1024
 """Fewer bytes are not counted, because they are those of the line itself, and of the tracing."""
 

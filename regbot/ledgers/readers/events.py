@@ -338,7 +338,7 @@ class TraceReader:
     def _check_times(self) -> None:
         times = self.times
         if len(times.compute) + len(times.backward) + len(times.threads) > MAX_THREADS:
-            raise self.source.error(f"has kernels of more than {MAX_THREADS:,} devices and threads; it is of no one rank")
+            raise self.source.error(f"has kernels of more than {MAX_THREADS:,} devices and threads, not of one rank")
         if times.count > MAX_TIMES:
             raise self.source.error(f"contains more than {MAX_TIMES:,} kernels and kernel launches; record fewer steps")
 
@@ -347,7 +347,8 @@ class TraceReader:
 
         ``tail`` is the end of the file. ``start`` is a position in it, inside of the event list or of its last event.
         """
-        depth, ends = 0, {}  # ``ends``: the end of the first bracket that closes down to each depth below the start
+        depth = 0
+        ends: dict[int, int] = {}  # the end of the first bracket that closes down to each depth below that of the start
         for token in _BRACKET.finditer(tail, start):
             if token[1] is not None:
                 depth += 1

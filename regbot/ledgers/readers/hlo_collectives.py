@@ -127,9 +127,9 @@ def parse_communication(
     """Return the collective of ``instruction``, or None if it does not communicate or only waits for an earlier one.
 
     Return UnknownInstruction if the instruction seems to communicate but is not in the table. ``groups`` parses the
-    groups of the instruction, and ``find_tensors`` gives the tensors of an operand by its name. ``is_scatter`` says whether
-    the instruction is in a computation that TPU compilers name ``all-reduce-scatter``. An all-reduce there counts as a
-    reduce-scatter. Raises BadShape or BadGroup.
+    groups of the instruction, and ``find_tensors`` gives the tensors of an operand by its name. ``is_scatter`` says
+    whether the instruction is in a computation that TPU compilers name ``all-reduce-scatter``. An all-reduce there
+    counts as a reduce-scatter. Raises BadShape or BadGroup.
     """
     opcode, is_start = instruction.opcode.removesuffix("-start"), instruction.opcode.endswith("-start")
     if opcode == "custom-call":

@@ -312,7 +312,8 @@ class _DeviceOrder(NamedTuple):
         for size, stride in zip(reversed(self.sizes), reversed(self.strides), strict=True):
             remaining, coordinates = np.divmod(remaining, size)
             devices += coordinates * stride
-        return devices.tolist()
+        ranks: list[int] = devices.tolist()
+        return ranks
 
 
 def _parse_items(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:

@@ -150,7 +150,7 @@ class Source:
                         decompressor = zlib.decompressobj(wbits=31)  # 31 accepts only gzip
                         members += 1
                         if members > MAX_MEMBERS:
-                            raise self.error(f"has more than {MAX_MEMBERS:,} gzip members; compress it again as a whole")
+                            raise self.error(f"has more than {MAX_MEMBERS:,} gzip members; compress it again")
                     try:
                         piece = decompressor.decompress(packed, missing)
                     except zlib.error as error:
