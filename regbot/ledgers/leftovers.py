@@ -231,13 +231,16 @@ def _match_changes(
     result is symmetric: swapping ``decreases`` and ``increases`` swaps the names in each pair.
     """
 
-    def sort_by_size(changes: dict[GroupName, VolumeChange], calls: int) -> list[GroupName]:
-        names = [name for name, change in changes.items() if change.calls == calls]
-        return sorted(names, key=lambda name: (changes[name].size, str(name)))
+    def sort_by_size(changes: dict[GroupName, VolumeChange]) -> dict[int, list[GroupName]]:
+        """Return the names of the groups in ascending order of volume, by their calls."""
+        names_by_calls: dict[int, list[GroupName]] = defaultdict(list)
+        for name in sorted(changes, key=lambda name: (changes[name].size, str(name))):
+            names_by_calls[changes[name].calls].append(name)
+        return names_by_calls
 
-    for calls in sorted({change.calls for change in decreases.values()}):
-        decreasing_names, increasing_names = sort_by_size(decreases, calls), sort_by_size(increases, calls)
-        for decreasing_name, increasing_name in zip(decreasing_names, increasing_names, strict=False):
+    increasing_names = sort_by_size(increases)
+    for calls, decreasing_names in sorted(sort_by_size(decreases).items()):
+        for decreasing_name, increasing_name in zip(decreasing_names, increasing_names[calls], strict=False):
             decrease, increase = decreases[decreasing_name].size, increases[increasing_name].size
             if abs(decrease - increase) <= tolerance * max(decrease, increase):
                 yield decreasing_name, increasing_name

@@ -20,9 +20,12 @@ its ``detail`` has words for the text of the finding. Claims with the same patte
 The detectors here run from base to head and from head to base, so "before" means the arm that the view compares from.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from regbot.ledgers.catalogue import GRADIENT_LOST, OPTIMIZER_SUM_REMOVED, RESHARDS
@@ -39,6 +42,12 @@ REWRAP_TOLERANCE = 0.01
 """Tolerated difference between the change in reduced elements and the change in gathered elements, as a share of the
 elements that moved. The two changes differ because each new FSDP unit adds its own padding.
 """
+MAX_REACHES = 16
+"""Largest number of different reaches, and of different sets of groups, of the gradient reductions of a step. Real
+steps have fewer than ten. If there are more, it is not examined whether parameters only moved to other FSDP units.
+"""
+MAX_CHAINS = 16
+"""Largest number of chains at one place that a collective is compared with."""
 ASSUMED_WIDTH = 4
 """Bytes per element that are assumed for an unknown dtype. Gradients are mostly reduced in float32."""
 
@@ -77,6 +86,7 @@ def detect_gradient_lost(view: View) -> Iterator[Claim]:
     optimizer step that do not have the size of known gradients get a pattern of their own.
     """
     losing_units, gaining_units = _find_losing_units(view), _find_losing_units(view.reverse)
+    gradient_sizes = _list_gradient_sizes(view)
     reducing_modules = frozenset().union(
         *(cell.issuers_before for cell in view.cells if _reduces_gradients(view, cell))
     )
@@ -93,7 +103,7 @@ def detect_gradient_lost(view: View) -> Iterator[Claim]:
         all_issuers: frozenset[str] = frozenset().union(*(cell.issuers for cell in reductions))
         cells = (*reductions, *gathers)
         yield Claim(
-            pattern=OPTIMIZER_SUM_REMOVED if _sums_statistics(view, cells) else GRADIENT_LOST,
+            pattern=OPTIMIZER_SUM_REMOVED if _sums_statistics(cells, gradient_sizes) else GRADIENT_LOST,
             merge_key=(),  # the claims of all units become one finding
             axes=frozenset(cell.signature.axis for cell in named_cells),
             cells=cells,
@@ -125,29 +135,25 @@ def detect_reshards(view: View) -> Iterator[Claim]:
     gathering_modules = frozenset().union(
         *(cell.issuers for cell in view.cells if cell.signature.phase == "forward" and _gathers_parameters(view, cell))
     )
-    for unit_cells in view.units.values():
-        for cell in unit_cells:
-            if cell.signature.phase != "backward" or not view.is_open(cell) or not _gathers_parameters(view, cell):
-                continue
-            # The collectives at the same place and in the same process group, with this gather itself.
-            peers = [
-                peer for peer in unit_cells if peer.place == cell.place and peer.signature.group == cell.signature.group
-            ]
-            forward_signature = cell.signature._replace(phase="forward")
-            forward_gather = next((peer for peer in peers if peer.signature == forward_signature), None)
-            is_new = not cell.before.count
-            repeats_forward = (
-                forward_gather is not None and not forward_gather.changed and cell.after == forward_gather.after
+    cells_by_key = {cell.key: cell for cell in view.cells}
+    reduced_groups = {(cell.place, cell.signature.group) for cell in view.cells if _reduces_gradients(view, cell)}
+    for cell in view.cells:
+        if cell.signature.phase != "backward" or not view.is_open(cell) or not _gathers_parameters(view, cell):
+            continue
+        forward_gather = cells_by_key.get((cell.place, cell.signature._replace(phase="forward")))
+        is_new = not cell.before.count
+        repeats_forward = (
+            forward_gather is not None and not forward_gather.changed and cell.after == forward_gather.after
+        )
+        if is_new and repeats_forward and (cell.place, cell.signature.group) in reduced_groups:
+            yield Claim(
+                pattern=RESHARDS,
+                merge_key=(),  # the claims of all units become one finding
+                axes=frozenset({cell.signature.axis}),
+                cells=(cell,),
+                changed_modules=cell.issuers_after,
+                population=gathering_modules,
             )
-            if is_new and repeats_forward and any(_reduces_gradients(view, peer) for peer in peers):
-                yield Claim(
-                    pattern=RESHARDS,
-                    merge_key=(),  # the claims of all units become one finding
-                    axes=frozenset({cell.signature.axis}),
-                    cells=(cell,),
-                    changed_modules=cell.issuers_after,
-                    population=gathering_modules,
-                )
 
 
 def _gathers_parameters(view: View, cell: Cell) -> bool:
@@ -164,21 +170,24 @@ def _reduces_gradients(view: View, cell: Cell) -> bool:
     return is_payload_sum and cell.signature.phase != "forward" and not view.moves_activations(cell) and is_unclaimed
 
 
-def _sums_statistics(view: View, cells: Sequence[Cell]) -> bool:
+def _sums_statistics(cells: Sequence[Cell], gradient_sizes: Sequence[float]) -> bool:
     """Whether ``cells`` sum statistics, and not gradients.
 
     This is so if all of them are all-reduces of the optimizer step, and no call has the size of known gradients.
     torchtitan, for example, sums the number of tokens of every expert in the optimizer step. Known gradients are those
-    that both arms reduce in backward. A call that is larger than all known gradients may sum the gradients themselves.
-    The result is then False. It is also False if no gradients are known.
+    that both arms reduce in backward, in ascending order of size. A call that is larger than all known gradients may
+    sum the gradients themselves. The result is then False. It is also False if no gradients are known.
     """
     if any((cell.signature.kind, cell.signature.phase) != ("all_reduce", "optimizer") for cell in cells):
         return False
-    gradient_sizes = _list_gradient_sizes(view)
-    largest_gradient = max(gradient_sizes, default=0)
+    largest_gradient = gradient_sizes[-1] if gradient_sizes else 0
 
     def is_gradient_size(size: float) -> bool:
-        return any(abs(size - gradient) <= PADDING_TOLERANCE * gradient for gradient in gradient_sizes)
+        # The smallest of the sizes that are not too small.
+        position = bisect_left(gradient_sizes, size / (1 + PADDING_TOLERANCE))
+        return any(
+            abs(size - gradient) <= PADDING_TOLERANCE * gradient for gradient in gradient_sizes[position : position + 1]
+        )
 
     both_directions = [*cells, *(cell.flip() for cell in cells)]  # so that the elements before and after are counted
     call_sizes = [_count_elements([cell]) / cell.before.count for cell in both_directions if cell.before.count]
@@ -186,7 +195,7 @@ def _sums_statistics(view: View, cells: Sequence[Cell]) -> bool:
 
 
 def _list_gradient_sizes(view: View) -> list[float]:
-    """Return the numbers of elements of the gradient reductions in backward that did not change.
+    """Return the numbers of elements of the gradient reductions in backward that did not change, in ascending order.
 
     A sum in the optimizer step may cover the gradients of one call or of all calls, before or after a reduce-scatter.
     So a reduce-scatter contributes four different numbers, and an all-reduce two.
@@ -200,7 +209,7 @@ def _list_gradient_sizes(view: View) -> list[float]:
         kept_share = 1 / cell.signature.group_size if cell.signature.kind == "reduce_scatter" else 1
         for elements in (elements_of_all_calls, elements_per_call):
             sizes += [elements, elements * kept_share]
-    return sizes
+    return sorted(sizes)
 
 
 def _find_losing_units(view: View) -> set[str]:
@@ -212,7 +221,10 @@ def _find_losing_units(view: View) -> set[str]:
     gained_exchanges = {exchange.unit: exchange for exchange in find_lost_exchanges(view.reverse)}
     before = {unit: _scale_to_experts(_chain_reductions(view, unit), gained_exchanges.get(unit)) for unit in view.units}
     after = {unit: _chain_reductions(view.reverse, unit) for unit in view.units}  # "before" in the reverse view
-    reaches = {reduction.reach for reduction in _list_reductions(before, after)}
+    reductions = _list_reductions(before, after)
+    reaches, group_sets = {each.reach for each in reductions}, {each.group_names for each in reductions}
+    if len(reaches) > MAX_REACHES or len(group_sets) > MAX_REACHES:
+        return {unit for unit in view.units if _loses_elements(before[unit], after[unit])}
     losing_units: set[str] = set()
     for reach in reaches:
         changes: dict[str, float] = {}
@@ -226,6 +238,20 @@ def _find_losing_units(view: View) -> set[str]:
         if losing_at_reach and not _is_rewrapped(view, before, after, changes, reach):
             losing_units |= losing_at_reach
     return losing_units
+
+
+def _loses_elements(before: Iterable[Reduction], after: Iterable[Reduction]) -> bool:
+    """Whether, for some reach r, fewer elements are reduced over at least r ranks than before."""
+    steps = [(reduction.reach, reduction.elements, 0.0) for reduction in before]
+    steps += [(reduction.reach, 0.0, reduction.elements) for reduction in after]
+    elements_before = elements_after = 0.0
+    for _, steps_of_reach in groupby(sorted(steps, reverse=True), key=itemgetter(0)):
+        for _, more_before, more_after in steps_of_reach:
+            elements_before += more_before
+            elements_after += more_after
+        if elements_before - elements_after > PADDING_TOLERANCE * max(elements_before, elements_after):
+            return True
+    return False
 
 
 def _list_reductions(before: Reductions, after: Reductions) -> list[Reduction]:
@@ -281,10 +307,10 @@ def _gathers_follow_reductions(
     reduced_growth = {unit: after.by_unit[unit] - before.by_unit[unit] for unit in units}
     gathers = [cell for cell in view.cells if cell.signature.group in before.groups and _gathers_parameters(view, cell)]
     forward_gathers = [cell for cell in gathers if cell.signature.phase == "forward"]
-    gathered_growth = {
-        unit: _sum_growth([cell for cell in forward_gathers or gathers if find_unit(cell.place) == unit])
-        for unit in units
-    }
+    gathers_by_unit: dict[str, list[Cell]] = defaultdict(list)
+    for cell in forward_gathers or gathers:
+        gathers_by_unit[find_unit(cell.place)].append(cell)
+    gathered_growth = {unit: _sum_growth(gathers_by_unit[unit]) for unit in units}
     # How often a step gathers an element that it reduces: once, or once per micro-batch.
     if forward_gathers:
         gathers_per_element = _count_elements(forward_gathers) / max(sum(before.by_unit.values()), 1)
@@ -362,7 +388,8 @@ def _chain_reductions(view: View, unit: str) -> list[Reduction]:
         chains: list[Reduction] = []
         for stage in ordered_stages:
             elements, group = elements_by_stage[stage], (stage.axis, stage.ranks)
-            chain = next((candidate for candidate in chains if _can_continue(candidate, elements, group)), None)
+            candidates = (chain for chain in chains[:MAX_CHAINS] if _can_continue(chain, elements, group))
+            chain = next(candidates, None)
             if chain is None:
                 modules = frozenset().union(*(cell.issuers_before for cell in cells_by_stage[stage]))
                 chain = Reduction(elements, reach=1, remaining=elements, groups=set(), modules=modules)

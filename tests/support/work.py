@@ -7,35 +7,32 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 LARGE = 1024
-"""Fewer bytes are not counted, because they are those of the line itself, and of the tracing."""
+"""A line that allocates no more bytes counts as a line only. Many of these bytes are those of the tracing itself."""
 
 
 class Work(NamedTuple):
-    """``allocated`` is the sum over all lines of the bytes that the line allocates, also those that it frees again. So
-    it counts what C code copies, which no count of lines shows."""
+    """``allocated`` is the sum of the bytes that each line allocates, even if it frees them again. So it counts what C
+    code copies, which no count of lines shows. The memory in use at a time is less."""
 
     lines: int
     allocated: int
-    peak: int
-    """Largest number of bytes in use at a time."""
 
 
 def measure_work(call: Callable[[], object]) -> Work:
-    """Return the work of ``call``, which may raise nothing."""
-    lines = allocated = highest = before = 0
+    """Return the work of ``call``, which must not raise."""
+    lines = allocated = before = 0
 
     def count(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal lines, allocated, highest, before
+        nonlocal lines, allocated, before
         lines += 1
         after, peak = tracemalloc.get_traced_memory()
         if peak - before > LARGE:
             allocated += peak - before
-        highest = max(highest, peak)
         tracemalloc.reset_peak()
         before = after
         return count
 
-    former = sys.gettrace()  # that of coverage
+    former = sys.gettrace()  # that of a debugger, or of a measurement of coverage
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     sys.settrace(count)
@@ -44,4 +41,4 @@ def measure_work(call: Callable[[], object]) -> Work:
     finally:
         sys.settrace(former)
         tracemalloc.stop()
-    return Work(lines, allocated, highest)
+    return Work(lines, allocated)

@@ -429,7 +429,7 @@ def _make_key(call: KinetoCall, host_time: HostTime | None, groups: ProcessGroup
     """
     phase = phases.phase_at(host_time) if host_time is not None else "unknown"
     size = max(call.group.size or groups.world_size, 2)
-    return _EntryKey(call.kind, clip_label(groups.find_label(call.group)), size, call.dtype, phase, call.role, call.via)
+    return _EntryKey(call.kind, groups.find_label(call.group), size, call.dtype, phase, call.role, call.via)
 
 
 def _make_entry(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from regbot.ledgers.readers.events import parse_number
 from regbot.ledgers.readers.source import Source
-from regbot.text.clip import clip
+from regbot.text.clip import clip, clip_label
 
 UNKNOWN = "unknown"
 """Axis of a collective whose group the trace does not contain."""
@@ -169,7 +169,7 @@ class ProcessGroups:
             return UNKNOWN
         if id(group) not in self._labels:
             axes = self._axes.get(group.ranks, ())
-            self._labels[id(group)] = "|".join(sorted(axes)) or f"[{format_ranks(group.ranks)}]"
+            self._labels[id(group)] = clip_label("|".join(sorted(axes)) or f"[{format_ranks(group.ranks)}]")
         return self._labels[id(group)]
 
 
