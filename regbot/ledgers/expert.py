@@ -59,10 +59,14 @@ class LostExchange:
     axes: frozenset[str]
     cells: tuple[Cell, ...]
 
-    @property
+    @cached_property
     def modules(self) -> frozenset[str]:
         """The modules that issued the lost all-to-alls."""
         return frozenset().union(*(cell.issuers_before for cell in self.cells))
+
+    @cached_property
+    def _issuer_templates(self) -> frozenset[str]:
+        return frozenset(template(module) for module in self.modules)
 
     def contains(self, modules: Iterable[str]) -> bool:
         """Whether each of ``modules`` issued a lost all-to-all or lies inside a module that issued one. Layer numbers
@@ -71,17 +75,13 @@ class LostExchange:
         For example, ``layers.3.moe.experts`` lies inside ``layers.*.moe``. Every module lies inside the model itself,
         whose path is ''.
         """
+        issuers = self._issuer_templates
 
         def lies_inside_issuer(module: str) -> bool:
             names = template(module).split(".")
-            outer_modules = {".".join(names[:count]) for count in range(1, len(names) + 1)}
-            return not self._issuer_templates.isdisjoint({"", *outer_modules})
+            return "" in issuers or any(".".join(names[:end]) in issuers for end in range(1, len(names) + 1))
 
         return all(lies_inside_issuer(module) for module in modules)
-
-    @cached_property
-    def _issuer_templates(self) -> frozenset[str]:
-        return frozenset(template(module) for module in self.modules)
 
     @property
     def ranks(self) -> int:
@@ -174,13 +174,16 @@ def detect_dispatcher_off(view: View) -> Iterator[Claim]:
         is_on_expert_axis = cell.signature.axis in view.expert_axes
         return is_on_expert_axis and (view.moves_activations(cell) or not is_payload(cell))
 
-    cells = [cell for cell in view.cells if view.is_open(cell) and is_of_exchange(cell)]
-    for direction in (view, view.reverse):
-        for claim in (*detect_exchange_replaced(direction), *detect_axis_lost(direction)):
-            claimed_keys = {cell.key for cell in claim.cells}
-            # The cells of ``view`` replace those of the reverse view, in which before and after are swapped.
-            cells += [cell for cell in view.cells if cell.key in claimed_keys]
-    exchange_cells = _drop_duplicates(cells)
+    claims = [
+        claim
+        for direction in (view, view.reverse)
+        for claim in (*detect_exchange_replaced(direction), *detect_axis_lost(direction))
+    ]
+    # The cells of ``view`` replace those of the reverse view, in which before and after are swapped.
+    claimed_keys = {cell.key for claim in claims for cell in claim.cells}
+    exchange_cells = tuple(
+        cell for cell in view.cells if cell.key in claimed_keys or (view.is_open(cell) and is_of_exchange(cell))
+    )
     changed_axes = frozenset(cell.signature.axis for cell in exchange_cells) & view.expert_axes
     changed_modules: frozenset[str] = frozenset().union(*(cell.issuers for cell in exchange_cells))
     yield Claim(
@@ -202,8 +205,8 @@ def detect_recompute(view: View) -> Iterator[Claim]:
     """
     exchanging_modules = _list_exchanging_modules(view)
     for cells in view.units.values():
-        for axis, axis_cells in _group_by_expert_axis(view, cells):
-            exchange_cells = [cell for cell in axis_cells if view.moves_activations(cell)]
+        exchange_cells_by_axis = _group_by_axis(view, [cell for cell in cells if view.moves_activations(cell)])
+        for axis, exchange_cells in exchange_cells_by_axis.items():
             has_no_phases = {cell.signature.phase for cell in exchange_cells} == {"unknown"}
             if has_no_phases:
                 repeated_cells = _find_growth_by_half(view, exchange_cells)
@@ -288,7 +291,7 @@ def detect_count_exchanges(view: View) -> Iterator[Claim]:
         control_cells = [
             cell for cell in view.open_cells(unit) if not is_payload(cell) and cell.signature.kind != "barrier"
         ]
-        for axis, axis_cells in _group_by_expert_axis(view, control_cells):
+        for axis, axis_cells in _group_by_axis(view, control_cells).items():
             before, after = sum_volumes(axis_cells)
             if before.count == after.count:
                 continue
@@ -300,15 +303,6 @@ def detect_count_exchanges(view: View) -> Iterator[Claim]:
                 changed_modules=frozenset().union(*(cell.issuers for cell in axis_cells)),
                 population=exchanging_modules,
             )
-
-
-def _group_by_expert_axis(view: View, cells: Iterable[Cell]) -> list[tuple[str, list[Cell]]]:
-    """Return the expert axes of ``cells``, sorted, and the cells of each."""
-    cells_by_axis: dict[str, list[Cell]] = {}
-    for cell in cells:
-        if cell.signature.axis in view.expert_axes:
-            cells_by_axis.setdefault(cell.signature.axis, []).append(cell)
-    return sorted(cells_by_axis.items())
 
 
 def _is_token_exchange(view: View, cell: Cell) -> bool:
@@ -359,6 +353,15 @@ def _list_exchange_cells(view: View, lost_exchange: LostExchange) -> list[Cell]:
         if not is_payload(cell) and cell.signature.axis in lost_exchange.axes
     ]
     return [*lost_exchange.cells, *control_cells]
+
+
+def _group_by_axis(view: View, cells: Iterable[Cell]) -> dict[str, list[Cell]]:
+    """Return the cells on expert axes by their axis. The axes are sorted."""
+    cells_by_axis: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell.signature.axis in view.expert_axes:
+            cells_by_axis.setdefault(cell.signature.axis, []).append(cell)
+    return dict(sorted(cells_by_axis.items()))
 
 
 def _group_by_form(cells: Iterable[Cell], phase: str) -> dict[tuple[str, int, str], list[Cell]]:

@@ -232,16 +232,15 @@ def _match_changes(
     """
 
     def sort_by_size(changes: dict[GroupName, VolumeChange]) -> dict[int, list[GroupName]]:
-        """Return the names by number of calls, in ascending order of volume."""
+        """Return the names of the groups in ascending order of volume, by their calls."""
         names_by_calls: dict[int, list[GroupName]] = defaultdict(list)
-        for name, change in sorted(changes.items(), key=lambda item: (item[1].calls, item[1].size, str(item[0]))):
-            names_by_calls[change.calls].append(name)
+        for name in sorted(changes, key=lambda name: (changes[name].size, str(name))):
+            names_by_calls[changes[name].calls].append(name)
         return names_by_calls
 
-    increasing_by_calls = sort_by_size(increases)
-    for calls, decreasing_names in sort_by_size(decreases).items():
-        increasing_names = increasing_by_calls.get(calls, [])
-        for decreasing_name, increasing_name in zip(decreasing_names, increasing_names, strict=False):
+    increasing_names = sort_by_size(increases)
+    for calls, decreasing_names in sorted(sort_by_size(decreases).items()):
+        for decreasing_name, increasing_name in zip(decreasing_names, increasing_names[calls], strict=False):
             decrease, increase = decreases[decreasing_name].size, increases[increasing_name].size
             if abs(decrease - increase) <= tolerance * max(decrease, increase):
                 yield decreasing_name, increasing_name

@@ -19,6 +19,10 @@ class Intervals(NamedTuple):
 
     starts: Times
     ends: Times
+    before: Times
+    """Total length of the intervals before each one, and at the end the length of all. It has one item more than
+    ``starts``.
+    """
 
     @property
     def length(self) -> float:
@@ -40,14 +44,15 @@ def union(starts: ArrayLike, ends: ArrayLike) -> Intervals:
     nonempty = end > begin
     begin, end = begin[nonempty], end[nonempty]
     if not begin.size:
-        return Intervals(begin, end)
+        return Intervals(begin, end, np.zeros(1))
     order = np.argsort(begin, kind="stable")
     begin, latest_end = begin[order], np.maximum.accumulate(end[order])
     # A merged interval starts wherever an input interval begins after the end of all earlier ones. It ends with the
     # last input interval before the next start. Both arrays are bool, with one element per input interval.
     is_merged_start = np.concatenate(([True], begin[1:] > latest_end[:-1]))
     is_merged_end = np.concatenate((is_merged_start[1:], [True]))
-    return Intervals(begin[is_merged_start], latest_end[is_merged_end])
+    merged_starts, merged_ends = begin[is_merged_start], latest_end[is_merged_end]
+    return Intervals(merged_starts, merged_ends, np.concatenate(([0.0], np.cumsum(merged_ends - merged_starts))))
 
 
 def overlap(communication: Intervals, compute: Intervals) -> Overlap:
@@ -62,11 +67,10 @@ def _length_before(intervals: Intervals, moments: Times) -> Times:
     """Return, for each of ``moments``, the total length of the parts of ``intervals`` that lie before it."""
     if not intervals.starts.size:
         return np.zeros_like(moments)
-    cumulative_length = np.concatenate(([0.0], np.cumsum(intervals.ends - intervals.starts)))
     started_count = np.searchsorted(intervals.starts, moments, side="right")
     # The last interval that started may end after the moment. The part after the moment does not count.
     # Where no interval has started, the index is -1 and the value has no meaning; ``np.where`` replaces it by 0.
     last_ends = intervals.ends[started_count - 1]
     after_moment = np.where(started_count > 0, np.clip(last_ends - moments, 0.0, None), 0.0)
-    length: Times = cumulative_length[started_count] - after_moment
+    length: Times = intervals.before[started_count] - after_moment
     return length

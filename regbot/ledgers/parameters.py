@@ -20,10 +20,12 @@ its ``detail`` has words for the text of the finding. Claims with the same patte
 The detectors here run from base to head and from head to base, so "before" means the arm that the view compares from.
 """
 
-from bisect import bisect
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from regbot.ledgers.catalogue import GRADIENT_LOST, OPTIMIZER_SUM_REMOVED, RESHARDS
@@ -40,9 +42,12 @@ REWRAP_TOLERANCE = 0.01
 """Tolerated difference between the change in reduced elements and the change in gathered elements, as a share of the
 elements that moved. The two changes differ because each new FSDP unit adds its own padding.
 """
-MAX_REACHES = 32
-"""Largest number of different reaches, and of sets of process groups, whose reductions are compared one by one. In a
-ledger with more of them, every change of reductions counts as a loss."""
+MAX_REACHES = 16
+"""Largest number of different reaches, and of different sets of groups, of the gradient reductions of a step. Real
+steps have fewer than ten. If there are more, it is not examined whether parameters only moved to other FSDP units.
+"""
+MAX_CHAINS = 16
+"""Largest number of chains at one place that a collective is compared with."""
 ASSUMED_WIDTH = 4
 """Bytes per element that are assumed for an unknown dtype. Gradients are mostly reduced in float32."""
 
@@ -81,10 +86,10 @@ def detect_gradient_lost(view: View) -> Iterator[Claim]:
     optimizer step that do not have the size of known gradients get a pattern of their own.
     """
     losing_units, gaining_units = _find_losing_units(view), _find_losing_units(view.reverse)
+    gradient_sizes = _list_gradient_sizes(view)
     reducing_modules = frozenset().union(
         *(cell.issuers_before for cell in view.cells if _reduces_gradients(view, cell))
     )
-    gradient_sizes = sorted(_list_gradient_sizes(view)) if losing_units else []
     for unit in losing_units:
         reductions = [cell for cell in view.open_cells(unit) if _reduces_gradients(view, cell)]
         if unit in gaining_units:  # the unit has losses and gains; claim only the losses in this direction
@@ -130,26 +135,25 @@ def detect_reshards(view: View) -> Iterator[Claim]:
     gathering_modules = frozenset().union(
         *(cell.issuers for cell in view.cells if cell.signature.phase == "forward" and _gathers_parameters(view, cell))
     )
-    for unit_cells in view.units.values():
-        cell_by_key = {cell.key: cell for cell in unit_cells}
-        reducing_groups = {(cell.place, cell.signature.group) for cell in unit_cells if _reduces_gradients(view, cell)}
-        for cell in unit_cells:
-            if cell.signature.phase != "backward" or not view.is_open(cell) or not _gathers_parameters(view, cell):
-                continue
-            forward_gather = cell_by_key.get((cell.place, cell.signature._replace(phase="forward")))
-            is_new = not cell.before.count
-            repeats_forward = (
-                forward_gather is not None and not forward_gather.changed and cell.after == forward_gather.after
+    cells_by_key = {cell.key: cell for cell in view.cells}
+    reduced_groups = {(cell.place, cell.signature.group) for cell in view.cells if _reduces_gradients(view, cell)}
+    for cell in view.cells:
+        if cell.signature.phase != "backward" or not view.is_open(cell) or not _gathers_parameters(view, cell):
+            continue
+        forward_gather = cells_by_key.get((cell.place, cell.signature._replace(phase="forward")))
+        is_new = not cell.before.count
+        repeats_forward = (
+            forward_gather is not None and not forward_gather.changed and cell.after == forward_gather.after
+        )
+        if is_new and repeats_forward and (cell.place, cell.signature.group) in reduced_groups:
+            yield Claim(
+                pattern=RESHARDS,
+                merge_key=(),  # the claims of all units become one finding
+                axes=frozenset({cell.signature.axis}),
+                cells=(cell,),
+                changed_modules=cell.issuers_after,
+                population=gathering_modules,
             )
-            if is_new and repeats_forward and (cell.place, cell.signature.group) in reducing_groups:
-                yield Claim(
-                    pattern=RESHARDS,
-                    merge_key=(),  # the claims of all units become one finding
-                    axes=frozenset({cell.signature.axis}),
-                    cells=(cell,),
-                    changed_modules=cell.issuers_after,
-                    population=gathering_modules,
-                )
 
 
 def _gathers_parameters(view: View, cell: Cell) -> bool:
@@ -171,18 +175,19 @@ def _sums_statistics(cells: Sequence[Cell], gradient_sizes: Sequence[float]) -> 
 
     This is so if all of them are all-reduces of the optimizer step, and no call has the size of known gradients.
     torchtitan, for example, sums the number of tokens of every expert in the optimizer step. Known gradients are those
-    that both arms reduce in backward, of the sizes ``gradient_sizes``, in ascending order. A call that is larger than
-    all known gradients may sum the gradients themselves. The result is then False. It is also False if no gradients are
-    known.
+    that both arms reduce in backward, in ascending order of size. A call that is larger than all known gradients may
+    sum the gradients themselves. The result is then False. It is also False if no gradients are known.
     """
     if any((cell.signature.kind, cell.signature.phase) != ("all_reduce", "optimizer") for cell in cells):
         return False
-    largest_gradient = max(gradient_sizes, default=0)
+    largest_gradient = gradient_sizes[-1] if gradient_sizes else 0
 
     def is_gradient_size(size: float) -> bool:
-        position = bisect(gradient_sizes, size)
-        nearest_sizes = gradient_sizes[max(0, position - 1) : position + 1]
-        return any(abs(size - gradient) <= PADDING_TOLERANCE * gradient for gradient in nearest_sizes)
+        # The smallest of the sizes that are not too small.
+        position = bisect_left(gradient_sizes, size / (1 + PADDING_TOLERANCE))
+        return any(
+            abs(size - gradient) <= PADDING_TOLERANCE * gradient for gradient in gradient_sizes[position : position + 1]
+        )
 
     both_directions = [*cells, *(cell.flip() for cell in cells)]  # so that the elements before and after are counted
     call_sizes = [_count_elements([cell]) / cell.before.count for cell in both_directions if cell.before.count]
@@ -190,7 +195,7 @@ def _sums_statistics(cells: Sequence[Cell], gradient_sizes: Sequence[float]) -> 
 
 
 def _list_gradient_sizes(view: View) -> list[float]:
-    """Return the numbers of elements of the gradient reductions in backward that did not change.
+    """Return the numbers of elements of the gradient reductions in backward that did not change, in ascending order.
 
     A sum in the optimizer step may cover the gradients of one call or of all calls, before or after a reduce-scatter.
     So a reduce-scatter contributes four different numbers, and an all-reduce two.
@@ -204,7 +209,7 @@ def _list_gradient_sizes(view: View) -> list[float]:
         kept_share = 1 / cell.signature.group_size if cell.signature.kind == "reduce_scatter" else 1
         for elements in (elements_of_all_calls, elements_per_call):
             sizes += [elements, elements * kept_share]
-    return sizes
+    return sorted(sizes)
 
 
 def _find_losing_units(view: View) -> set[str]:
@@ -216,9 +221,10 @@ def _find_losing_units(view: View) -> set[str]:
     gained_exchanges = {exchange.unit: exchange for exchange in find_lost_exchanges(view.reverse)}
     before = {unit: _scale_to_experts(_chain_reductions(view, unit), gained_exchanges.get(unit)) for unit in view.units}
     after = {unit: _chain_reductions(view.reverse, unit) for unit in view.units}  # "before" in the reverse view
-    reaches = {reduction.reach for reduction in _list_reductions(before, after)}
-    if len(reaches) > MAX_REACHES:  # no real program; the work below grows with each of them
-        return {unit for unit in view.units if before[unit] != after[unit]}
+    reductions = _list_reductions(before, after)
+    reaches, group_sets = {each.reach for each in reductions}, {each.group_names for each in reductions}
+    if len(reaches) > MAX_REACHES or len(group_sets) > MAX_REACHES:
+        return {unit for unit in view.units if _loses_elements(before[unit], after[unit])}
     losing_units: set[str] = set()
     for reach in reaches:
         changes: dict[str, float] = {}
@@ -232,6 +238,20 @@ def _find_losing_units(view: View) -> set[str]:
         if losing_at_reach and not _is_rewrapped(view, before, after, changes, reach):
             losing_units |= losing_at_reach
     return losing_units
+
+
+def _loses_elements(before: Iterable[Reduction], after: Iterable[Reduction]) -> bool:
+    """Whether, for some reach r, fewer elements are reduced over at least r ranks than before."""
+    steps = [(reduction.reach, reduction.elements, 0.0) for reduction in before]
+    steps += [(reduction.reach, 0.0, reduction.elements) for reduction in after]
+    elements_before = elements_after = 0.0
+    for _, steps_of_reach in groupby(sorted(steps, reverse=True), key=itemgetter(0)):
+        for _, more_before, more_after in steps_of_reach:
+            elements_before += more_before
+            elements_after += more_after
+        if elements_before - elements_after > PADDING_TOLERANCE * max(elements_before, elements_after):
+            return True
+    return False
 
 
 def _list_reductions(before: Reductions, after: Reductions) -> list[Reduction]:
@@ -251,8 +271,6 @@ def _is_rewrapped(view: View, before: Reductions, after: Reductions, changes: Ma
         return False
     tolerance = REWRAP_TOLERANCE * max(changes.values())
     group_sets = {reduction.group_names for reduction in _list_reductions(before, after) if reduction.reach >= reach}
-    if len(group_sets) > MAX_REACHES:
-        return False
     for groups in group_sets:
         before_in_groups, after_in_groups = _select_groups(before, groups, reach), _select_groups(after, groups, reach)
         if not _gathers_follow_reductions(view, before_in_groups, after_in_groups, set(changes), tolerance):
@@ -370,7 +388,8 @@ def _chain_reductions(view: View, unit: str) -> list[Reduction]:
         chains: list[Reduction] = []
         for stage in ordered_stages:
             elements, group = elements_by_stage[stage], (stage.axis, stage.ranks)
-            chain = next((candidate for candidate in chains if _can_continue(candidate, elements, group)), None)
+            candidates = (chain for chain in chains[:MAX_CHAINS] if _can_continue(chain, elements, group))
+            chain = next(candidates, None)
             if chain is None:
                 modules = frozenset().union(*(cell.issuers_before for cell in cells_by_stage[stage]))
                 chain = Reduction(elements, reach=1, remaining=elements, groups=set(), modules=modules)

@@ -199,12 +199,18 @@ def _merge_claims(claims: Iterable[Claim]) -> list[Claim]:
             axes=frozenset().union(*(claim.axes for claim in group_claims)),
             cells=tuple(cell for claim in group_claims for cell in claim.cells),
             changed_modules=frozenset().union(*(claim.changed_modules for claim in group_claims)),
-            population=frozenset().union(*{claim.population for claim in group_claims}),  # most are the same set
+            population=_join_populations(group_claims),
             detail=", ".join(dict.fromkeys(claim.detail for claim in group_claims if claim.detail)),
             noun=group_claims[0].noun,
         )
         for (pattern, merge_key), group_claims in groups.items()
     ]
+
+
+def _join_populations(claims: Iterable[Claim]) -> frozenset[str]:
+    """Return the populations of all claims together. Usually all of them are the same set, which is not copied."""
+    first, *others = {id(claim.population): claim.population for claim in claims}.values()
+    return first.union(*others) if others else first
 
 
 def _unexplained_rise_pct(claims: Iterable[Claim], base_bytes: Mapping[Kind, int]) -> dict[Kind, float]:

@@ -54,19 +54,22 @@ class WireModel:
         return payload_bytes * factor(kind, group_size) / (gb_s * GIGA)
 
     def spans_nodes(self, axis: str, group_size: int) -> bool:
-        """Whether the group spans several nodes. If the ranks of the group are unknown, its size decides."""
-        # The label 'ep|dp' stands for one of two axes that have the same ranks, so the ranks of either name are right.
+        """Whether the group spans several nodes. If the ledger does not list exactly ``group_size`` ranks for its axis,
+        the size decides.
+
+        The label 'ep|dp' stands for one of two axes that have the same ranks, so the ranks of either name are right.
+        """
         for name in (axis, *axis.split("|")):
             named_axis = self.axes.get(name)
             if named_axis is not None and len(named_axis.ranks) == group_size:
-                return self._nodes_of_axes[name] > 1
+                return name in self._axes_over_nodes
         return group_size > self.wire.gpus_per_node
 
     @cached_property
-    def _nodes_of_axes(self) -> dict[str, int]:
-        """Number of nodes that each axis spans."""
-        gpus_per_node = self.wire.gpus_per_node
-        return {name: len({rank // gpus_per_node for rank in axis.ranks}) for name, axis in self.axes.items()}
+    def _axes_over_nodes(self) -> frozenset[str]:
+        """Names of the axes whose ranks are on several nodes."""
+        gpus = self.wire.gpus_per_node
+        return frozenset(name for name, axis in self.axes.items() if len({rank // gpus for rank in axis.ranks}) > 1)
 
 
 def wire_s(ledger: Ledger, wire: WireBandwidths) -> float:

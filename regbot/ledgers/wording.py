@@ -8,6 +8,7 @@ which the pattern could occur, for texts such as '1 of 48 MoE layers'.
 """
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from regbot.ledgers import catalogue as names
 from regbot.ledgers.cells import Claim
@@ -253,16 +254,22 @@ _FIRST_SENTENCE: dict[str, Callable[[Claim], str]] = {
 
 def _name_layers(claim: Claim) -> str:
     """Return a share of layers such as '1 of 48 MoE layers (layers.3.moe)'."""
-    changed_layers = {find_unit(module) for module in claim.changed_modules}
-    all_layers = {find_unit(module) for module in claim.population | claim.changed_modules}
-    return _format_share(len(changed_layers), len(all_layers), claim.noun, claim.changed_modules)
+    changed_layers, layers = _find_units(claim.changed_modules), _find_units(claim.population)
+    total = len(layers) + len(changed_layers - layers)
+    return _format_share(len(changed_layers), total, claim.noun, claim.changed_modules)
+
+
+@lru_cache(maxsize=4)  # many findings have the same population
+def _find_units(modules: frozenset[str]) -> frozenset[str]:
+    return frozenset(map(find_unit, modules))
 
 
 def _name_modules(claim: Claim) -> str:
     """Return a share such as '48 of 49 modules (layers.*)', or '48 modules (layers.*)' if the claim has no
     population.
     """
-    total = len(claim.population | claim.changed_modules) if claim.population else None
+    population = claim.population
+    total = len(population) + len(claim.changed_modules - population) if population else None
     return _format_share(len(claim.changed_modules), total, "module", claim.changed_modules)
 
 

@@ -11,7 +11,6 @@ Bridge (scripts/performance/utils/evaluate.py): the document is step -> ``{"lm l
 projects may be wrapped in ``baseline`` and ``current``.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 
 from regbot.logs.job import StepRow, extract_run
 from regbot.logs.lines import WHOLE_FILE, StepLogFile
-from regbot.logs.step_log import LogStep, StepLog, number_or_nan, seconds_or_none
+from regbot.logs.step_log import LogStep, StepLog, number_or_nan, parse_json, seconds_or_none
 from regbot.text.clip import clip
 
 NAME = "golden"
@@ -55,8 +54,8 @@ def recognises(head: str) -> bool:
 def read(log: StepLogFile) -> StepLog:
     """Return the run in ``log``. Raises LogError."""
     try:
-        document = json.loads(log.document().decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
+        document = parse_json(log.document().decode("utf-8-sig"))
+    except ValueError as error:
         raise log.error(WHOLE_FILE, f"is not complete JSON: {error}", "copy the file again") from error
     values, warnings = _unwrap(document)
     if not isinstance(values, dict):

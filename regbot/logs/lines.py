@@ -22,12 +22,12 @@ MAX_LINE_BYTES = 2**14
 """Maximum length of a line. The longest step lines have about 700 characters."""
 MAX_BYTES = 4 * 2**30
 """Maximum size of a log. A log of a million steps is below 1 GiB."""
-MAX_DOCUMENT_BYTES = 64 * 2**20
+MAX_DOCUMENT_BYTES = 8 * 2**20
 """Maximum size of a document. Golden values of 10,000 steps take 0.5 MB."""
 
 WHOLE_FILE = 0
 """Stands in place of a line number if an error is about the whole file."""
-_LINE_END = re.compile(rb"[\r\n]")
+_LINE_END = re.compile(rb"[\r\n]++")
 
 
 class LogLine(NamedTuple):
@@ -73,7 +73,7 @@ class StepLogFile:
                 if not is_too_long and start < line_end.start() <= start + MAX_LINE_BYTES:
                     yield LogLine(number, _decode_line(data[start : line_end.start()]), whole=True)
                 is_too_long, start = False, line_end.end()
-                number += line_end.group() == b"\n"  # a carriage return begins no new line number
+                number += line_end[0].count(b"\n")  # a carriage return begins no new line number
             remainder = data[start:]
             if len(remainder) > MAX_LINE_BYTES:
                 is_too_long, remainder = True, b""

@@ -12,7 +12,6 @@ with only a dispatch time are marked as suspect. At the start and end of a profi
 without seconds.
 """
 
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from typing import Any
 
 from regbot.logs.job import StepRow, extract_run, rank_label
 from regbot.logs.lines import LogLine, StepLogFile
-from regbot.logs.step_log import LogStep, StepLog, format_steps, number_or_nan, seconds_or_none
+from regbot.logs.step_log import LogStep, StepLog, format_steps, number_or_nan, parse_json, seconds_or_none
 
 NAME = "maxtext"
 TITLE = "'completed step' lines and metrics_file of MaxText"
@@ -94,7 +93,7 @@ def _rows(log: StepLogFile, warnings: list[str], rampup: list[int], digit_counts
             number, step_text = int(step_match[1]), line.text[step_match.start() :]
             seconds_match = _SECONDS.search(step_text)
             if seconds_match is None or not line.whole:  # the end of the file may cut off the last line
-                warnings.append(_incomplete_line_warning(line))
+                _warn_about_incomplete_line(line, warnings)
                 continue
             _, _, decimals = seconds_match[1].partition(".")
             digit_counts.add(min(len(decimals), MAX_DIGITS))
@@ -113,11 +112,11 @@ def _read_metrics(log: StepLogFile, line: LogLine, warnings: list[str]) -> Itera
     An incomplete last line gives a warning instead.
     """
     try:
-        entry = json.loads(line.text)
-    except (ValueError, RecursionError) as error:
+        entry = parse_json(line.text)
+    except ValueError as error:
         if line.whole:  # the end of the file has not cut it off, so the file is damaged
             raise log.error(line.number, f"is not JSON: {error}", "copy the metrics_file again") from error
-        warnings.append(_incomplete_line_warning(line))
+        _warn_about_incomplete_line(line, warnings)
         return
     if not isinstance(entry, dict) or _TIME_KEY not in entry:
         return
@@ -138,5 +137,7 @@ def _parse_number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _incomplete_line_warning(line: LogLine) -> str:
-    return f"line {line.number} is an incomplete step line and was left out"
+def _warn_about_incomplete_line(line: LogLine, warnings: list[str]) -> None:
+    """Add a warning about the first incomplete line. A log can have any number of them."""
+    if not warnings:
+        warnings.append(f"line {line.number} is an incomplete step line and was left out")

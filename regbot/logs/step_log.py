@@ -4,11 +4,12 @@ The training code wrote the seconds, so they are only claims. This module does n
 steps are warm-up, or whether the logged code is the commit under test.
 """
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from regbot.errors import UserError
 from regbot.text.words import listed, plural
@@ -114,6 +115,17 @@ class StepLog:
     def with_warnings(self, *warnings: str) -> "StepLog":
         """Return a copy with ``warnings`` before the existing warnings."""
         return replace(self, warnings=(*warnings, *self.warnings))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON. An integer of 16 digits or more becomes a float, because larger ones cannot be calculated with.
+
+    Raises ValueError.
+    """
+    try:
+        return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 16 else float(digits))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 def seconds_or_none(value: float) -> float | None:

@@ -5,7 +5,6 @@ The file does not contain the name of its scalar. Therefore the reader compares 
 wall times. If they do not agree, the file contains another scalar and is refused.
 """
 
-import json
 import math
 from collections.abc import Iterator
 from itertools import pairwise
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 
 from regbot.logs.job import StepRow, extract_run
 from regbot.logs.lines import WHOLE_FILE, StepLogFile
-from regbot.logs.step_log import LogStep, StepLog, seconds_or_none
+from regbot.logs.step_log import LogStep, StepLog, parse_json, seconds_or_none
 
 NAME = "tensorboard"
 TITLE = "TensorBoard's JSON export of a step time"
@@ -23,6 +22,8 @@ MAX_CLOCK_FACTOR = 1.5
 """Maximum factor, in either direction, between the elapsed wall time and the values (median). Saving and evaluation
 take wall time that is in no step.
 """
+
+MAX_STEP = 1e15
 
 _ADVICE = "export the scalar time_metrics/end_to_end(s) as JSON"
 
@@ -46,8 +47,8 @@ def recognises(head: str) -> bool:
         return False
     entry_text, _, _ = first_item.partition("]")
     try:
-        entry = json.loads(entry_text + "]")
-    except (ValueError, RecursionError):
+        entry = parse_json(entry_text + "]")
+    except ValueError:
         return False
     return _parse_entry(entry) is not None
 
@@ -55,8 +56,8 @@ def recognises(head: str) -> bool:
 def read(log: StepLogFile) -> StepLog:
     """Return the run in ``log``. Raises LogError."""
     try:
-        document = json.loads(log.document())
-    except (ValueError, RecursionError) as error:
+        document = parse_json(log.document())
+    except ValueError as error:
         raise log.error(WHOLE_FILE, f"is not complete JSON: {error}", _ADVICE) from error
     entries = [_parse_entry(entry) for entry in document]
     ratios: list[float] = []  # of the wall time per step to the value
@@ -87,5 +88,5 @@ def _parse_entry(entry: Any) -> _ScalarEntry | None:
     if not all(isinstance(item, int | float) and not isinstance(item, bool) for item in entry):
         return None
     wall_s, step, value = entry
-    is_valid = math.isfinite(wall_s) and step == int(step)
+    is_valid = math.isfinite(wall_s) and abs(step) < MAX_STEP and step == int(step)
     return _ScalarEntry(float(wall_s), int(step), float(value)) if is_valid else None

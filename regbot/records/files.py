@@ -10,6 +10,7 @@ import io
 import json
 import math
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -29,8 +30,6 @@ MAX_LINES_BYTES = 64 * MAX_RECORD_BYTES
 """Largest file with one record per line that is read."""
 MAX_RECORD_MEMORY = 256 * 1024 * 1024
 """Largest record in memory. A ledger of 100,000 entries has about 200 MiB."""
-MAX_DEPTH = 64
-"""Largest depth of nested objects and lists."""
 MAX_ITEMS = 100_000
 """Largest number of items of a list."""
 MAX_KEYS = 20_000
@@ -38,11 +37,21 @@ MAX_KEYS = 20_000
 MAX_LISTED_ERRORS = 1000
 """Errors of a record are described if there are at most this many."""
 
+MAX_DEPTH = 64
+"""Largest number of nested lists and objects in JSON. Records, traces and configurations have about ten."""
+
+_NO_BRACKETS = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[^"\[\]{}]++', re.DOTALL)
+"""Everything in JSON except the brackets of lists and objects: strings, and the text between strings and brackets."""
+
 R = TypeVar("R", bound=Record)
 
 
 class RecordError(UserError):
     """A record cannot be used. The message names the file, the fault and what to do."""
+
+
+class DeepNestingError(ValueError):
+    """JSON has lists and objects nested more than ``MAX_DEPTH`` levels deep."""
 
 
 def read_record(path: Path, model: type[R], max_bytes: int = MAX_RECORD_BYTES) -> R:
@@ -98,29 +107,43 @@ def parse_json(data: bytes, origin: str) -> Any:
     if estimate_memory(data) > MAX_RECORD_MEMORY:
         raise RecordError(f"{origin}: has more values than any record")
     try:
+        text = data.decode("utf-8")
+        check_depth(text)
         document = json.loads(
-            data.decode("utf-8"),
+            text,
             object_pairs_hook=_refuse_duplicate_keys,
             parse_constant=_refuse_constant,
             parse_float=_parse_finite,
         )
     except UnicodeDecodeError as error:
         raise RecordError(f"{origin}: is not UTF-8 text (byte {error.start})") from error
-    except RecursionError as error:
-        raise RecordError(f"{origin}: is nested too deeply to be a record") from error
+    except DeepNestingError as error:
+        raise RecordError(f"{origin}: is {error}") from error
     except ValueError as error:  # JSONDecodeError, duplicate keys, NaN, integers past the digit limit
         raise RecordError(f"{origin}: is not valid JSON: {error}") from error
     values = [document]
-    for _ in range(MAX_DEPTH + 1):  # from the objects and lists of one level to those of the next
+    while values:  # from the objects and lists of one level to those of the next
         containers = [
             value.values() if isinstance(value, dict) else value for value in values if isinstance(value, (dict, list))
         ]
         values = [value for container in containers for value in container]
         if any(len(container) > MAX_ITEMS for container in containers):
             raise RecordError(f"{origin}: has a list of more than {MAX_ITEMS:,} items")
-    if values:
-        raise RecordError(f"{origin}: is nested too deeply to be a record")
     return document
+
+
+def check_depth(text: str) -> None:
+    """Raise DeepNestingError if JSON is nested more than ``MAX_DEPTH`` levels deep, whatever else is wrong with it.
+
+    Code that walks through a document, or that prints it, calls itself for each level.
+    """
+    if text.count("[") + text.count("{") <= MAX_DEPTH:  # usual, and much faster
+        return
+    depth = 0
+    for bracket in _NO_BRACKETS.sub("", text):
+        depth += 1 if bracket in "[{" else -1
+        if depth > MAX_DEPTH:
+            raise DeepNestingError(f"nested too deeply, in more than {MAX_DEPTH} levels")
 
 
 def describe_validation_error(error: ValidationError, limit: int = 3) -> str:

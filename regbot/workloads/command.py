@@ -20,7 +20,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from regbot.engines import EngineError, Launch, LaunchResult, Seat, clean_environment
-from regbot.logs import LogError, StepLog, read_log
+from regbot.logs import StepLog
 from regbot.records.files import describe_validation_error
 from regbot.records.run import Arm, Outcome, RankSteps, Run, Timing
 from regbot.text.clip import clip_message
@@ -37,6 +37,7 @@ from regbot.workloads.guest import (
     interpreter,
     write_request,
 )
+from regbot.workloads.guest_file import GuestFileError, read_step_log
 from regbot.workloads.ranks import CLOCK_TOLERANCE_S
 from regbot.workloads.task import Task
 from regbot.workloads.timed import RunSpec, add_seat, outcome_of_error
@@ -211,9 +212,9 @@ def _read_step_log(task: Task, result: LaunchResult, log: LogFile) -> tuple[Outc
     except OSError as error:
         return "no_record", f"its step log {path.name!r} cannot be read: {error.strerror}", None
     try:
-        return "ok", "", read_log(path, task.workload.log_format, task.workload.tokens_per_step)
-    except LogError as error:
-        return "no_record", clip_message(printable(str(error).replace(str(path), "its log"))), None
+        return "ok", "", read_step_log(path, task.workload.log_format, task.workload.tokens_per_step)
+    except GuestFileError as error:
+        return "no_record", clip_message(printable(str(error).replace(path.name, "its log"))), None
 
 
 def _judge_steps(step_log: StepLog, requested: int, cut: int, wall_s: float) -> tuple[Outcome, str]:

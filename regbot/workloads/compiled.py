@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations, product
 from pathlib import Path
 
-from regbot.ledgers.readers import ReadError, hlo
+from regbot.ledgers.readers import hlo
 from regbot.records.ledger import Axis, Kind, Ledger, Liveness
 from regbot.records.run import CompiledProgram, MeshAxis
-from regbot.workloads.guest_file import GuestFileError, open_guest_file
+from regbot.workloads.guest_file import GuestFileError, read_ledgers
 from regbot.workloads.task import Task
 
 PLANTED: Mapping[Kind, int] = {"all_to_all": 1, "all_gather": 1, "all_reduce": 3}
@@ -38,8 +38,7 @@ def ledger_of_program(claim: CompiledProgram, task: Task, folder: Path, max_byte
     the guest's files, each of at most ``max_bytes``. Raises BadProgram if a file or the mesh does not fit the task.
     """
     _check_mesh(claim.mesh, task)
-    counted_ledger = _read(folder / claim.program, task, max_bytes)
-    planted_ledger = _read(folder / claim.planted, task, max_bytes)
+    counted_ledger, planted_ledger = _read([folder / claim.program, folder / claim.planted], task, max_bytes)
     # The reader labels an axis by its devices. If a mesh axis has the same devices, its name replaces the label.
     names_by_devices = _name_groups(claim.mesh)
     names_by_label = {
@@ -84,23 +83,22 @@ def _check_mesh(mesh: Sequence[MeshAxis], task: Task) -> None:
         )
 
 
-def _read(path: Path, task: Task, max_bytes: int) -> Ledger:
-    """Count the collectives in one file of the guest.
+def _read(paths: Sequence[Path], task: Task, max_bytes: int) -> list[Ledger]:
+    """Count the collectives in the files of the guest.
 
-    Raises BadProgram if the file cannot be used, or if it has more than ``max_bytes`` as it is or decompressed.
+    Raises BadProgram if a file cannot be used, or if it has more than ``max_bytes`` as it is or decompressed.
     """
     try:
-        ledger = hlo.read(open_guest_file(path, max_bytes))
+        ledgers = read_ledgers(hlo, paths, max_bytes)
     except GuestFileError as error:
         raise BadProgram(str(error)) from error
-    except ReadError as error:
-        raise BadProgram(str(error).replace(str(path), path.name)) from error
-    if ledger.world_size != task.parallelism.world_size:
-        raise BadProgram(
-            f"{path.name}: is compiled for {ledger.world_size} devices, "
-            f"but {task.parallelism.world_size} were requested"
-        )
-    return ledger
+    for path, ledger in zip(paths, ledgers, strict=True):
+        if ledger.world_size != task.parallelism.world_size:
+            raise BadProgram(
+                f"{path.name}: is compiled for {ledger.world_size} devices, "
+                f"but {task.parallelism.world_size} were requested"
+            )
+    return ledgers
 
 
 def _name_groups(mesh: Sequence[MeshAxis]) -> dict[tuple[int, ...], str]:

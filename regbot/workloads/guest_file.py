@@ -1,21 +1,65 @@
-"""Opens files that a guest wrote beside its record, after checks that make them safe to read."""
+"""Reads files that a guest wrote beside its record, after checks that make them safe to read.
 
+The files are read in a process of its own, whose time and memory are limited. So no file can stop a check, whatever a
+reader does with it.
+"""
+
+import json
+import os
 import stat
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from regbot.ledgers.readers import Source
+from regbot.ledgers.readers import Reader
+from regbot.logs import StepLog
+from regbot.logs.step_log import LogStep
+from regbot.records.ledger import Ledger
+from regbot.text.clip import clip
+from regbot.text.printable import printable
+
+READ_LIMIT_S = 120
+"""Seconds of processor time in which the files of one rank must be read. A trace at the limit of the default
+``local.max_record_mb`` takes 9 s.
+"""
+READ_LIMIT_BYTES = 4 * 2**30
+"""Address space of the process that reads them."""
+WALL_FACTOR = 5
+"""Longest time that the process may take, in multiples of ``READ_LIMIT_S``. A busy node gives it a part of a core."""
+
+_PROGRAM = Path(__file__).with_name("read_guest_files.py")
 
 
 class GuestFileError(Exception):
     """A file of the guest cannot be used. The message names the file and the reason."""
 
 
-def open_guest_file(path: Path, max_bytes: int, max_expanded_bytes: int | None = None) -> Source:
-    """Return the file at ``path`` for a reader of ledgers.
+def read_ledgers(
+    reader: Reader, paths: Sequence[Path], max_bytes: int, max_expansion: int = 1, **options: bool
+) -> list[Ledger]:
+    """Return the ledger in each of ``paths``.
 
-    Raises GuestFileError if it is not a regular file, has other hard links, or has more than ``max_bytes``. The
-    returned source refuses more than ``max_expanded_bytes`` after decompression; None means ``max_bytes``.
+    ``options`` are arguments of the reader. Raises GuestFileError if a file cannot be read, is not a regular file, has
+    other hard links, has more than ``max_bytes``, or has more than ``max_expansion`` times as many when it is
+    decompressed.
     """
+    for path in paths:
+        _check_file(path, max_bytes)
+    request = {"reader": reader.NAME, "max_bytes": max_expansion * max_bytes, "options": options}
+    return [Ledger.model_validate(content) for content in _read_files(paths, request)]
+
+
+def read_step_log(path: Path, format_name: str, tokens_per_step: float | None) -> StepLog:
+    """Return the step log in ``path``. The arguments are those of ``regbot.logs.read_log``. Raises GuestFileError."""
+    options = {"format_name": format_name, "tokens_per_step": tokens_per_step}
+    (content,) = _read_files([path], {"reader": "logs", "options": options})
+    tuples = {name: tuple(content[name]) for name in ("suspect", "warnings")}
+    return StepLog(**{**content, **tuples, "steps": tuple(LogStep(*step) for step in content["steps"])})
+
+
+def _check_file(path: Path, max_bytes: int) -> None:
     try:
         status = path.lstat()
     except OSError as error:
@@ -26,4 +70,38 @@ def open_guest_file(path: Path, max_bytes: int, max_expanded_bytes: int | None =
         raise GuestFileError(
             f"{path.name}: {status.st_size:,} bytes, more than the {max_bytes:,} of local.max_record_mb"
         )
-    return Source(path, max_expanded_bytes or max_bytes)
+
+
+def _read_files(paths: Sequence[Path], request: Mapping[str, Any]) -> list[Any]:
+    """Return the contents of ``paths``. ``request`` says how to read them."""
+    answer = run_program({**request, "paths": list(map(str, paths))})
+    if error := answer.get("error", ""):
+        for path in paths:
+            error = error.replace(str(path), path.name)
+        raise GuestFileError(error)
+    contents: list[Any] = answer["contents"]
+    return contents
+
+
+def run_program(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Run ``read_guest_files`` within its limits, and return its answer."""
+    limits = {"limit_s": READ_LIMIT_S, "limit_bytes": READ_LIMIT_BYTES}
+    try:
+        process = subprocess.run(
+            # With -P, nothing is imported from the program's own folder.
+            (sys.executable, "-P", str(_PROGRAM), json.dumps({**request, **limits})),
+            cwd="/",
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # each thread would take address space
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=WALL_FACTOR * READ_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"its files were not read within {WALL_FACTOR * READ_LIMIT_S} s"}
+    if process.returncode:
+        last_line = clip(printable(process.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]), 200)
+        limits_text = f"{READ_LIMIT_S} s of processor time and {READ_LIMIT_BYTES / 2**30:g} GiB of memory"
+        return {"error": f"its files were not read within {limits_text}" + (f" ({last_line})" if last_line else "")}
+    answer: dict[str, Any] = json.loads(process.stdout)
+    return answer

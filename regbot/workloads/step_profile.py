@@ -21,22 +21,19 @@ little about times. Pairs of timed runs measure them.
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from regbot.ledgers.readers import ReadError, kineto
+from regbot.ledgers.readers import kineto
 from regbot.ledgers.readers.kineto_groups import UNKNOWN
 from regbot.records.ledger import Axis, CollectiveBackend, Entry, Ledger, Liveness
 from regbot.records.run import Backend, RawProfile
 from regbot.text.clip import clip_message
 from regbot.text.words import listed
-from regbot.workloads.guest_file import GuestFileError, open_guest_file
+from regbot.workloads.guest_file import GuestFileError, read_ledgers
 from regbot.workloads.task import Task
 
 NUM_STEPS = 3
 """Number of steps that the guest profiles."""
 MAX_EXPANSION = 5
-"""Largest accepted size of a decompressed trace, in multiples of the limit for a record.
-
-Reading takes about a second per 18 MB, so a trace at the limit of the default ``local.max_record_mb`` takes 9 s.
-"""
+"""Largest accepted size of a decompressed trace, in multiples of the limit for a record."""
 PROCESS_GROUP_VIAS: tuple[CollectiveBackend, ...] = ("nccl", "gloo", "symm-mem")
 """Backends whose collectives have sequence numbers."""
 DISPATCH_LIBRARIES: tuple[CollectiveBackend, ...] = ("deepep", "hybridep", "nccl-ep")
@@ -62,8 +59,7 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
         raise UnusableProfileError(claim.problem)
     if claim.trace is None or claim.planted_trace is None:
         raise UnusableProfileError("the record names no trace")
-    planted_ledger = _read(folder / claim.planted_trace, task, max_bytes)
-    step_ledger = _read(folder / claim.trace, task, max_bytes)
+    planted_ledger, step_ledger = _read([folder / claim.planted_trace, folder / claim.trace], task, max_bytes)
     are_steps_counted_singly = step_ledger.scope == "step"  # the other scope is the whole file
     if not are_steps_counted_singly:
         reasons = "; ".join(step_ledger.warnings)
@@ -114,23 +110,21 @@ def _is_middle_step_usual(advances: Sequence[int]) -> bool:
     return middle in (before, after)
 
 
-def _read(path: Path, task: Task, max_bytes: int) -> Ledger:
-    """Count the collectives in one trace of the guest. Raises UnusableProfileError if the trace cannot be read, or is
+def _read(paths: Sequence[Path], task: Task, max_bytes: int) -> list[Ledger]:
+    """Count the collectives in the traces of the guest. Raises UnusableProfileError if a trace cannot be read, or is
     not of rank 0 of the requested world.
     """
     try:
-        source = open_guest_file(path, max_bytes, max_expanded_bytes=MAX_EXPANSION * max_bytes)
-        ledger = kineto.read(source, accepts_unlinked=False)
+        ledgers = read_ledgers(kineto, paths, max_bytes, MAX_EXPANSION, accepts_unlinked=False)
     except GuestFileError as error:
         raise UnusableProfileError(str(error)) from error
-    except ReadError as error:
-        raise UnusableProfileError(str(error).replace(str(path), path.name)) from error
-    if (ledger.rank, ledger.world_size) != (0, task.parallelism.world_size):
-        raise UnusableProfileError(
-            f"{path.name}: is of rank {ledger.rank} of {ledger.world_size}, but rank 0 of "
-            f"{task.parallelism.world_size} was requested"
-        )
-    return ledger
+    for path, ledger in zip(paths, ledgers, strict=True):
+        if (ledger.rank, ledger.world_size) != (0, task.parallelism.world_size):
+            raise UnusableProfileError(
+                f"{path.name}: is of rank {ledger.rank} of {ledger.world_size}, but rank 0 of "
+                f"{task.parallelism.world_size} was requested"
+            )
+    return ledgers
 
 
 def _name_axes(traced_axes: Mapping[str, Axis], claimed_axes: Mapping[str, Axis]) -> dict[str, str]:

@@ -8,8 +8,9 @@ import pytest
 
 from regbot.records.ledger import Axis, Ledger
 from regbot.records.run import RawProfile
-from regbot.workloads import Task
+from regbot.workloads import Task, guest_file
 from regbot.workloads.guest import RawRecord
+from regbot.workloads.read_guest_files import answer_request
 from regbot.workloads.step_profile import UnusableProfileError, describe_dispatcher, ledger_of_profile
 from regbot.workloads.timed import add_profile
 from support.layers import layer_task
@@ -60,6 +61,12 @@ CLAIM = RawProfile(
     config={"world": 2},
 )
 GOOD_STEP = (EXCHANGE, EXCHANGE, GATHER)
+
+
+@pytest.fixture(autouse=True)
+def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traces are read in this process, which is faster. ``test_guest_file`` tests the other process."""
+    monkeypatch.setattr(guest_file, "run_program", answer_request)
 
 
 @pytest.fixture

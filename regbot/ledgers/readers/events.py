@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from regbot.ledgers.readers.kernels import classify
 from regbot.ledgers.readers.kineto_layout import Layout, find_candidates, learn_layout
 from regbot.ledgers.readers.source import Source
+from regbot.records.files import DeepNestingError, check_depth
 from regbot.text.clip import clip
 
 MAX_EVENT_BYTES = 8 * 2**20
@@ -29,6 +30,8 @@ MAX_TIMES = 8_000_000
 """Largest number of compute kernels, kernel launches and backward ranges that are kept from one file. Each needs 16 to
 20 bytes.
 """
+MAX_THREADS = 2**12
+"""Largest number of devices and threads of compute kernels, kernel launches and backward ranges."""
 MAX_NAMES = 2**16
 """Largest number of names of compute kernels that are cached."""
 MAX_ENVELOPE_BYTES = 4 * 2**20
@@ -121,7 +124,8 @@ _OBJECT = rb'\{(?:[^{}"]++|' + _STRING + rb")*+\}"
 for _ in range(2):  # args are usually flat; two more levels of nesting are allowed
     _OBJECT = rb'\{(?:[^{}"]++|' + _STRING + rb"|" + _OBJECT + rb")*+\}"
 _WHOLE_EVENT = re.compile(_OBJECT, re.DOTALL)
-_LIST_END = re.compile(rb"(?:\A|\})\s*\]")
+_BRACKET = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|([\[{])|([\]}])', re.DOTALL)
+"""A string as a whole, an opening bracket (group 1), or a closing bracket (group 2)."""
 _SEPARATORS = re.compile(r"[\s,]*")
 """White space and commas between two events."""
 
@@ -195,7 +199,7 @@ class TraceReader:
             yield from self._scan_region(buffer[:cut])
             self._check_times()
         yield from self._scan_region(rest)
-        self._read_end(rest)
+        self._read_end(rest, max(rest.rfind(b'"ph"'), 0))
 
     def _scan_region(self, region: bytes) -> Iterator[TraceEvent]:
         """Yield the events of interest in ``region``, which contains only complete events.
@@ -260,7 +264,8 @@ class TraceReader:
     def _decode_all(self, chunks: Iterator[bytes]) -> Iterator[TraceEvent]:
         """Decode every event, with its keys in any order, and yield the events of interest.
 
-        An event that cannot be decoded may be incomplete. It is then decoded again together with the next chunk.
+        An event that cannot be decoded may be incomplete. It is then decoded again together with the next chunks, which
+        are at least as long as the part of the event before them. So a long event is decoded only a few times.
         """
         decoder = json.JSONDecoder(object_pairs_hook=_parse_pairs)
         decode_chunk = codecs.getincrementaldecoder("utf-8")("replace").decode
@@ -272,23 +277,29 @@ class TraceReader:
             try:
                 if offset == len(text):
                     raise ValueError  # no text is left, so the next chunk is needed
-                document, offset = decoder.raw_decode(text, offset)
+                document, end = decoder.raw_decode(text, offset)
+                if isinstance(document, dict):
+                    check_depth(text[offset:end])
             except (ValueError, RecursionError) as error:
-                chunk = next(chunks, None)
-                more_text_may_help = not isinstance(error, (RecursionError, DuplicateKeyError))
-                if chunk is None or not more_text_may_help or len(text) - offset > MAX_EVENT_BYTES:
+                pieces, missing = [text[offset:]], max(len(text) - offset, 1)
+                more_text_may_help = not isinstance(error, (RecursionError, DeepNestingError, DuplicateKeyError))
+                while more_text_may_help and missing > 0 and (chunk := next(chunks, None)) is not None:
+                    pieces.append(decode_chunk(chunk))
+                    missing -= len(pieces[-1])
+                if len(pieces) == 1 or len(pieces[0]) > MAX_EVENT_BYTES:
                     raise self._make_error("an event", error) from error
-                text, offset = text[offset:] + decode_chunk(chunk), 0
+                text, offset = "".join(pieces), 0
                 self._check_times()
                 continue
             if isinstance(document, dict):
                 yield from self._select_event(document)
-        tail = text[offset:]
+            offset = end
+        tail = [text[offset:]]
         for chunk in chunks:
-            tail += decode_chunk(chunk)
-            if len(tail) > MAX_ENVELOPE_BYTES:
+            tail.append(decode_chunk(chunk))
+            if sum(map(len, tail)) > MAX_ENVELOPE_BYTES:
                 raise self.source.error(f"goes on for more than {MAX_ENVELOPE_BYTES:,} bytes after its events")
-        self._read_end(tail.encode())
+        self._read_end("".join(tail).encode())
 
     def _select_event(self, document: dict[str, Any]) -> Iterator[TraceEvent]:
         """Yield ``document``, one decoded event, if it is of interest. If only its times are needed, add them to
@@ -325,30 +336,32 @@ class TraceReader:
             yield TraceEvent(category, name, *thread, start_us, end_us, args)
 
     def _check_times(self) -> None:
-        if self.times.count > MAX_TIMES:
+        times = self.times
+        if len(times.compute) + len(times.backward) + len(times.threads) > MAX_THREADS:
+            raise self.source.error(f"has kernels of more than {MAX_THREADS:,} devices and threads, not of one rank")
+        if times.count > MAX_TIMES:
             raise self.source.error(f"contains more than {MAX_TIMES:,} kernels and kernel launches; record fewer steps")
 
-    def _read_end(self, tail: bytes) -> None:
+    def _read_end(self, tail: bytes, start: int = 0) -> None:
         """Check that the event list is closed, and add the keys after the list to ``envelope``.
 
-        ``tail`` is the end of the file, from a position inside the event list. A bracket can also close a list inside
-        the last event. The bracket that closes the event list is the first after which the rest of the file is valid.
+        ``tail`` is the end of the file. ``start`` is a position in it, inside of the event list or of its last event.
         """
-        envelope = None
-        # The search starts at the last event: at its first key, ``ph``.
-        for match in _LIST_END.finditer(tail, max(tail.rfind(b'"ph"'), 0)):
-            rest = tail[match.end() :]
-            if not rest.strip() and not self.envelope:  # the file is a bare list of events
-                return
-            try:
-                # An empty key makes the rest, such as ', "key": 1}', a complete JSON object.
-                envelope = json.loads((b'{"":0' + rest).decode("utf-8", "replace"), object_pairs_hook=_parse_pairs)
-                break
-            except (ValueError, RecursionError):
-                continue
-        if envelope is None:
+        depth = 0
+        ends: dict[int, int] = {}  # the end of the first bracket that closes down to each depth below that of the start
+        for token in _BRACKET.finditer(tail, start):
+            if token[1] is not None:
+                depth += 1
+            elif token[2] is not None:
+                depth -= 1
+                ends.setdefault(min(depth, 0), token.end())
+        is_bare = not self.envelope  # the file is a bare list of events, so nothing encloses the list
+        end = ends.get(depth if is_bare else depth + 1, 0) if depth < 0 else 0
+        if not end or tail[end - 1 : end] != b"]" or (is_bare and tail[end:].strip()):
             raise self.source.error("is cut off: its list of events does not end; copy it again")
-        self.envelope.update(envelope)
+        if not is_bare:
+            # An empty key makes the rest, such as ', "key": 1}', a complete JSON object.
+            self.envelope.update(self._parse_object(b'{"":0' + tail[end:], "the part after its events"))
 
     def _parse_object(self, text: bytes, part: str) -> dict[str, Any]:
         """Return the JSON object ``text``, or {} if it is another JSON value. Raises ReadError if it is not JSON.
@@ -356,8 +369,10 @@ class TraceReader:
         ``part`` names the text in the error message.
         """
         try:
-            document = json.loads(text.decode("utf-8", "replace"), object_pairs_hook=_parse_pairs)
-        except (ValueError, RecursionError) as error:
+            json_text = text.decode("utf-8", "replace")
+            check_depth(json_text)
+            document = json.loads(json_text, object_pairs_hook=_parse_pairs)
+        except ValueError as error:
             raise self._make_error(part, error) from error
         return document if isinstance(document, dict) else {}
 

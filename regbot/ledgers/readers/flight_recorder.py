@@ -141,11 +141,12 @@ def read(source: Source) -> Ledger:
     contents = _DumpContents(source, groups)
     for entry in dump.entries():
         contents.add(entry)
-    tally, axes = CallTally(source), {}
+    tally, ranks_by_axis = CallTally(source), {}
     for counted in contents.calls():
         tally.add(counted.call, counted.calls)
-        if counted.ranks:
-            axes[counted.call.axis] = Axis(size=len(counted.ranks), ranks=list(counted.ranks))
+        if counted.ranks and counted.call.axis not in ranks_by_axis:
+            source.expand(len(counted.ranks))  # many groups can have the same ranks
+            ranks_by_axis[counted.call.axis] = counted.ranks
     if not tally and not contents.unknown:
         raise source.error("contains no collective between several ranks; give the dump of a distributed job")
     world_size = max((len(ranks) for ranks in groups.ranks.values()), default=0)  # the largest group is the world
@@ -157,7 +158,7 @@ def read(source: Source) -> Ledger:
         steps=1,
         world_size=world_size or None,
         rank=rank,
-        axes=axes,
+        axes={axis: Axis(size=len(ranks), ranks=list(ranks)) for axis, ranks in ranks_by_axis.items()},
         entries=tally.entries(largest_group),  # groups of unknown size get the size of the largest group
         unclassified=contents.unknown.records(),
         guesses=[STEPS_UNKNOWN, *contents.guesses(largest_group)],
@@ -340,6 +341,8 @@ class _DumpGroups:
         self.ranks: dict[str, tuple[int, ...]] = {}
         """Ranks of each group by the group's name, where ``pg_config`` lists them."""
         self._descriptions: dict[str, str] = {}
+        self._labels: dict[tuple[str, str], str] = {}
+        """Axis labels by the name and the description of a group."""
         for key, group_config in config.items() if isinstance(config, dict) else ():
             if isinstance(group_config, dict):
                 name = str(group_config.get("name", key))
@@ -365,11 +368,12 @@ class _DumpGroups:
 
     def label(self, name: str, description: str) -> str:
         """Return the axis label of a group: the axis in its description, or else its ranks, or else its name."""
-        axis = parse_axis(description)
-        if axis:
-            return axis
-        ranks = self.ranks.get(name, ())
-        return f"[{format_ranks(ranks)}]" if ranks else f"pg {name}"
+        key = name, description
+        if key not in self._labels:
+            axis, ranks = parse_axis(description), self.ranks.get(name, ())
+            label = axis or (f"[{format_ranks(ranks)}]" if ranks else f"pg {name}")
+            self._labels[key] = printable(label)
+        return self._labels[key]
 
 
 class _CallVolume:
@@ -437,7 +441,7 @@ class _DumpContents:
         is_backward = str(entry.get("thread_name", "")).startswith("pt_autograd")  # a thread of the autograd engine
         call = CallSum(
             kind,
-            axis=printable(self._groups.label(group, description)),
+            axis=self._groups.label(group, description),
             group_size=0,  # ``calls`` sets the size and the bytes, which are known only after the last entry
             dtype=dtype,
             phase="backward" if is_backward else "unknown",
@@ -466,7 +470,7 @@ class _DumpContents:
         the gathered elements to those of one rank.
         """
         piece, whole = sorted((inputs.elements, outputs.elements))
-        if group not in self.sizes and piece and whole % piece == 0:
+        if group not in self.sizes and piece and whole % piece == 0 and whole // piece <= MAX_RANKS:
             self.sizes[group] = whole // piece
 
     def calls(self) -> Iterator[_CountedCall]:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from regbot.ledgers.readers.hlo_collectives import HloCollective, UnknownInstruction, find_module, find_phase
 from regbot.ledgers.readers.hlo_fingerprint import ProgramFingerprint
-from regbot.ledgers.readers.hlo_groups import BadGroup, Devices, ReplicaGroup, format_group
+from regbot.ledgers.readers.hlo_groups import BadGroup, Devices, ReplicaGroup, ReplicaGroups, format_group
 from regbot.ledgers.readers.hlo_program import BrokenProgram, ExecutionCounts, Program
 from regbot.ledgers.readers.hlo_text import BadShape, Header, read_module
 from regbot.ledgers.readers.source import ReadError, Source
@@ -61,7 +61,7 @@ def read(source: Source) -> Ledger:
     header, bodies = read_module(source)
     devices = Devices(header.replica_count, header.num_partitions)
     fingerprint = ProgramFingerprint(header.text)
-    program = Program(devices)
+    program = Program(ReplicaGroups(devices, source))
     platform = "hlo:tpu" if _TPU_LAYOUT.search(header.text) else _find_gpu_platform(header.text)  # '' if unknown
     entry_name = ""  # name of the ENTRY computation
     for body in bodies:

@@ -49,7 +49,7 @@ _REMOTE_COPIES = re.compile(r'has_communication\\*":\s*true')
 """Mark of a custom call whose kernel copies to other devices."""
 _RAGGED = re.compile(r"ragged.?all.?to.?all", re.I)
 _SEND_PAIRS = re.compile(r'[{,]_xla_send_recv_source_target_pairs="?(\{(?:\{[0-9]{1,9},[0-9]{1,9}\},?)*+\})')
-_DENSE_GROUPS = re.compile(r"\breplica_groups = dense<[^>]*>")
+_DENSE_GROUPS = re.compile(r"\breplica_groups = dense<[^<>]*+>")
 _GROUP_ATTRIBUTES = ("replica_groups", "device_ids", "use_global_device_ids")
 """Attributes that define the groups. ``device_ids`` occurs together with groups that are given as mesh axes."""
 _CHANNEL = re.compile(r"\bchannel_id\b")
@@ -110,8 +110,8 @@ class UnknownInstruction:
     """Opcode or call target, for the report."""
 
 
-ShapeLookup = Callable[[str], str]
-"""Function from an instruction's name to its shape. It returns '' if the computation has no instruction with that
+TensorLookup = Callable[[str], list[Tensor]]
+"""Function from an instruction's name to its tensors. It returns [] if the computation has no instruction with that
 name.
 """
 
@@ -122,18 +122,18 @@ def may_communicate(opcode: str) -> bool:
 
 
 def parse_communication(
-    instruction: Instruction, groups: ReplicaGroups, find_shape: ShapeLookup, is_scatter: bool
+    instruction: Instruction, groups: ReplicaGroups, find_tensors: TensorLookup, is_scatter: bool
 ) -> HloCollective | UnknownInstruction | None:
     """Return the collective of ``instruction``, or None if it does not communicate or only waits for an earlier one.
 
     Return UnknownInstruction if the instruction seems to communicate but is not in the table. ``groups`` parses the
-    groups of the instruction, and ``find_shape`` gives the shape of an operand by its name. ``is_scatter`` says whether
-    the instruction is in a computation that TPU compilers name ``all-reduce-scatter``. An all-reduce there counts as a
-    reduce-scatter. Raises BadShape or BadGroup.
+    groups of the instruction, and ``find_tensors`` gives the tensors of an operand by its name. ``is_scatter`` says
+    whether the instruction is in a computation that TPU compilers name ``all-reduce-scatter``. An all-reduce there
+    counts as a reduce-scatter. Raises BadShape or BadGroup.
     """
     opcode, is_start = instruction.opcode.removesuffix("-start"), instruction.opcode.endswith("-start")
     if opcode == "custom-call":
-        return _parse_custom_call(instruction, groups, find_shape)
+        return _parse_custom_call(instruction, groups, find_tensors)
     attributes = instruction.attributes
     only_waits = opcode.endswith(("-done", "-update"))
     is_host_transfer = opcode == "send" and attributes.get("is_host_transfer") == "true"
@@ -154,7 +154,7 @@ def parse_communication(
         )
     is_ragged = opcode == "ragged-all-to-all"
     if is_ragged:
-        counted_tensors = _select_ragged_input(instruction, find_shape, is_start)
+        counted_tensors = _select_ragged_input(instruction, find_tensors, is_start)
     elif is_start:
         counted_tensors = _select_start_result(kind, instruction.shape)
     elif kind == "send_recv":
@@ -177,14 +177,14 @@ def _find_pairs(attributes: Mapping[str, str]) -> str | None:
     return pairs_match[1] if pairs_match else None
 
 
-def _select_ragged_input(instruction: Instruction, find_shape: ShapeLookup, is_start: bool) -> list[Tensor]:
+def _select_ragged_input(instruction: Instruction, find_tensors: TensorLookup, is_start: bool) -> list[Tensor]:
     """Return the input buffer of a ragged all-to-all: the first input in the result of a ``-start`` operation, or else
     the first operand.
     """
     if is_start:
         tensors = _take_first(parse_elements(instruction.shape))
     else:
-        tensors = parse_tensors(_find_operand_shape(instruction, find_shape) or instruction.shape)
+        tensors = _find_operand_tensors(instruction, find_tensors) or parse_tensors(instruction.shape)
     return tensors[:SENT_OPERANDS]
 
 
@@ -217,17 +217,17 @@ def _take_first(elements: list[list[Tensor]]) -> list[Tensor]:
     return elements[0] if elements else []
 
 
-def _find_operand_shape(instruction: Instruction, find_shape: ShapeLookup) -> str:
-    """Return the shape of the first operand, or '' if it is unknown."""
+def _find_operand_tensors(instruction: Instruction, find_tensors: TensorLookup) -> list[Tensor]:
+    """Return the tensors of the first operand, or [] if they are unknown."""
     match = _OPERAND.match(instruction.rest)  # the text after the opcode, which begins with the operands
     if match is None:
-        return ""
+        return []
     printed_shape, name = match.groups()
-    return printed_shape or find_shape(name)
+    return parse_tensors(printed_shape) if printed_shape else find_tensors(name)
 
 
 def _parse_custom_call(
-    instruction: Instruction, groups: ReplicaGroups, find_shape: ShapeLookup
+    instruction: Instruction, groups: ReplicaGroups, find_tensors: TensorLookup
 ) -> HloCollective | UnknownInstruction | None:
     """Return the collective of a custom call. Only a ragged all-to-all is counted.
 
@@ -238,7 +238,7 @@ def _parse_custom_call(
     target, config = attributes.get("custom_call_target", "").strip('"'), attributes.get("backend_config", "")
     if _RAGGED.search(target):
         group_text = _find_ragged_groups(attributes, config)
-        counted_tensors = parse_tensors(_find_operand_shape(instruction, find_shape))[:SENT_OPERANDS]
+        counted_tensors = _find_operand_tensors(instruction, find_tensors)[:SENT_OPERANDS]
         if counted_tensors and group_text:
             group = groups.find_group(group_text, reduces_or_gathers=False)
             return _make_collective(

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 
 from regbot.ledgers.readers.hlo_text import COMMENT
 
-_STRING = r'"(?:[^"\\\n]++|\\.){0,1000}+"'
+_STRING = r'"(?:[^"\\\n,]++|\\[^\n,]|,(?! metadata=\{))*+"'
 _NOISE = re.compile(r', metadata=\{(?:[^{}"\n]++|' + _STRING + r"|\{[^{}\n]*+\})*+\}|, channel_id=[0-9]+")
-"""Text to remove: metadata and channel numbers. The length of strings is bounded, so that matching takes at most
-about a thousand steps per character, even for a hostile line.
+"""Text to remove: metadata and channel numbers. A string in metadata must not contain the beginning of metadata.
+Otherwise a hostile line could be searched to its end from each such beginning.
 """
 _DEFINED = re.compile(r"%([\w.\-]++) = ", re.ASCII)
 """The name that an instruction defines."""

@@ -24,31 +24,30 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from regbot.ledgers.readers.kineto_groups import format_ranks
+from regbot.ledgers.readers.source import Source
 from regbot.text.clip import clip
 
 MAX_DEVICES = 2**17
 MAX_GROUP_SIZE = 2**16
 """Limits that are larger than any machine. A larger number means that the file is broken."""
-MAX_WORK = 2**24
-"""Largest sum of devices and characters over all distinct groups of a program. Real programs have a few dozen distinct
-groups. The limit bounds the work for a program that has a different group in each line.
-"""
 
 _LIST = re.compile(r"\{([0-9,]*)\}")
 """One group of a list."""
 _LISTS = re.compile(r"replica_groups=(\{(?:\{[0-9,]*\},?)*+\})")
 _IOTA = re.compile(r"replica_groups=\[([0-9,]+)\]<=\[([0-9,]+)\](?:T\(([0-9,]+)\))?")
 _MESH = re.compile(
-    r"replica_groups=mesh\[([^\]]{0,4096})\]"
-    r"(?:, device_ids=\((?:\[([0-9,]+)\](?:T\(([0-9,]+)\))?|([0-9,]+))\))? \{([^}]{0,4096})\}"
+    r"replica_groups=mesh\[([^\[\]]{0,4096}+)\]"
+    r"(?:, device_ids=\((?:\[([0-9,]+)\](?:T\(([0-9,]+)\))?|([0-9,]+))\))? \{([^{}]{0,4096}+)\}"
 )
 """A mesh. The regex groups are its axes, the reshaped and the transposed device order or a list of devices, and the
 axes over which a replica group runs.
 """
-_AXIS = re.compile(r"['\"]?([^'\"=,]+)['\"]?=([0-9]{1,9})(?:,|$)")
+_AXIS = re.compile(r"['\"]?([^'\"=,]+)['\"]?=([0-9]{1,9})")
 """Name and size of a mesh axis: ``'data'=2``."""
-_AXIS_PART = re.compile(r"['\"]?([^'\",:]+)['\"]?(?::\(([0-9]{1,9})\)([0-9]{1,9})|:)?(?:,|$)")
+_AXIS_PART = re.compile(r"['\"]?([^'\",:]+)['\"]?(?::\(([0-9]{1,9})\)([0-9]{1,9})|:)?")
 """An axis or a part of one: ``'b'``, or ``'b':(1)2`` with the outer size 1 and the size of the part 2."""
 _DENSE = re.compile(r"replica_groups = dense<(\[\[[0-9, \[\]]*\]\])>")
 _PAIRS = re.compile(r"\{(?:\{[0-9]{1,9},[0-9]{1,9}\},?)*+\}")
@@ -91,35 +90,33 @@ class ReplicaGroups:
     become the same object.
     """
 
-    def __init__(self, devices: Devices) -> None:
-        self.devices = devices
+    def __init__(self, devices: Devices, source: Source) -> None:
+        self.devices, self._source = devices, source
         self._by_spelling: dict[tuple[str, bool], ReplicaGroup] = {}
         """Groups by the arguments of ``find_group`` or ``find_permute_group``."""
         self._groups: dict[ReplicaGroup, ReplicaGroup] = {}
         """The object that stands for all groups equal to the key."""
-        self._work = 0
-        """Devices and characters of all spellings so far."""
 
     def find_group(self, attributes: str, *, reduces_or_gathers: bool) -> ReplicaGroup:
-        """Return what the module's function ``find_group`` returns, from a cache. Raises BadGroup."""
+        """Return what the module's function ``find_group`` returns, from a cache. Raises BadGroup, and ReadError if the
+        file has too many groups for its size.
+        """
         key = (attributes, reduces_or_gathers)
         if key not in self._by_spelling:
             self._add(key, find_group(attributes, self.devices, reduces_or_gathers=reduces_or_gathers))
         return self._by_spelling[key]
 
     def find_permute_group(self, pairs: str, *, has_channel: bool) -> ReplicaGroup:
-        """Return what the module's function ``find_permute_group`` returns, from a cache. Raises BadGroup."""
+        """Return what the module's function ``find_permute_group`` returns, from a cache. Raises BadGroup, and
+        ReadError if the file has too many groups for its size.
+        """
         key = (pairs, has_channel)
         if key not in self._by_spelling:
             self._add(key, find_permute_group(pairs, self.devices, has_channel=has_channel))
         return self._by_spelling[key]
 
     def _add(self, key: tuple[str, bool], group: ReplicaGroup) -> None:
-        """Store the group of one spelling. Raises BadGroup if the spellings of the program need too much work."""
-        text, _ = key
-        self._work += len(text) + len(group.ranks)
-        if self._work > MAX_WORK:
-            raise BadGroup("too many distinct groups")
+        self._source.expand(len(group.ranks))
         self._by_spelling[key] = self._groups.setdefault(group, group)
 
 
@@ -282,7 +279,7 @@ def _parse_iota(attributes: str) -> ReplicaGroup | None:
     if len(sizes) != 2 or math.prod(sizes) != order.number:
         raise BadGroup(f"{clip(match[0], 80)!r} has sizes that do not match")
     _, group_size = sizes
-    return ReplicaGroup(_sort_ranks(order.device(position) for position in range(_check_size(group_size))))
+    return ReplicaGroup(_sort_ranks(order.list_devices(range(_check_size(group_size)))))
 
 
 class _DeviceOrder(NamedTuple):
@@ -308,13 +305,20 @@ class _DeviceOrder(NamedTuple):
         strides = [math.prod(shape[axis + 1 :]) for axis in axes]
         return cls(tuple(shape[axis] for axis in axes), tuple(strides), count)
 
-    def device(self, position: int) -> int:
-        """Return the device at ``position`` in this order."""
-        device = 0
+    def list_devices(self, positions: Sequence[int]) -> list[int]:
+        """Return the devices at ``positions`` in this order."""
+        remaining = np.array(positions, dtype=np.int64)
+        devices = np.zeros_like(remaining)
         for size, stride in zip(reversed(self.sizes), reversed(self.strides), strict=True):
-            position, coordinate = divmod(position, size)
-            device += coordinate * stride
-        return device
+            remaining, coordinates = np.divmod(remaining, size)
+            devices += coordinates * stride
+        ranks: list[int] = devices.tolist()
+        return ranks
+
+
+def _parse_items(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
+    """Return the matches of ``pattern`` with the items of a list that commas separate. Other items are left out."""
+    return [match for item in text.split(",") if (match := pattern.fullmatch(item))]
 
 
 def _parse_mesh(attributes: str) -> ReplicaGroup | None:
@@ -328,13 +332,13 @@ def _parse_mesh(attributes: str) -> ReplicaGroup | None:
     if match is None:
         return None
     axes_text, dimensions, permutation, devices_text, group_axes_text = match.groups()
-    axis_sizes = {name: int(size) for name, size in _AXIS.findall(axes_text)}
+    axis_sizes = {axis[1]: int(axis[2]) for axis in _parse_items(_AXIS, axes_text)}
     count = math.prod(axis_sizes.values())
     if not axis_sizes or len(axis_sizes) > 32 or not 0 < count <= MAX_DEVICES:
         raise BadGroup(f"the mesh {clip(axes_text, 80)!r} is not valid")
     devices = _parse_numbers(devices_text) if devices_text else []  # listed devices by mesh position; [] without a list
     order = _DeviceOrder.parse(dimensions or str(count), permutation)
-    is_permutation = not devices or sorted(devices) == list(range(count))
+    is_permutation = not devices or (len(devices) == count and sorted(devices) == list(range(count)))
     if order.number != count or not is_permutation:
         raise BadGroup(f"the device order of the mesh {clip(axes_text, 80)!r} is not valid")
     strides: dict[str, int] = {}
@@ -342,7 +346,8 @@ def _parse_mesh(attributes: str) -> ReplicaGroup | None:
         strides[name] = math.prod(axis_sizes[inner_axis] for inner_axis in strides)
     start = devices.index(0) if devices else 0  # mesh position of device 0
     positions, group_axes = [start], []  # mesh positions of the group, and the axes over which it runs
-    for name, outer_size, part_size in _AXIS_PART.findall(group_axes_text):
+    for part in _parse_items(_AXIS_PART, group_axes_text):
+        name, outer_size, part_size = part.groups()
         if name not in axis_sizes:
             raise BadGroup(f"the axis {clip(name, 80)!r} of the mesh {clip(axes_text, 80)!r} is not valid")
         size, stride = axis_sizes[name], strides[name]
@@ -358,7 +363,7 @@ def _parse_mesh(attributes: str) -> ReplicaGroup | None:
         positions = [position + (index - coordinate) * stride for position in positions for index in range(size)]
     if any(not 0 <= position < count for position in positions):
         raise BadGroup(f"the axes {clip(group_axes_text, 80)!r} of the mesh {clip(axes_text, 80)!r} are not valid")
-    ranks = _sort_ranks(devices[position] if devices else order.device(position) for position in positions)
+    ranks = _sort_ranks([devices[position] for position in positions] if devices else order.list_devices(positions))
     if any(_GENERATED_NAME.match(name) for name in group_axes):  # a name that XLA generated names no axis of the model
         return ReplicaGroup(ranks)
     mesh_order = list(axis_sizes)

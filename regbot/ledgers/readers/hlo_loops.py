@@ -20,9 +20,9 @@ MAX_INSTRUCTIONS = 64
 """Conditions and fusions with more scalars are ignored. The condition of a usual loop has three scalars."""
 MAX_DEPTH = 32
 """Largest depth of nested additions and fusions that are followed."""
-BASE_WORK, WORK_PER_INTEGER = 1000, 16
-"""Largest number of instructions that are evaluated: ``BASE_WORK`` plus ``WORK_PER_INTEGER`` for each requested
-integer. A scan needs five instructions.
+BASE_STEPS, CHARACTERS_PER_STEP = 1000, 8
+"""Largest number of instructions that are evaluated in a program: ``BASE_STEPS``, plus one for each
+``CHARACTERS_PER_STEP`` characters of the program so far. A scan needs five instructions, which are longer.
 """
 
 _NUMBER = re.compile(r"\((-?[0-9]{1,18})\)")
@@ -69,72 +69,161 @@ class TripCount(NamedTuple):
     is_assumed: bool
 
 
-def select_scalars(instructions: Iterable[Instruction], computations: Mapping[str, Scalars]) -> Scalars:
-    """Return the integer scalars of a computation. ``computations`` maps the names of earlier computations to their
-    scalars.
+def _is_integer(instruction: Instruction) -> bool:
+    return instruction.shape.startswith(INTEGERS)
+
+
+class Evaluator:
+    """Evaluates the integer instructions of a program. Computations are added one by one, each called computation
+    before its callers.
+
+    An instruction is evaluated once per set of parameter values of its computation. Nested fusions can be called with
+    different parameters each time, so the total work is limited. After the limit is reached, further values are
+    unknown.
     """
-    by_name = {
-        instruction.name: instruction
-        for instruction in instructions
-        if instruction.is_root or instruction.opcode == "parameter" or instruction.shape.startswith(INTEGERS)
-    }
-    root = next((instruction for instruction in by_name.values() if instruction.is_root), None)
-    if root is None:
-        return Scalars()
-    if root.opcode == "tuple":
-        return Scalars(results=read_tuple_values(root, by_name, computations))
-    if root.shape.startswith(INTEGERS) and len(by_name) <= MAX_INSTRUCTIONS:
-        return Scalars(by_name, root.name)
-    return Scalars()
 
+    def __init__(self) -> None:
+        self._scalars: dict[str, Scalars] = {}
+        """Integer scalars of the computations that may decide the trip count of a loop, by name."""
+        self._remaining_steps = BASE_STEPS
+        self._values: dict[tuple[str, tuple[Value | None, ...] | None, str], Value | None] = {}
+        """Results by computation, values of its parameters, and instruction."""
 
-def read_tuple_values(
-    tuple_instruction: Instruction, instructions: Mapping[str, Instruction], computations: Mapping[str, Scalars]
-) -> dict[int, Value]:
-    """Return the integers of a ``tuple`` instruction by their position in the tuple.
+    def allow_steps(self, characters: int) -> None:
+        """Raise the limit of the work by what ``characters`` more characters of the program allow."""
+        self._remaining_steps += characters // CHARACTERS_PER_STEP
 
-    ``instructions`` are those of the computation that builds the tuple, by name. ``computations`` is as in
-    ``select_scalars``.
-    """
-    operands = tuple_instruction.operands
-    evaluator = _Evaluator(computations, requested_integers=len(operands))
-    scope = _Scope(callee="", instructions=instructions, parameters=())
-    values = (
-        (position, evaluator.value(scope, name)) for position, name in enumerate(operands) if name in instructions
-    )
-    return {position: value for position, value in values if value is not None}
+    def add(self, name: str, instructions: Iterable[Instruction]) -> None:
+        """Select the integer scalars of the computation ``name``."""
+        by_name = {
+            instruction.name: instruction
+            for instruction in instructions
+            if instruction.is_root or instruction.opcode == "parameter" or _is_integer(instruction)
+        }
+        root = next((instruction for instruction in by_name.values() if instruction.is_root), None)
+        if root is not None and root.opcode == "tuple":
+            self._scalars[name] = Scalars(results=self.read_tuple_values(name, root, by_name))
+        elif root is not None and _is_integer(root) and len(by_name) <= MAX_INSTRUCTIONS:
+            self._scalars[name] = Scalars(by_name, root.name)
 
+    def read_tuple_values(
+        self, computation: str, tuple_instruction: Instruction, instructions: Mapping[str, Instruction]
+    ) -> dict[int, Value]:
+        """Return the integers of a ``tuple`` instruction by their position in the tuple.
 
-def count_trips(
-    condition: Scalars, body: Scalars, starts: Mapping[int, int], computations: Mapping[str, Scalars]
-) -> TripCount:
-    """Return the number of trips of a loop. ``starts`` has the integers of the loop's initial tuple by position.
+        ``instructions`` are those of the computation that builds the tuple, by name.
+        """
+        scope = _Scope(computation, instructions, parameters=None)
+        values = ((position, self._value(scope, name)) for position, name in enumerate(tuple_instruction.operands))
+        return {position: value for position, value in values if value is not None}
 
-    The condition compares the counter with the limit. The limit is a constant, or an element of the tuple that the body
-    does not change. ``computations`` is as in ``select_scalars``.
-    """
-    unknown = TripCount(None, is_assumed=False)
-    comparison = _find_comparison(condition, computations)
-    if comparison is None:
-        return unknown
-    direction, counter, limit = comparison.direction, comparison.left, comparison.right
-    # The counter is on the left side if that side can change from trip to trip.
-    left_never_changes = counter.position is None or (
-        limit.position is not None and _find_step(body, counter.position) == 0
-    )
-    if left_never_changes:  # so the counter is on the right side
-        direction, counter, limit = _FLIPPED[direction], limit, counter
-    if counter.position is None:
-        return unknown
-    limit_value = limit.offset
-    if limit.position is not None:
-        if _find_step(body, limit.position) != 0 or limit.position not in starts:
+    def count_trips(self, condition: str, body: str, starts: Mapping[int, int]) -> TripCount:
+        """Return the number of trips of a loop with these computations. ``starts`` has the integers of the loop's
+        initial tuple by position.
+
+        The condition compares the counter with the limit. The limit is a constant, or an element of the tuple that the
+        body does not change.
+        """
+        unknown = TripCount(None, is_assumed=False)
+        comparison, body_scalars = self._find_comparison(condition), self._scalars.get(body, Scalars())
+        if comparison is None:
             return unknown
-        limit_value += starts[limit.position]
-    step, start = _find_step(body, counter.position), starts.get(counter.position)
-    first_value = (0 if start is None else start) + counter.offset
-    number = _count_iterations(direction, first_value, 1 if step is None else step, limit_value)
-    return TripCount(number, is_assumed=step is None or start is None)
+        direction, counter, limit = comparison.direction, comparison.left, comparison.right
+        # The counter is on the left side if that side can change from trip to trip.
+        left_never_changes = counter.position is None or (
+            limit.position is not None and _find_step(body_scalars, counter.position) == 0
+        )
+        if left_never_changes:  # so the counter is on the right side
+            direction, counter, limit = _FLIPPED[direction], limit, counter
+        if counter.position is None:
+            return unknown
+        limit_value = limit.offset
+        if limit.position is not None:
+            if _find_step(body_scalars, limit.position) != 0 or limit.position not in starts:
+                return unknown
+            limit_value += starts[limit.position]
+        step, start = _find_step(body_scalars, counter.position), starts.get(counter.position)
+        first_value = (0 if start is None else start) + counter.offset
+        number = _count_iterations(direction, first_value, 1 if step is None else step, limit_value)
+        return TripCount(number, is_assumed=step is None or start is None)
+
+    def _find_comparison(self, name: str) -> "_Comparison | None":
+        """Return the comparison that the condition ``name`` returns, or None if it returns none or one side is unknown.
+
+        The comparison may be inside a fusion.
+        """
+        condition = self._scalars.get(name, Scalars())
+        scope = _Scope(name, condition.instructions, parameters=None)
+        root = condition.instructions.get(condition.root)
+        if root is not None and root.opcode == "fusion":
+            callee = self._resolve_callee(scope, root, depth=0)
+            if callee is not None:
+                scope, root = callee.scope, callee.scope.instructions.get(callee.root)
+        if root is None or root.opcode != "compare":
+            return None
+        direction = root.attributes.get("direction", "")
+        if direction not in _FLIPPED:
+            return None
+        # A third operand is read too, so that a broken line with more than two operands does not match.
+        match [self._value(scope, name) for name in root.operands[:3]]:
+            case [Value() as left, Value() as right]:
+                return _Comparison(direction, left, right)
+        return None
+
+    def _value(self, scope: "_Scope", name: str, depth: int = 0) -> Value | None:
+        """Return the integer value of the instruction ``name``, or None if it is unknown.
+
+        ``depth`` is the number of nested instructions whose evaluation asks for this value (``MAX_DEPTH``).
+        """
+        key = (scope.computation, scope.parameters, name)
+        if key in self._values:
+            return self._values[key]
+        instruction = scope.instructions.get(name)
+        if instruction is None or not _is_integer(instruction) or depth > MAX_DEPTH or self._remaining_steps <= 0:
+            return None
+        self._remaining_steps -= 1
+        self._values[key] = None  # an instruction that refers to itself is unknown
+        self._values[key] = result = self._evaluate(scope, instruction, depth + 1)
+        return result
+
+    def _resolve_callee(self, scope: "_Scope", instruction: Instruction, depth: int) -> "_Callee | None":
+        """Return the computation that a fusion or call runs, with its parameter values.
+
+        Return None if the computation is unknown or too large, or does not return one integer. ``depth`` is as in
+        ``_value``.
+        """
+        attributes = instruction.attributes
+        name = attributes.get("calls", attributes.get("to_apply", "")).lstrip("%")
+        computation, operands = self._scalars.get(name), instruction.operands
+        if computation is None or not computation.root or len(operands) > MAX_INSTRUCTIONS:
+            return None
+        parameters = tuple(self._value(scope, operand, depth) for operand in operands)
+        return _Callee(_Scope(name, computation.instructions, parameters), computation.root)
+
+    def _evaluate(self, scope: "_Scope", instruction: Instruction, depth: int) -> Value | None:
+        """Return the value of an instruction, or None if it is unknown or the opcode is not evaluated."""
+        match instruction.opcode:
+            case "constant":
+                number = _NUMBER.match(instruction.rest)
+                return Value(None, int(number[1])) if number else None
+            case "parameter":
+                number, parameters = _NUMBER.match(instruction.rest), scope.parameters or ()
+                parameter_index = int(number[1]) if number else len(parameters)  # out of range if unknown
+                return parameters[parameter_index] if 0 <= parameter_index < len(parameters) else None
+            case "get-tuple-element":
+                operands, index = instruction.operands, instruction.attributes.get("index", "")
+                source = scope.instructions.get(operands[0]) if operands else None
+                # Only the condition and the body of a loop have no parameter values.
+                is_loop_tuple = source is not None and source.opcode == "parameter" and not scope.parameters
+                return Value(int(index), 0) if is_loop_tuple and _INDEX.fullmatch(index) else None
+            case "fusion" | "call":
+                callee = self._resolve_callee(scope, instruction, depth)
+                return self._value(callee.scope, callee.root, depth) if callee is not None else None
+            case "copy" | "bitcast" | "convert" | "add" | "subtract":
+                return _combine(
+                    instruction.opcode, [self._value(scope, operand, depth) for operand in instruction.operands[:3]]
+                )
+        return None
 
 
 def _count_iterations(direction: str, start: int, step: int, limit: int) -> int | None:
@@ -179,39 +268,14 @@ class _Comparison(NamedTuple):
     right: Value
 
 
-def _find_comparison(condition: Scalars, computations: Mapping[str, Scalars]) -> _Comparison | None:
-    """Return the comparison that a condition returns, or None if it returns none or one side is unknown.
-
-    The comparison may be inside a fusion.
-    """
-    evaluator = _Evaluator(computations, requested_integers=len(condition.instructions))
-    scope = _Scope(callee="", instructions=condition.instructions, parameters=())
-    root = condition.instructions.get(condition.root)
-    if root is not None and root.opcode == "fusion":
-        callee = evaluator.resolve_callee(scope, root, depth=0)
-        if callee is not None:
-            scope, root = callee.scope, callee.scope.instructions.get(callee.root)
-    if root is None or root.opcode != "compare":
-        return None
-    direction = root.attributes.get("direction", "")
-    if direction not in _FLIPPED:
-        return None
-    # A third operand is read too, so that a broken line with more than two operands does not match.
-    match [evaluator.value(scope, name) for name in root.operands[:3]]:
-        case [Value() as left, Value() as right]:
-            return _Comparison(direction, left, right)
-    return None
-
-
 class _Scope(NamedTuple):
     """The instructions of one computation and the values of its parameters."""
 
-    callee: str
-    """Name of the computation, if a fusion or call runs it; '' for the condition and the body of a loop."""
+    computation: str
     instructions: Mapping[str, Instruction]
-    parameters: tuple[Value | None, ...]
-    """Values of the parameters; None for an unknown value. Empty for the condition and the body of a loop, whose only
-    parameter is the loop's tuple.
+    parameters: tuple[Value | None, ...] | None
+    """Values of the parameters, if a fusion or call runs the computation; None for an unknown value. None for the
+    condition and the body of a loop, whose only parameter is the loop's tuple.
     """
 
 
@@ -220,77 +284,6 @@ class _Callee(NamedTuple):
 
     scope: _Scope
     root: str
-
-
-class _Evaluator:
-    """Evaluates integer instructions. Each instruction of a computation is evaluated once per set of parameter values.
-
-    Nested fusions can be called with different parameters each time, so the total work is limited. The limit rises with
-    ``requested_integers``, the number of integers that the caller may ask for. After the limit is reached, all further
-    values are unknown.
-    """
-
-    def __init__(self, computations: Mapping[str, Scalars], *, requested_integers: int) -> None:
-        self._computations = computations
-        self._remaining_work = BASE_WORK + WORK_PER_INTEGER * requested_integers
-        self._values: dict[tuple[str, tuple[Value | None, ...], str], Value | None] = {}
-        """Results by computation, values of its parameters, and instruction."""
-
-    def value(self, scope: _Scope, name: str, depth: int = 0) -> Value | None:
-        """Return the integer value of the instruction ``name``, or None if it is unknown.
-
-        ``depth`` is the number of nested instructions whose evaluation asks for this value (``MAX_DEPTH``).
-        """
-        key = (scope.callee, scope.parameters, name)
-        if key in self._values:
-            return self._values[key]
-        instruction = scope.instructions.get(name)
-        if instruction is None or depth > MAX_DEPTH or self._remaining_work <= 0:
-            return None
-        self._remaining_work -= 1
-        self._values[key] = None  # an instruction that refers to itself is unknown
-        self._values[key] = result = self._evaluate(scope, instruction, depth + 1)
-        return result
-
-    def resolve_callee(self, scope: _Scope, instruction: Instruction, depth: int) -> _Callee | None:
-        """Return the computation that a fusion or call runs, with its parameter values.
-
-        Return None if the computation is unknown or too large, or does not return one integer. ``depth`` is as in
-        ``value``.
-        """
-        attributes = instruction.attributes
-        name = attributes.get("calls", attributes.get("to_apply", "")).lstrip("%")
-        computation, operands = self._computations.get(name), instruction.operands
-        if computation is None or not computation.root or len(operands) > MAX_INSTRUCTIONS:
-            return None
-        parameters = tuple(self.value(scope, operand, depth) for operand in operands)
-        callee_scope = _Scope(callee=name, instructions=computation.instructions, parameters=parameters)
-        return _Callee(callee_scope, computation.root)
-
-    def _evaluate(self, scope: _Scope, instruction: Instruction, depth: int) -> Value | None:
-        """Return the value of an instruction, or None if it is unknown or the opcode is not evaluated."""
-        match instruction.opcode:
-            case "constant":
-                number = _NUMBER.match(instruction.rest)
-                return Value(None, int(number[1])) if number else None
-            case "parameter":
-                number = _NUMBER.match(instruction.rest)
-                parameter_index = int(number[1]) if number else len(scope.parameters)  # out of range if unknown
-                return scope.parameters[parameter_index] if 0 <= parameter_index < len(scope.parameters) else None
-            case "get-tuple-element":
-                operands, index = instruction.operands, instruction.attributes.get("index", "")
-                source = scope.instructions.get(operands[0]) if operands else None
-                # Only the condition and the body of a loop have no parameter values.
-                is_loop_tuple = source is not None and source.opcode == "parameter" and not scope.parameters
-                return Value(int(index), 0) if is_loop_tuple and _INDEX.fullmatch(index) else None
-            case "fusion" | "call":
-                callee = self.resolve_callee(scope, instruction, depth)
-                return self.value(callee.scope, callee.root, depth) if callee is not None else None
-            case "copy" | "bitcast" | "convert" | "add" | "subtract":
-                return _combine(
-                    instruction.opcode, [self.value(scope, operand, depth) for operand in instruction.operands[:3]]
-                )
-        return None
 
 
 def _combine(opcode: str, values: Sequence[Value | None]) -> Value | None:

@@ -19,9 +19,16 @@ from regbot.ledgers.readers.hlo_collectives import (
     may_communicate,
     parse_communication,
 )
-from regbot.ledgers.readers.hlo_groups import Devices, ReplicaGroups
-from regbot.ledgers.readers.hlo_loops import Scalars, count_trips, read_tuple_values, select_scalars
-from regbot.ledgers.readers.hlo_text import MAX_BYTES, ComputationText, Instruction, parse_instruction
+from regbot.ledgers.readers.hlo_groups import ReplicaGroups
+from regbot.ledgers.readers.hlo_loops import Evaluator
+from regbot.ledgers.readers.hlo_text import (
+    MAX_BYTES,
+    ComputationText,
+    Instruction,
+    Tensor,
+    parse_instruction,
+    parse_tensors,
+)
 from regbot.text.clip import clip
 
 MAX_EXECUTIONS = 2**53
@@ -109,22 +116,21 @@ nearly all do not communicate.
 class Program:
     """The computations of a module. They are added one by one, each called computation before its callers."""
 
-    def __init__(self, devices: Devices) -> None:
-        self._groups = ReplicaGroups(devices)
+    def __init__(self, groups: ReplicaGroups) -> None:
+        self._groups, self._evaluator = groups, Evaluator()
         self.computations: dict[str, Computation] = {}
-        self._scalars: dict[str, Scalars] = {}
-        """Integer scalars of the computations that may decide the trip count of a loop, by name."""
 
     def add(self, body: ComputationText) -> None:
         """Parse and add one computation. Raises BadShape, BadGroup or BrokenProgram."""
         if body.name in self.computations:
             raise BrokenProgram(f"two computations are called {clip(body.name, 80)}")
+        self._evaluator.allow_steps(len(body.text))
         computation = Computation(body.name)
         index = _InstructionIndex(body)
         is_scatter = body.name.startswith("all-reduce-scatter")  # TPU compilers name such computations so
         for instruction in self._select_instructions(body):
             if may_communicate(instruction.opcode):
-                communication = parse_communication(instruction, self._groups, index.find_shape, is_scatter)
+                communication = parse_communication(instruction, self._groups, index.find_tensors, is_scatter)
                 if communication is not None:
                     computation.communications.append(communication)
             if instruction.opcode == "while":
@@ -137,7 +143,7 @@ class Program:
         is_short_integer_function = _INTEGER_RESULT.search(body.header) and len(body.text) < MAX_INTEGER_TEXT
         if computation.is_relevant or is_short_integer_function:
             offsets = sorted(match.start() for pattern in _SCALAR_LINE for match in pattern.finditer(body.text))
-            self._scalars[body.name] = select_scalars(_parse_lines(body, offsets), self._scalars)
+            self._evaluator.add(body.name, _parse_lines(body, offsets))
 
     def _select_instructions(self, body: ComputationText) -> Iterator[Instruction]:
         """Yield the few instructions that may communicate or call a computation that communicates.
@@ -182,22 +188,28 @@ class Program:
             return
         body, condition = callees
         recorded_trips = _KNOWN_TRIPS.search(instruction.attributes.get("backend_config", ""))
-        starts: dict[int, int] = {}
-        if recorded_trips is None:
-            operands = instruction.operands
-            initial_tuple = index.instructions.get(operands[0]) if operands else None
-            if initial_tuple is not None and initial_tuple.opcode == "tuple":
-                values = read_tuple_values(initial_tuple, index.instructions, self._scalars)
-                starts = {position: value.offset for position, value in values.items() if value.position is None}
+        operands = instruction.operands
         computation.loops.append(
             WhileLoop(
                 instruction.op_name or instruction.name,
                 body,
                 condition,
                 known_trips=int(recorded_trips[1]) if recorded_trips else None,
-                starts=starts,
+                starts=self._read_starts(operands[0], index) if recorded_trips is None and operands else {},
             )
         )
+
+    def _read_starts(self, initial_tuple: str, index: "_InstructionIndex") -> Mapping[int, int]:
+        """Return the integers in the initial tuple of a loop by position. Many loops can have the same tuple."""
+        if initial_tuple not in index.starts:
+            instruction = index.instructions.get(initial_tuple)
+            values = {}
+            if instruction is not None and instruction.opcode == "tuple":
+                values = self._evaluator.read_tuple_values(index.computation, instruction, index.instructions)
+            index.starts[initial_tuple] = {
+                position: value.offset for position, value in values.items() if value.position is None
+            }
+        return index.starts[initial_tuple]
 
     def count_executions(self, entry: str) -> "ExecutionCounts":
         """Return the execution counts of all computations that ENTRY calls directly or indirectly. Raises
@@ -238,9 +250,7 @@ class Program:
         for loop in computation.loops:
             trips = loop.known_trips
             if trips is None:
-                condition = self._scalars.get(loop.condition, Scalars())
-                body = self._scalars.get(loop.body, Scalars())
-                trips, is_assumed = count_trips(condition, body, loop.starts, self._scalars)
+                trips, is_assumed = self._evaluator.count_trips(loop.condition, loop.body, loop.starts)
                 if trips is None:
                     counts.unknown_loops.append(loop.name)
                     trips = 1
@@ -346,12 +356,17 @@ class _InstructionIndex:
     """The instructions of a computation by name. They are parsed when they are first needed."""
 
     def __init__(self, body: ComputationText) -> None:
-        self._body = body
+        self.computation, self._body = body.name, body
+        self.starts: dict[str, Mapping[int, int]] = {}
+        """Integers of the tuples with which loops begin, by the name of the tuple."""
+        self._tensors: dict[str, list[Tensor]] = {}
 
     @cached_property
     def instructions(self) -> dict[str, Instruction]:
         return {instruction.name: instruction for instruction in self._body.instructions()}
 
-    def find_shape(self, name: str) -> str:
-        """Return the shape of the instruction ``name``, or '' if there is no such instruction."""
-        return self.instructions[name].shape if name in self.instructions else ""
+    def find_tensors(self, name: str) -> list[Tensor]:
+        """Return the tensors of the instruction ``name``, or [] if there is no such instruction. Raises BadShape."""
+        if name not in self._tensors:
+            self._tensors[name] = parse_tensors(self.instructions[name].shape) if name in self.instructions else []
+        return self._tensors[name]

@@ -116,7 +116,7 @@ class Instruction:
         match = _OP_NAME.search(self.attributes.get("metadata", ""))
         return match[1] if match else ""
 
-    @property
+    @cached_property
     def operands(self) -> list[str]:
         """Names of the operands.
 

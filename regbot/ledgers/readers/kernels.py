@@ -67,9 +67,9 @@ _LIBRARIES: tuple[tuple[str, Communication | None], ...] = (
         r"\bhybrid_ep::(?:scan|permute_kernel|unpermute_kernel|pad_tokens_per_expert_kernel|restripe_prob_kernel)\b",
         None,
     ),
-    (r"\bnccl_ep\w*_prob\w*_kernel\b", Communication("control", "nccl-ep", "all_to_all")),
+    (r"\bnccl_ep(?>\w*?_prob)\w*_kernel\b", Communication("control", "nccl-ep", "all_to_all")),
     (
-        r"\bnccl_ep(?:\w*_(?:dispatch|combine)_kernel|(?:::\w+)*::(?:dispatch|combine))\b",
+        r"\bnccl_ep(?:\w*_(?:dispatch|combine)_kernel|(?:::\w+){0,8}::(?:dispatch|combine))\b",
         Communication("payload", "nccl-ep", "all_to_all"),
     ),
     (r"\bnccl_ep\w*_scan_kernel\b|\bconvert_topk_to_routing_map_kernel\b", None),
@@ -80,10 +80,11 @@ _LIBRARIES: tuple[tuple[str, Communication | None], ...] = (
         Communication("payload", "symm-mem", "all_reduce"),
     ),
     (r"\bmultimem_all_gather_kernel\b", Communication("payload", "symm-mem", "all_gather")),
-    (r"\bsymmetric_memory::\S*(?:barrier|signal)_kernel\b", Communication("sync", "symm-mem")),
+    (r"\bsymmetric_memory::\S{0,200}(?:barrier|signal)_kernel\b", Communication("sync", "symm-mem")),
 )
 """Pattern of a kernel name, and how such a kernel communicates, or None if it uses only local memory. The first pattern
-that matches decides.
+that matches decides. A part of unlimited length must not be able to begin a match itself, nor be followed by another
+one. Otherwise the time to search a long name would grow with the square of its length.
 """
 _LIBRARY_PATTERNS = tuple((re.compile(pattern), communication) for pattern, communication in _LIBRARIES)
 _COMMUNICATION_NAME = re.compile(

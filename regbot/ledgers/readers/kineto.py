@@ -133,7 +133,7 @@ def read(source: Source, accepts_unlinked: bool = True) -> Ledger:
     warning. The others are unclassified.
     """
     trace = read_trace(source)
-    groups = ProcessGroups(trace.envelope)
+    groups = ProcessGroups(source, trace.envelope)
     log = _CallLog()
     _add_host_calls(trace, groups, log)
     launches = KernelLaunches(trace, (kernel.correlation for kernel in trace.kernels))
@@ -354,7 +354,7 @@ def _check_one_rank(source: Source, trace: TraceRecord, log: _CallLog) -> None:
     devices = {kernel.device for kernel in trace.kernels}
     for noun, ids in (("processes", processes), ("devices", devices)):
         if len(ids) > 1:
-            names = ", ".join(sorted(ids)[:MAX_NAMES])
+            names = ", ".join(clip(name, 80) for name in sorted(ids)[:MAX_NAMES])
             raise source.error(f"mixes the communication of {len(ids)} {noun} ({names}); give the trace of one rank")
 
 
@@ -380,6 +380,7 @@ def _build_ledger(source: Source, trace: TraceRecord, groups: ProcessGroups, log
         _make_entry(source, log, key, indices, len(steps), compute) for key, indices in sorted(indices_by_key.items())
     ]
     counted_calls = [log.calls[index] for indices in indices_by_key.values() for index in indices]
+    groups_by_label = {groups.find_label(call.group): call.group for call in counted_calls}
     warnings += _list_warnings(trace, log, groups, counted_calls)
     if varying_labels := _find_varying_bytes(steps, key_by_index, log):
         warnings.append(f"the bytes of {', '.join(varying_labels)} differ from step to step; their mean is shown")
@@ -392,9 +393,9 @@ def _build_ledger(source: Source, trace: TraceRecord, groups: ProcessGroups, log
         world_size=groups.world_size or None,
         rank=groups.rank,
         axes={
-            groups.find_label(call.group): Axis(size=len(call.group.ranks), ranks=list(call.group.ranks))
-            for call in counted_calls
-            if call.group.ranks
+            label: Axis(size=len(group.ranks), ranks=list(group.ranks))
+            for label, group in groups_by_label.items()
+            if group.ranks
         },
         entries=entries,
         unclassified=[
@@ -428,7 +429,7 @@ def _make_key(call: KinetoCall, host_time: HostTime | None, groups: ProcessGroup
     """
     phase = phases.phase_at(host_time) if host_time is not None else "unknown"
     size = max(call.group.size or groups.world_size, 2)
-    return _EntryKey(call.kind, clip_label(groups.find_label(call.group)), size, call.dtype, phase, call.role, call.via)
+    return _EntryKey(call.kind, groups.find_label(call.group), size, call.dtype, phase, call.role, call.via)
 
 
 def _make_entry(

@@ -6,17 +6,25 @@ there are axes with the same ranks, their names are the label ('ep|dp'). Otherwi
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from regbot.ledgers.readers.events import parse_number
-from regbot.text.clip import clip
+from regbot.ledgers.readers.source import Source
+from regbot.text.clip import clip, clip_label
 
 UNKNOWN = "unknown"
 """Axis of a collective whose group the trace does not contain."""
 MAX_RANKS = 65536
+EXPERT_AXIS = "ep"
 
+_GROUP_ARGUMENTS = (
+    "Process Group Name", "Process Group Description", "Process Group Ranks", "Group size", "Global rank start",
+    "Global rank stride",
+)  # fmt: skip
+"""Arguments of a row that describe its group."""
 _NO_DESCRIPTION = {"", "undefined", "default_pg", "none"}
 _MEGATRON_AXES = {
     "data_parallel": "dp",
@@ -46,7 +54,7 @@ class ProcessGroup(NamedTuple):
 class ProcessGroups:
     """The process groups of one trace, read from its ``distributedInfo`` and from its rows."""
 
-    def __init__(self, envelope: dict[str, Any]) -> None:
+    def __init__(self, source: Source, envelope: dict[str, Any]) -> None:
         """``envelope`` has the keys of the trace beside its list of events."""
         distributed_info = envelope.get("distributedInfo")
         info: dict[str, Any] = distributed_info if isinstance(distributed_info, dict) else {}
@@ -54,10 +62,21 @@ class ProcessGroups:
         self.backend = backend.lower() if isinstance(backend, str) else ""
         self.world_size = parse_number(info.get("world_size")) or 0
         self.rank = parse_number(info.get("rank")) or 0
+        self._source = source
         self._axes: dict[tuple[int, ...], set[str]] = {}
         """Axes of the groups that consist of the same ranks, by these ranks."""
+        self._ranks_by_size: dict[int, list[tuple[int, ...]]] = defaultdict(list)
+        """Ranks of all groups of two ranks or more, once each, by their number; and all of them by 0."""
+        self._expert_ranks: list[tuple[int, ...]] = []
+        """The ranks among them that form a group on the axis 'ep'."""
         self._ranks: dict[str, tuple[int, ...]] = {}
         """Ranks of each group by the group's name."""
+        self._groups: dict[str, ProcessGroup] = {}
+        """Groups of the rows, by the arguments that describe the group."""
+        self._labels: dict[int, str] = {}
+        """Labels of the groups without an axis, by the ``id`` of the group, because hashing thousands of ranks is
+        slow.
+        """
         group_configs = info.get("pg_config")
         for group_config in group_configs if isinstance(group_configs, list) else []:
             if isinstance(group_config, dict):
@@ -69,13 +88,32 @@ class ProcessGroups:
 
     def _add_axis(self, axis: str, ranks: tuple[int, ...]) -> None:
         """Note that a group has these ranks. Also note its axis, if it is not ''."""
-        if ranks:
-            axes = self._axes.setdefault(ranks, set())
-            if axis:
-                axes.add(axis)
+        if not ranks:
+            return
+        if ranks not in self._axes:
+            self._axes[ranks] = set()
+            if len(ranks) > 1:
+                self._ranks_by_size[len(ranks)].append(ranks)
+                self._ranks_by_size[0].append(ranks)
+        axes = self._axes[ranks]
+        if axis == EXPERT_AXIS and axis not in axes and len(ranks) > 1:
+            self._expert_ranks.append(ranks)
+        if axis:
+            axes.add(axis)
 
     def find_group(self, args: dict[str, Any]) -> ProcessGroup:
-        """Return the group of a metadata row. The group's size is 0 if the row contains neither size nor ranks.
+        """Return the group of a metadata row. Equal groups are the same object. Raises ReadError if the file has too
+        many groups for its size.
+        """
+        key = repr([args.get(name) for name in _GROUP_ARGUMENTS])
+        if key not in self._groups:
+            group = self._parse_group(args)
+            self._source.expand(len(group.ranks))
+            self._groups[key] = group
+        return self._groups[key]
+
+    def _parse_group(self, args: dict[str, Any]) -> ProcessGroup:
+        """Return the group that the arguments of a row describe. Its size is 0 if they have neither size nor ranks.
 
         A row that shortens its ranks has their start and stride instead. A group that has neither a description nor
         ranks gets the label 'pg NAME'.
@@ -101,11 +139,14 @@ class ProcessGroups:
         Size 0 matches groups of any size. If the ranks differ, return a group with the axis 'unknown'. Several axes can
         have the same ranks, so the label of the returned group is its ranks.
         """
-        candidates = [ranks for ranks in self._axes if len(ranks) > 1 and size in (0, len(ranks))]
+        candidates = self._ranks_by_size.get(size, [])
         if len(candidates) != 1:
             return ProcessGroup(UNKNOWN, size or self.world_size)
         (ranks,) = candidates
-        return ProcessGroup(f"[{format_ranks(ranks)}]", len(ranks), ranks)
+        key = f"of size {size}"
+        if key not in self._groups:
+            self._groups[key] = ProcessGroup(f"[{format_ranks(ranks)}]", len(ranks), ranks)
+        return self._groups[key]
 
     def find_expert_group(self) -> ProcessGroup:
         """Return the group on the axis 'ep', for libraries that record no group.
@@ -113,19 +154,23 @@ class ProcessGroups:
         If several groups on this axis have different ranks, or if there is none, return a group with the axis
         'unknown'.
         """
-        candidates = [ranks for ranks, axes in self._axes.items() if "ep" in axes and len(ranks) > 1]
-        if len(candidates) != 1:
+        if len(self._expert_ranks) != 1:
             return ProcessGroup(UNKNOWN, self.world_size)
-        (ranks,) = candidates
-        return ProcessGroup("ep", len(ranks), ranks)
+        (ranks,) = self._expert_ranks
+        return ProcessGroup(EXPERT_AXIS, len(ranks), ranks)
 
     def find_label(self, group: ProcessGroup) -> str:
-        """Return the axis label of ``group``. The label uses the descriptions of all groups that were read so far."""
+        """Return the axis label of ``group``. Call it only after all groups were found, because their descriptions are
+        the labels.
+        """
         if group.axis:
             return group.axis
         if not group.ranks:
             return UNKNOWN
-        return "|".join(sorted(self._axes.get(group.ranks, ()))) or f"[{format_ranks(group.ranks)}]"
+        if id(group) not in self._labels:
+            axes = self._axes.get(group.ranks, ())
+            self._labels[id(group)] = clip_label("|".join(sorted(axes)) or f"[{format_ranks(group.ranks)}]")
+        return self._labels[id(group)]
 
 
 def parse_axis(description: str) -> str:

@@ -112,7 +112,10 @@ def find_candidates(region: bytes, layout: Layout) -> list[tuple[int, int]]:
     if not event_starts.size:
         return []
     prefix = np.frombuffer(layout.start, dtype=np.uint8)
-    if event_starts[0] < 0 or (data[event_starts[:, None] + np.arange(prefix.size)] != prefix).any():
+    # The prefixes of two events do not overlap. So the comparison below needs memory only in proportion to the region.
+    if event_starts[0] < 0 or (np.diff(event_starts) < prefix.size).any():
+        raise LayoutMismatch
+    if (data[event_starts[:, None] + np.arange(prefix.size)] != prefix).any():
         raise LayoutMismatch
     category_starts = event_starts + prefix.size
     first_words = _read_four(data, category_starts)

@@ -116,8 +116,7 @@ class _ProcessKernels:
             spans = self.communication[frozenset((communication.kind,)), kernel.device]
         else:
             if communication.category == "unknown" and len(self.unknown) < MAX_UNKNOWN_NAMES:
-                name = clip_label(printable(kernel.name))
-                self.unknown[name] = self.unknown[name].plus(1, seconds)
+                self.unknown[kernel.name] = self.unknown[kernel.name].plus(1, seconds)
             return
         spans.starts.append(kernel.start)
         spans.ends.append(kernel.end)
@@ -144,7 +143,10 @@ def _build_ledger(source: Source, export: Export) -> Ledger:
         kernels = kernels_by_process.get(UNKNOWN_PROCESS, _ProcessKernels())
     nvtx_calls = read_calls([nvtx_range for nvtx_range in ranges if get_process(nvtx_range.thread) == process])
     calls = [*(call for call in nvtx_calls.calls if call.group_size != 1), *kernels.calls]
-    unclassified = dict(kernels.unknown)
+    unclassified: dict[str, _UnclassifiedSum] = defaultdict(_UnclassifiedSum)
+    for name, (launches, seconds) in kernels.unknown.items():
+        label = clip_label(printable(name))
+        unclassified[label] = unclassified[label].plus(launches, seconds)
     if not nvtx_calls.calls:
         _count_nccl_kernels(kernels.nccl, calls, unclassified)
     if not calls and not unclassified:
@@ -220,10 +222,13 @@ def _add_times(source: Source, entries: list[Entry], kernels: _ProcessKernels) -
     """
     compute = {device: union(*spans) for device, spans in kernels.compute.items()}
     no_compute = union([], [])
+    indices_by_kind: dict[Kind, list[int]] = defaultdict(list)
+    for index, entry in enumerate(entries):
+        if entry.via != "gloo":  # collectives of gloo run no kernels
+            indices_by_kind[entry.kind].append(index)
     times_by_index: dict[int, Overlap] = {}  # seconds, by the index of the entry
     for (kinds, device), spans in kernels.communication.items():
-        # Collectives of gloo run no kernels.
-        indices = [index for index, entry in enumerate(entries) if entry.kind in kinds and entry.via != "gloo"]
+        indices = [index for kind in kinds for index in indices_by_kind[kind][:2]]  # two are already too many
         if len(indices) == 1:
             on_device = overlap(union(*spans), compute.get(device, no_compute))
             times = times_by_index.get(indices[0], Overlap(exposed=0.0, hidden=0.0))

@@ -1,13 +1,15 @@
 """Safe reading of the tables in an Nsight Systems sqlite export. Nothing in the file can run code.
 
 The schema varies by version, so columns are looked up by name, and a missing column reads as None. Views, virtual
-tables and triggers are not used. The length of text is limited, and a query that takes too long is aborted. The file is
-opened as immutable: SQLite applies no journal and takes no lock.
+tables, generated columns and triggers are not used. The length of text is limited, and a query that takes too long is
+aborted. The rows of a table cannot be more than the file has room for; the pages of a broken file can refer to each
+other in circles. The file is opened as immutable: SQLite applies no journal and takes no lock.
 """
 
 import re
 import sqlite3
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -23,8 +25,8 @@ aborted.
 """
 MAX_TEXT = 2**20
 """Largest number of bytes of one text or row."""
-MAX_STRINGS = 2**20
-"""Largest number of strings that are kept in memory."""
+MIN_ROW_BYTES = 4
+"""Smallest size of a row in a file, with its place in its page."""
 
 UNKNOWN_PROCESS = 0
 """Process of a kernel or range if the export does not name the process."""
@@ -81,7 +83,8 @@ class Export:
         self._columns: dict[str, set[str]] = {}
         """Names of the columns by table, for those of the three tables that the database has."""
         for name, kind, sql in schema_rows:
-            if name in tables and kind == "table" and not str(sql).upper().startswith("CREATE VIRTUAL"):
+            if name in tables and kind == "table" and "VIRTUAL" not in str(sql).upper():
+                # Generated columns are not among these.
                 column_rows = database.execute(f"PRAGMA table_info({name})")
                 self._columns[name] = {str(column_name) for _, column_name, *_ in column_rows}
         if _KERNELS not in self._columns and _RANGES not in self._columns:
@@ -89,8 +92,6 @@ class Export:
                 "is an SQLite database, but not an Nsight Systems export: it has neither kernels nor NVTX ranges; "
                 "nsys export --type sqlite REPORT.nsys-rep writes one"
             )
-        self._strings: dict[int, str] = {}
-        """Strings of the table StringIds that were read so far, by id."""
 
     def has_table(self, table: str) -> bool:
         return table in self._columns
@@ -102,19 +103,19 @@ class Export:
         for number, row in enumerate(self._database.execute(f'SELECT {column_list} FROM "{table}"')):
             if number >= MAX_ROWS:
                 raise self._source.error(f"has more than {MAX_ROWS:,} rows in {table}; record fewer steps")
+            self._source.expand(MIN_ROW_BYTES + sum(len(value) for value in row if isinstance(value, (str, bytes))))
             yield row
+
+    @cached_property
+    def _strings(self) -> dict[object, str]:
+        """Strings of the table StringIds by id. They are read in one pass, because a file can lack the index by id."""
+        if not self.has_table("StringIds"):
+            return {}
+        return {string_id: str(value) for string_id, value in self._select("StringIds", "id", "value")}
 
     def find_string(self, string_id: object) -> str:
         """Return the string with this id in the table StringIds, or '' if there is none."""
-        if not isinstance(string_id, int) or not self.has_table("StringIds"):
-            return ""
-        if string_id not in self._strings:
-            if len(self._strings) > MAX_STRINGS:
-                raise self._source.error("has more than a million names; it is not an export of a training job")
-            row = self._database.execute('SELECT value FROM "StringIds" WHERE id = ?', (string_id,)).fetchone()
-            (value,) = row or ("",)
-            self._strings[string_id] = str(value)
-        return self._strings[string_id]
+        return self._strings.get(string_id, "") if isinstance(string_id, int) else ""
 
     def kernels(self) -> Iterator[NsysKernel]:
         """Yield all kernels. Raises ReadError if a kernel has no times."""

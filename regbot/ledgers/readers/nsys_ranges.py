@@ -50,6 +50,10 @@ class NvtxRange(NamedTuple):
     domain: object
     """Number of the NVTX domain."""
 
+    @property
+    def content(self) -> tuple[str, str]:
+        return self.name, self.payload
+
 
 class NvtxCalls(NamedTuple):
     """NCCL calls of one process.
@@ -72,21 +76,26 @@ class _NcclCall(NamedTuple):
     """Size of one rank's piece; None if it is unknown."""
     communicator: str
     """Id of the communicator; '' if it is unknown."""
+    created_ranks: int
+    """Number of ranks of the communicator that the function created; 0 if it created none."""
 
 
 def read_calls(ranges: Iterable[NvtxRange]) -> NvtxCalls:
     """Return the NCCL calls that the ranges of one process record."""
     ranges_by_thread: dict[int, list[NvtxRange]] = defaultdict(list)
+    parsed_calls: dict[tuple[str, str], _NcclCall] = {}  # by name and payload, which many ranges can share
+    ranks_by_communicator: dict[str, int] = {}
     for nvtx_range in ranges:
         ranges_by_thread[nvtx_range.thread].append(nvtx_range)
-    ranks_by_communicator: dict[str, int] = {}
-    for ranges_of_thread in ranges_by_thread.values():
-        ranks_by_communicator |= dict(_read_communicator_sizes(ranges_of_thread))
+        if nvtx_range.content not in parsed_calls:
+            parsed_calls[nvtx_range.content] = parsed = _parse_call(*nvtx_range.content)
+            if parsed.created_ranks:
+                ranks_by_communicator[parsed.communicator] = parsed.created_ranks
     calls: list[CallSum] = []
     exchange_count = 0
     for _, ranges_of_thread in sorted(ranges_by_thread.items()):
-        calls_of_thread = map(_parse_range, sorted(ranges_of_thread, key=_sort_key))
-        for group in _split_groups(calls_of_thread):
+        ordered_ranges = sorted(ranges_of_thread, key=_sort_key)
+        for group in _split_groups(parsed_calls[nvtx_range.content] for nvtx_range in ordered_ranges):
             is_exchange = _is_all_to_all(group)
             exchange_count += is_exchange
             calls += _convert_group(group, is_exchange, ranks_by_communicator)
@@ -160,30 +169,21 @@ def _split_groups(calls: Iterable[_NcclCall]) -> Iterator[list[_NcclCall]]:
         yield group
 
 
-def _parse_range(nvtx_range: NvtxRange) -> _NcclCall:
-    payload = _parse_payload(nvtx_range.payload)
-    message_bytes = _find_number(payload, _SIZE)
-    return _NcclCall(_parse_operation(nvtx_range.name), message_bytes, str(_find_value(payload, _COMMUNICATOR) or ""))
+def _parse_call(name: str, payload_text: str) -> _NcclCall:
+    payload = _parse_payload(payload_text)
+    communicator, ranks = _find_value(payload, _COMMUNICATOR), _find_number(payload, _RANKS) or 0
+    creates = name.startswith("ncclComm") and communicator is not None and ranks <= MAX_RANKS
+    return _NcclCall(
+        operation=re.sub(r"[^a-z]", "", name.removeprefix("nccl").lower()),  # 'allgather' for ``ncclAllGather``
+        message_bytes=_find_number(payload, _SIZE),
+        communicator=str(communicator or ""),
+        created_ranks=ranks if creates else 0,
+    )
 
 
 def _sort_key(nvtx_range: NvtxRange) -> tuple[int, int]:
     """Sort by start. If two ranges start together, the longer one is the outer one and comes first."""
     return nvtx_range.start, -nvtx_range.end
-
-
-def _parse_operation(name: str) -> str:
-    """Return the operation of an NCCL function: 'allgather' for ``ncclAllGather``."""
-    return re.sub(r"[^a-z]", "", name.removeprefix("nccl").lower())
-
-
-def _read_communicator_sizes(ranges: Iterable[NvtxRange]) -> Iterator[tuple[str, int]]:
-    """Yield the id and the number of ranks of each communicator that was created while the profiler ran."""
-    for nvtx_range in ranges:
-        if nvtx_range.name.startswith("ncclComm") and nvtx_range.payload:
-            payload = _parse_payload(nvtx_range.payload)
-            communicator, num_ranks = _find_value(payload, _COMMUNICATOR), _find_number(payload, _RANKS)
-            if communicator is not None and num_ranks and num_ranks <= MAX_RANKS:
-                yield str(communicator), num_ranks
 
 
 def _parse_payload(text: str) -> Mapping[str, Any]:

@@ -3,6 +3,9 @@
 Files can come from untrusted places. Only regular files are opened. Gzip is decompressed chunk by chunk, with limits on
 the number of decompressed bytes and on the compression ratio. So neither a trace of 5 GB nor a decompression bomb needs
 more memory than one chunk.
+
+Every reader does work in proportion to the bytes of the file. Where a few bytes stand for many elements, as in
+``replica_groups=[1,65536]<=[65536]``, the reader counts them with ``Source.expand``.
 """
 
 import os
@@ -29,11 +32,14 @@ largest ratio that zlib can reach is 1032.
 RATIO_FREE_BYTES = 64 * 2**20
 """Number of decompressed bytes up to which the ratio is not checked. Small files that repeat one line are harmless."""
 
+MAX_MEMBERS = 2**16
+"""Largest number of members in a gzip file. A member takes work even if it is empty."""
+PACKED_BYTES = 2**14
+"""Number of compressed bytes that are passed to zlib at a time. zlib copies what it has not used."""
+FREE_ELEMENTS = 2**22
+"""Number of elements that any file may stand for, and that a file may stand for in addition to one for each byte."""
+
 _GZIP = b"\x1f\x8b"
-
-
-def _new_decompressor() -> "zlib._Decompress":
-    return zlib.decompressobj(wbits=31)  # 31 accepts only gzip
 
 
 class ReadError(UserError):
@@ -45,6 +51,7 @@ class Source:
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
         self.path, self.max_bytes = path, max_bytes
+        self._size = self._elements = 0  # largest known number of bytes, decompressed if read, and ``expand``
 
     @property
     def name(self) -> str:
@@ -75,7 +82,19 @@ class Source:
             total += len(chunk)
             if total > self.max_bytes:
                 raise self.error(f"contains more than {self.max_bytes:,} bytes; record fewer steps")
+            self._size = max(self._size, total)
             yield chunk
+
+    def expand(self, elements: int) -> None:
+        """Count elements that a reader makes from a shorter text. Raises ReadError if they are more than the bytes read
+        so far, and more than any real file needs.
+        """
+        self._elements += elements
+        if self._elements > FREE_ELEMENTS + self._size:
+            raise self.error(
+                f"stands for more than {FREE_ELEMENTS + self._size:,} ranks or rows, which no recording of its size "
+                "does; write it again"
+            )
 
     def read(self, max_bytes: int) -> bytes:
         """Return all decompressed bytes, for formats that cannot be read in chunks.
@@ -99,9 +118,11 @@ class Source:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise self.error(f"cannot be read: {error.strerror}") from error
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
             raise self.error("is not a regular file")
+        self._size = max(self._size, status.st_size)
         return os.fdopen(descriptor, "rb", buffering=0)
 
     def _read_chunks(self, size: int) -> Iterator[bytes]:
@@ -110,35 +131,46 @@ class Source:
                 yield chunk
 
     def _decompress_chunks(self, size: int) -> Iterator[bytes]:
-        """Yield the decompressed data of all members of a gzip file. Raises ReadError if the file ends inside a
-        member, or if its compression ratio is above ``MAX_RATIO``.
+        """Yield the decompressed data of all members of a gzip file. Each chunk except the last has ``size`` bytes.
+
+        Raises ReadError if the file ends inside a member, or if its compression ratio is above ``MAX_RATIO``.
         """
-        read_bytes = written_bytes = 0  # totals of compressed and of decompressed bytes
+        read_bytes = written_bytes = members = 0  # totals of compressed and of decompressed bytes, and of members
+        pieces: list[bytes] = []  # of the next chunk
+        missing = size  # bytes of the next chunk that are not decompressed yet
         with self._open() as file:
-            decompressor, at_member_start = _new_decompressor(), True
-            packed = b""  # compressed bytes that were read and are not decompressed yet
-            while True:
-                if not packed:
-                    packed = file.read(size)
-                    read_bytes += len(packed)
-                    if not packed:
-                        break
-                try:
-                    chunk = decompressor.decompress(packed, size)
-                except zlib.error as error:
-                    raise self.error(f"is broken gzip after {written_bytes:,} bytes: {error}; copy it again") from error
-                at_member_start = False
-                packed = decompressor.unconsumed_tail
-                written_bytes += len(chunk)
-                if written_bytes > RATIO_FREE_BYTES and written_bytes > MAX_RATIO * read_bytes:
-                    raise self.error(
-                        f"decompresses to more than {MAX_RATIO} times its size, which indicates a decompression bomb; "
-                        "record the trace again"
-                    )
-                if chunk:
-                    yield chunk
-                if decompressor.eof:  # the member ends; another member may follow, after padding with zeros
-                    packed = decompressor.unused_data.lstrip(b"\x00")
-                    decompressor, at_member_start = _new_decompressor(), True
-            if not at_member_start:
+            decompressor: zlib._Decompress | None = None  # None between two members
+            while packed := file.read(PACKED_BYTES):
+                read_bytes += len(packed)
+                while packed:
+                    if decompressor is None:
+                        packed = packed.lstrip(b"\x00") if members else packed  # zeros may follow a member
+                        if not packed:
+                            break
+                        decompressor = zlib.decompressobj(wbits=31)  # 31 accepts only gzip
+                        members += 1
+                        if members > MAX_MEMBERS:
+                            raise self.error(f"has more than {MAX_MEMBERS:,} gzip members; compress it again")
+                    try:
+                        piece = decompressor.decompress(packed, missing)
+                    except zlib.error as error:
+                        problem = f"is broken gzip after {written_bytes:,} bytes: {error}; copy it again"
+                        raise self.error(problem) from error
+                    packed = decompressor.unused_data if decompressor.eof else decompressor.unconsumed_tail
+                    if decompressor.eof:
+                        decompressor = None
+                    written_bytes += len(piece)
+                    if written_bytes > RATIO_FREE_BYTES and written_bytes > MAX_RATIO * read_bytes:
+                        raise self.error(
+                            f"decompresses to more than {MAX_RATIO} times its size, which indicates a decompression "
+                            "bomb; record the trace again"
+                        )
+                    pieces.append(piece)
+                    missing -= len(piece)
+                    if not missing:
+                        yield b"".join(pieces)
+                        pieces, missing = [], size
+            if any(pieces):
+                yield b"".join(pieces)
+            if decompressor is not None:
                 raise self.error(f"ends in the middle of its gzip data, after {written_bytes:,} bytes; copy it again")

@@ -1,0 +1,50 @@
+"""Program that reads files of a guest. ``guest_file`` runs it as a process of its own, with limited time and memory.
+
+The only argument is the request, and the output is the answer, both as JSON. The program imports only the readers, and
+not the package that it is in, so that it starts quickly.
+"""
+
+import json
+import resource
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).resolve().parents[2]))  # the folder of regbot, if it is not installed
+
+from regbot.errors import UserError
+
+
+def answer_request(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the contents of the requested files, or the reason why one of them cannot be read."""
+    try:
+        return {"contents": _read_files(request)}
+    except UserError as error:
+        return {"error": str(error)}
+
+
+def _read_files(request: dict[str, Any]) -> list[Any]:
+    """Return the content of each file: its ledger, or its step log. Raises ReadError or LogError."""
+    paths = [Path(path) for path in request["paths"]]
+    if request["reader"] == "logs":
+        from regbot.logs import read_log
+
+        return [asdict(read_log(path, **request["options"])) for path in paths]
+    from regbot.ledgers.readers import READERS, Source
+
+    (reader,) = (reader for reader in READERS if request["reader"] == reader.NAME)
+    sources = [Source(path, request["max_bytes"]) for path in paths]
+    return [reader.read(source, **request["options"]).model_dump(by_alias=True) for source in sources]
+
+
+def main() -> None:
+    request = json.loads(sys.argv[1])
+    resource.setrlimit(resource.RLIMIT_CPU, (request["limit_s"], request["limit_s"]))
+    resource.setrlimit(resource.RLIMIT_AS, (request["limit_bytes"], request["limit_bytes"]))
+    json.dump(answer_request(request), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

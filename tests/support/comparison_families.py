@@ -1,0 +1,117 @@
+"""Pairs of hostile ledgers, which grow with a number: what a comparison could spend more than linear work on."""
+
+from collections.abc import Callable, Iterable
+
+from regbot.records.ledger import Axis, Entry, Kind, Ledger, Phase, Role
+from support.ledger_builder import entry, ledger_of
+
+Pair = tuple[Ledger, Ledger]
+
+
+def item(
+    kind: Kind, where: str, axis: str = "ep", *, ranks: int = 8, dtype: str = "bfloat16", phase: Phase = "forward",
+    size: int = 2**20, count: int = 1, role: Role = "payload",
+) -> Entry:  # fmt: skip
+    return entry(kind, axis, ranks, dtype, phase, where, size, count, role)
+
+
+def exchanges(n: int) -> list[Entry]:
+    return [item("all_to_all", f"layers.{number}.moe") for number in range(n)]
+
+
+def pair(base: Iterable[Entry], head: Iterable[Entry]) -> Pair:
+    return ledger_of([*base]), ledger_of([*head])
+
+
+def lost_exchanges(n: int) -> Pair:
+    return pair(exchanges(n), [item("barrier", "")])
+
+
+def replaced_exchanges(n: int) -> Pair:
+    gathers = [item("all_gather", f"layers.{number}.moe") for number in range(n)]
+    return pair(exchanges(n), [*gathers, *(item("reduce_scatter", f"layers.{number}.moe") for number in range(n))])
+
+
+def an_axis_in_each_layer(n: int) -> Pair:
+    base = [item("all_to_all", f"layers.{number}.moe", f"ep|{number}") for number in range(n)]
+    return pair(base, [*base, *(item("all_to_all", "", f"ep|{number}", phase="backward") for number in range(n))])
+
+
+def an_exchange_of_counts_on_each_axis(n: int) -> Pair:
+    counts = [item("all_to_all", "layers.0.moe", f"ep|{number}", role="control") for number in range(n)]
+    payload = [item("all_to_all", f"layers.{number}.moe", f"ep|{number}") for number in range(n)]
+    return pair(payload, [*payload, *counts])
+
+
+def lost_in_one_layer(n: int) -> Pair:
+    lost = [item("all_to_all", f"layers.0.moe{number}") for number in range(n)]
+    return pair(lost, [item("all_gather", f"layers.0.moe{number}.experts") for number in range(n)])
+
+
+def gathers_of_one_layer(n: int) -> Pair:
+    places = [f"layers.0.x{number}" for number in range(n)]
+    sums = [item("reduce_scatter", place, "dp", phase="backward") for place in places]
+    forward = [item("all_gather", place, "dp") for place in places]
+    return pair([*sums, *forward], [*sums, *forward, *(item("all_gather", p, "dp", phase="backward") for p in places)])
+
+
+def types_at_one_place(n: int) -> Pair:
+    def gathers(phase: Phase) -> list[Entry]:
+        return [item("all_gather", "layers.0", "dp", dtype=f"type{number}", phase=phase) for number in range(n)]
+
+    base = [*gathers("forward"), item("reduce_scatter", "layers.0", "dp", phase="backward")]
+    return pair(base, [*base, *gathers("backward")])
+
+
+def reaches(n: int) -> Pair:
+    base = [item("reduce_scatter", f"layers.{number}", "dp", ranks=number + 2, phase="backward") for number in range(n)]
+    head = [item("all_reduce", f"layers.{number}", "x", ranks=number + 3, phase="backward") for number in range(n)]
+    return pair(base, head)
+
+
+def groups_at_one_place(n: int) -> Pair:
+    base = [item("reduce_scatter", "layers.0", f"dp{number}", phase="backward", size=8**9) for number in range(n)]
+    return pair(base, [item("all_reduce", "layers.0", "dp", phase="backward")])
+
+
+def optimizer_sums(n: int) -> Pair:
+    gradients = [
+        item("all_reduce", f"a{number}", "dp", phase="backward", size=4 * 2**20 + number) for number in range(n)
+    ]
+    sums = [item("all_reduce", f"layers.{number}", "dp", phase="optimizer", size=8) for number in range(n)]
+    return pair([*gradients, *sums], gradients)
+
+
+def moves(n: int) -> Pair:
+    def on(axis: str) -> list[Entry]:
+        return [item("broadcast", "layers.0", f"{axis}{number}", count=number + 1) for number in range(n)]
+
+    return pair(on("a"), on("b"))
+
+
+def labels_of_a_large_axis(n: int) -> Pair:
+    axes = {"a": Axis(size=n, ranks=list(range(n)))}
+    base = [item("all_gather", "x", f"a|{number}", ranks=max(n, 2)) for number in range(n)]
+    return ledger_of(base, axes=axes), ledger_of(base[1:], axes=axes)
+
+
+def a_cause_in_each_layer(n: int) -> Pair:
+    base = [item("broadcast", f"layers.{number}", f"x{number}") for number in range(n)]
+    return pair(base, [item("broadcast", f"layers.{number}", f"x{number}", size=2**21) for number in range(n)])
+
+
+PAIRS: dict[str, Callable[[int], Pair]] = {
+    "lost exchanges": lost_exchanges,
+    "replaced exchanges": replaced_exchanges,
+    "an axis in each layer": an_axis_in_each_layer,
+    "an exchange of counts on each axis": an_exchange_of_counts_on_each_axis,
+    "exchanges lost in one layer": lost_in_one_layer,
+    "gathers of one layer": gathers_of_one_layer,
+    "types at one place": types_at_one_place,
+    "reaches": reaches,
+    "groups at one place": groups_at_one_place,
+    "optimizer sums": optimizer_sums,
+    "moves": moves,
+    "labels of a large axis": labels_of_a_large_axis,
+    "a cause in each layer": a_cause_in_each_layer,
+}

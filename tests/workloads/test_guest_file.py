@@ -1,0 +1,63 @@
+"""Files of a guest are read in a process of its own, which ends at a limit of time and memory."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from regbot.ledgers.readers import READERS, Reader, Source
+from regbot.logs import read_log
+from regbot.workloads import guest_file
+from regbot.workloads.guest_file import GuestFileError, read_ledgers, read_step_log
+from support.mutations import samples
+from support.reader_families import MEGATRON, lines_of
+
+KINETO = READERS[0]
+BEGINNING = b'{"traceEvents": [{"args": "X", "ph": "i"}'
+"""An event in another order of keys than Kineto's, so that all events are decoded."""
+MANY_EVENTS = BEGINNING + b',{"ph": 1}' * 3_000_000
+"""Takes several seconds to read."""
+LARGE_EVENT = BEGINNING + b',{"args": [[]' + b",[]" * 2_000_000 + b"]}]}"
+"""Takes some hundred megabytes to read."""
+
+
+@pytest.mark.parametrize(
+    ("content", "limit", "value", "message"),
+    [
+        (MANY_EVENTS, "READ_LIMIT_S", 1, "not read within 1 s of processor time"),
+        (LARGE_EVENT, "READ_LIMIT_BYTES", 2**28, "not read within 120 s of processor time and 0.25 GiB of memory"),
+    ],
+    ids=["time", "memory"],
+)
+def test_a_small_file_that_needs_much_to_read_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, limit: str, value: int, message: str
+) -> None:
+    path = tmp_path / "profile.json.gz"
+    path.write_bytes(gzip.compress(content))
+    assert path.stat().st_size < 60_000
+    monkeypatch.setattr(guest_file, limit, value)
+    with pytest.raises(GuestFileError, match=message):
+        read_ledgers(KINETO, [path], 2**25)
+
+
+@pytest.mark.parametrize("reader", READERS[:3], ids=lambda reader: reader.NAME)
+def test_a_file_reads_as_in_the_process_of_regbot(tmp_path: Path, reader: Reader) -> None:
+    path = tmp_path / "recording"
+    path.write_bytes(samples(tmp_path)[reader.NAME][0])
+    ledger = reader.read(Source(path))
+    assert read_ledgers(reader, [path, path], 2**20) == [ledger, ledger]
+
+
+def test_a_log_reads_as_in_the_process_of_regbot(tmp_path: Path) -> None:
+    path = tmp_path / "steps.log"
+    path.write_bytes(lines_of(MEGATRON)(20) + b" iteration 21/ 9 | lm loss: nan |\n")
+    log = read_step_log(path, "", None)
+    assert log == read_log(path)
+    assert log.warnings
+
+
+def test_a_fault_of_a_reader_is_a_fault_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "recording"
+    path.write_bytes(b"any")
+    with pytest.raises(GuestFileError, match="TypeError"):
+        read_ledgers(KINETO, [path], 2**20, no_such_option=True)
