@@ -19,7 +19,6 @@ from regbot.cli import baseline, ledger
 from regbot.cli import bisect as bisect_command
 from regbot.cli import github as github_commands
 from regbot.cli import init as init_command
-from regbot.cli import node as node_commands
 from regbot.cli import push as push_command
 from regbot.cli.console import show
 from regbot.cli.job_summary import write_job_summary
@@ -62,7 +61,6 @@ app.command()(init_command.init)
 app.command()(push_command.pre_push)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(baseline.app, name="baseline")
-app.add_typer(node_commands.app, name="node")
 app.add_typer(github_commands.app, name="github")
 
 
