@@ -339,14 +339,6 @@ def compare(
             help="Known sd of a pair's log-ratio, in percent. With --paired, one pair can suffice.",
         ),
     ] = None,
-    separate_sessions: Annotated[
-        bool,
-        typer.Option(
-            "--separate-sessions",
-            help="Each base file that does not show when it ran comes from a session of its own (another day). From 8 "
-            "such files on, one head file can be judged.",
-        ),
-    ] = False,
     skip: Annotated[
         int | None,
         typer.Option("--skip", metavar="N", help="Warm-up steps to leave out. Default: all before the steady state."),
@@ -370,7 +362,6 @@ def compare(
             noise_pct=noise,
             skip=skip,
             tokens_per_step=tokens_per_step,
-            separate_sessions=separate_sessions,
         )
         verdict = compare_files(options)
         text = verdict.to_json() if json else compare_page(verdict)
