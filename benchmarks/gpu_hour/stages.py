@@ -153,13 +153,6 @@ def overhead(launcher: Launcher) -> None:
     launcher.run(request, program, limit_s=200.0, env={"REQUEST": str(request), "BLOCKS": "6"})
 
 
-def peer(launcher: Launcher) -> None:
-    """torchtitan's MoE layer and regbot's in turns in one process, at the same shape: tokens per second."""
-    for shape in SHAPES:
-        request = launcher.request(shape, shape, 1)
-        launcher.run(request, PROGRAMS / "peer.py", request, limit_s=150.0)
-
-
 def multi(launcher: Launcher) -> None:
     """All GPUs of a node with NCCL: timed steps, one counted step, profiles, and both faults."""
     ranks = launcher.settings.gpus
@@ -176,7 +169,7 @@ def multi(launcher: Launcher) -> None:
 
 STAGES = {
     function.__name__: Stage((function.__doc__ or "").rstrip("."), function)
-    for function in (capabilities, smoke, paper, gloo, faults, profiles, noise, overhead, peer, multi)
+    for function in (capabilities, smoke, paper, gloo, faults, profiles, noise, overhead, multi)
 }
 ONE_GPU = [name for name in STAGES if name != "multi"]
 """Stages that need one GPU, in their order."""

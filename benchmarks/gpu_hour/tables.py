@@ -274,23 +274,6 @@ def overhead(stage: StageRecords) -> Iterator[Row]:
     yield Row("clock readings", "", f"{result['clocks']:.0f} a step", None)
 
 
-def peer(stage: StageRecords) -> Iterator[Row]:
-    for shape in SHAPES:
-        reason = stage.missing(shape)
-        result = {} if reason else json.loads(stage.record(shape, "peer.json").read_text(encoding="utf-8"))
-        if reason := reason or result.get("refusal", ""):
-            yield Row(f"{shape}: layers", "a result", reason, False)
-            continue
-        tokens = result["tokens"] * result["passes"]
-        own, theirs = (tokens / median(result[name]) for name in ("regbot_s", "torchtitan_s"))
-        yield Row(f"{shape}: torchtitan's layer", "", f"{theirs:.0f} tokens per second", None)
-        yield Row(f"{shape}: regbot's layer", "", f"{own:.0f} tokens per second", None)
-        pairs = [math.log(b / a) for a, b in zip(result["torchtitan_s"], result["regbot_s"], strict=True)]
-        bounds = interval(pairs, 0.05)
-        spread = f"{math.exp(bounds.low):.3f} to {math.exp(bounds.high):.3f}"
-        yield Row(f"{shape}: regbot's time over torchtitan's", "", f"{math.exp(bounds.estimate):.3f} ({spread})", None)
-
-
 def multi(stage: StageRecords) -> Iterator[Row]:
     yield from smoke(stage, "timed-")
     yield from steps(stage)
@@ -307,6 +290,5 @@ TABLES: Mapping[str, Table] = {
     "profiles": profiles,
     "noise": noise,
     "overhead": overhead,
-    "peer": peer,
     "multi": multi,
 }

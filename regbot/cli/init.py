@@ -9,7 +9,7 @@ from regbot.cli.console import show
 from regbot.cli.options import Json, usage_errors
 
 WAITING = 1
-"""Exit code if a file has a newer version that was not written."""
+"""Exit code if an edited workflow differs from what regbot would write."""
 
 
 def init(
@@ -18,15 +18,7 @@ def init(
     label: Annotated[
         list[str] | None,
         typer.Option(
-            "--label",
-            metavar="L",
-            help="Label of the runners to time on. Repeatable. Default: labels in your workflows.",
-        ),
-    ] = None,
-    branch: Annotated[
-        str | None,
-        typer.Option(
-            "--branch", metavar="NAME", help="Target branch of pull requests. Default: origin's default branch."
+            "--label", metavar="L", help="Label of the runners to time on. Repeatable. Default: as installed."
         ),
     ] = None,
     only_static: Annotated[
@@ -46,42 +38,22 @@ def init(
             "repository. Default: the source of this regbot, else as installed.",
         ),
     ] = None,
-    enterprise: Annotated[
-        bool | None,
-        typer.Option(
-            "--enterprise-server/--no-enterprise-server",
-            help="Whether the repository is on a GitHub Enterprise Server, which needs artifact actions v3 or older. "
-            "Default: as installed, else no.",
-            show_default=False,
-        ),
-    ] = None,
-    shadow: Annotated[bool, typer.Option("--shadow", help="Block nothing at first: [github] shadow = true.")] = False,
-    upgrade: Annotated[bool, typer.Option("--upgrade", help="Replace outdated workflows that nobody edited.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace edited workflows too. The edits are lost.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing; print what would be written.")] = False,
     json: Json = False,
 ) -> None:
     """Install regbot.toml and the workflows in a repository.
 
-    A second run changes nothing, but lists files that have a newer version. Exit code 1: one was not written.
+    A second run with a newer regbot replaces the workflows that nobody edited. Exit code 1: an edited one differs.
     """
     with usage_errors():
         from regbot.init import InitOptions, initialise, page
 
         result = initialise(
             InitOptions(
-                folder=repo,
-                branch=branch,
-                labels=label or [],
-                only_static=only_static,
-                shadow=shadow,
-                upgrade=upgrade,
-                force=force,
-                dry_run=dry_run,
-                source=source,
-                enterprise=enterprise,
+                folder=repo, labels=label or [], only_static=only_static, force=force, dry_run=dry_run, source=source
             )
         )
         text = result.to_json() if json else page(result)
     show(text, json)
-    raise typer.Exit(WAITING if result.waiting else 0)  # waiting: a newer version of a file was not written
+    raise typer.Exit(WAITING if result.waiting else 0)

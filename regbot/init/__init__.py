@@ -1,7 +1,5 @@
 """``regbot init``: install the configuration and workflows with which regbot judges a repository's pull requests."""
 
-from regbot.init.file_plan import InitOptions
-from regbot.init.flow import initialise
-from regbot.init.page import page
+from regbot.init.flow import InitOptions, initialise, page
 
 __all__ = ["InitOptions", "initialise", "page"]

@@ -7,7 +7,6 @@ address, an archive with its hash, or a path in the repository.
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path, PurePosixPath
 
@@ -47,16 +46,6 @@ def _strip_quotes_and_comment(source: str) -> str:
     return word[1:-1].strip() if is_quoted else word
 
 
-def bare_name_warnings(sources_by_path: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a warning for each workflow that installs regbot by its bare name: pip may install another package."""
-    return [
-        f"{path} installs {printable(source)!r} by its bare name, which on the public package index is somebody else's "
-        "package: its code would run with this job's permissions. Disable the workflow until its source is set"
-        for path, sources in sources_by_path.items()
-        for source in dict.fromkeys(filter(is_bare_name, sources))
-    ]
-
-
 def path_in_repository(source: str) -> str:
     """Return the path in the repository from which a job installs regbot, such as ``vendor/regbot``.
 
@@ -67,20 +56,6 @@ def path_in_repository(source: str) -> str:
     is_in_repository = plain_source.startswith("./") and ".." not in path.parts
     is_whole_repository = path == PurePosixPath()
     return path.as_posix() if is_in_repository and not is_whole_repository else ""
-
-
-def docs_of(sources: Iterable[str]) -> str:
-    """Return the address of the documentation for the regbot that the workflows install; '' if it is unknown.
-
-    The first of ``sources`` that is a commit gives the address, such as ``https://HOST/OWNER/NAME/blob/COMMIT/docs``.
-    """
-    matches = filter(None, map(_GIT.fullmatch, map(_strip_quotes_and_comment, sources)))
-    match = next(matches, None)
-    if match is None:
-        return ""
-    folder = match["folder"].removeprefix("#subdirectory=")
-    parts = [match["address"].removesuffix(".git"), "blob", match["commit"], folder, "docs"]
-    return "/".join(filter(None, parts))
 
 
 def is_usable(source: str) -> bool:
@@ -102,7 +77,8 @@ def parse_source(root: Path, text: str) -> str:
         return requirement
     if "@" in text or "://" in text:
         raise ConfigError(
-            f"{option}: give '{EXAMPLE}' with all 40 digits of a commit, or '{DISTRIBUTION} @ https://...whl#sha256=...'",
+            f"{option}: give '{EXAMPLE}' with all 40 digits of a commit, or "
+            f"'{DISTRIBUTION} @ https://...whl#sha256=...'",
             "leave out user and password: everybody can read the workflow",
         )
     path = "/".join([".", *PurePosixPath(text).parts])
@@ -144,10 +120,6 @@ def source_for(name: str, source: str) -> str:
     """
     is_in_repository = source == "." or source.startswith("./")
     return f"./code{source[1:]}" if is_in_repository and name == "regbot-static" else source
-
-
-def first_usable(sources: Iterable[str]) -> str | None:
-    return next((source for source in sources if is_usable(source)), None)
 
 
 def _check_installable(path: Path, root: Path, option: str) -> None:

@@ -16,8 +16,8 @@ nights is estimated, and the standard error of a night is multiplied by sqrt((1 
 process of order 1 this is the factor by which the sd of a long mean grows. Correlation beyond five nights is not seen.
 
 All values are on the log scale; positive means slower. Constants come from simulation with fixed seeds
-(``benchmarks/creep.py`` and ``benchmarks/error_rates.py`` repeat the simulation); ``docs/drift.md`` explains them with
-an example.
+(``benchmarks/creep.py`` and ``benchmarks/error_rates.py`` repeat the simulation); ``docs/baselines.md`` has an
+example.
 """
 
 import math

@@ -13,7 +13,7 @@ It is replaced during the search and stays in the run. A run that never settles 
 because leaving out single runs would bias the result.
 
 This module does not know files, the work of a step, or the unit of the times. Constants without a source come from
-``benchmarks/steady.py``, which prints the error rates; ``docs/steady-state.md`` has an example and the limits.
+``benchmarks/steady.py``, which prints the error rates; ``docs/session.md`` has an example and the limits.
 """
 
 import math

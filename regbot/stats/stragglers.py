@@ -5,7 +5,7 @@ ranks, so step times do not show which rank is slow: the slow rank waits least, 
 rank's own work is compared with the median of the other ranks in the same step, because one or two slow ranks hardly
 change a median. With two ranks, each rank is compared with the other.
 
-The detection assumes that all ranks have the same work. Pipeline stages do not; see ``docs/stragglers.md``.
+The detection assumes that all ranks have the same work. Pipeline stages do not; see ``docs/session.md``.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 LATE_SHARE = 0.10
 """A rank is late if its own work takes longer than that of the other ranks by more than this share. On two shared
-cores, two ranks of the smoke model without a straggler differ by less in 19 of 20 runs; ``docs/stragglers.md`` has the
+cores, two ranks of the smoke model without a straggler differ by less in 19 of 20 runs; ``docs/session.md`` has the
 figures.
 """
 MIN_SLOWER_SHARE = 0.75

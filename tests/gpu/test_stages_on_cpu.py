@@ -53,7 +53,7 @@ def one_shape(monkeypatch: pytest.MonkeyPatch, paper_library: Path) -> None:
 
 @pytest.mark.slow
 def test_the_stages_of_one_rank_run(tmp_path: Path, one_shape: None) -> None:
-    names = ["capabilities", "smoke", "paper", "peer"]
+    names = ["capabilities", "smoke", "paper"]
     seen = run_stages(tmp_path, names)
     assert seen["smoke"][f"{SHAPE}: outcome"] == "ok"
     assert seen["smoke"][f"{SHAPE}: counter proven alive"] == "1 of 1"

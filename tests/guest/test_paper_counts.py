@@ -24,7 +24,7 @@ FULL = {
 }
 
 
-# ---- full shapes, compared with the derivation in docs/smoke-model.md
+# ---- full shapes, compared with the derivation in docs/paper-gpu.md
 
 
 @pytest.fixture

@@ -24,7 +24,6 @@ from support.init_cases import (
     workflow,
 )
 from support.init_cases import _installed_from_nowhere as _installed_from_nowhere
-from support.init_cases import _no_cluster as _no_cluster
 
 
 def every_source(repo: Repository) -> dict[str, str]:
@@ -99,16 +98,11 @@ def test_without_a_source_installation_fails_and_the_first_step_sets_the_source(
 
 
 @pytest.mark.parametrize("value", ["regbot==0.1.0", '"regbot==0.1.0"', "regbot", "regbot>=0 # ours"])
-def test_an_installed_bare_name_is_replaced_and_gives_a_warning(value: str, tmp_path: Path) -> None:
+def test_an_installed_bare_name_is_replaced(value: str, tmp_path: Path) -> None:
     repo = repository(tmp_path / "r")
     init(repo)
     workflow(repo, "regbot-post").write_text(workflow(repo, "regbot-post").read_text().replace(source.UNSET, value))
-    report = init(repo)
-    assert actions(report)["regbot-post"] == "outdated"
-    assert any(
-        "regbot-post.yml installs" in warning and "somebody else's package" in warning for warning in report.warnings
-    )
-    init(repo, upgrade=True)
+    assert actions(init(repo))["regbot-post"] == "upgraded"
     assert set(every_source(repo).values()) == {source.UNSET}
 
 
@@ -121,9 +115,9 @@ def test_the_default_source_follows_this_regbot_and_another_choice_is_kept(
     assert set(every_source(repo).values()) == {SOURCE}
     newer = SOURCE.replace("a" * 40, "b" * 40)
     monkeypatch.setattr(flow, "own_source", lambda: newer)
-    assert actions(init(repo))["regbot-gate"] == "outdated"
+    assert actions(init(repo))["regbot-gate"] == "upgraded"
     other = f"regbot-moe @ git+https://host.example/them/regbot@{'c' * 40}"
-    init(repo, source=other, upgrade=True)
+    init(repo, source=other)
     assert set(actions(init(repo)).values()) == {"kept", "unchanged"}
     monkeypatch.setattr(flow, "own_source", lambda: None)
     workflow(repo, "regbot-bisect").unlink()

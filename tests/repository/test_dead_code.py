@@ -34,7 +34,7 @@ def test_every_function_class_and_constant_of_a_module_is_used_outside_of_tests(
 def test_a_package_exports_only_what_others_import_from_it() -> None:
     imported = {
         (package, name)
-        for folder in ("regbot", "benchmarks", "docs", ".ci")
+        for folder in ("regbot", "tests", "benchmarks", "docs", ".ci")
         for path in (ROOT / folder).rglob("*.*")
         if path.suffix in {".py", ".md"}
         for package, names in re.findall(

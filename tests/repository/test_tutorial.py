@@ -236,4 +236,4 @@ def test_the_layer_of_the_page_is_found_and_nothing_of_it_is_executed(tmp_path: 
     (home / "src" / "tinymoe" / "moe.py").write_text(f"raise SystemExit\n{layer[1]}")
     subprocess.run(["git", "init", "-q", "-b", "main", str(home)], check=True)
     report = initialise(InitOptions(folder=home))
-    assert [fact.value for fact in report.facts if fact.what == "layer"] == ["tinymoe.moe:build_layer"]
+    assert report.traced == "tinymoe.moe:build_layer"

@@ -63,8 +63,8 @@ def by_now(nights: Sequence[Night]) -> Interval:
 
 
 def test_the_example_of_the_documentation_holds() -> None:
-    """Every row of the table in ``docs/drift.md``: mean, corrected sd, correlation, error, contribution, sum."""
-    text = (Path(__file__).parents[2] / "docs" / "drift.md").read_text(encoding="utf-8")
+    """Every row of the table in ``docs/baselines.md``: mean, corrected sd, correlation, error, contribution, sum."""
+    text = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text(encoding="utf-8")
     rows = [
         line.strip("| ").replace("%", "").split(" | ") for line in text.splitlines() if re.match(r"\| \d+ \|", line)
     ]

@@ -329,6 +329,6 @@ class TestRealHistories:
 
 
 def test_the_examples_of_the_documentation_are_right() -> None:
-    failures, tried = doctest.testfile(str(ROOT / "docs" / "steady-state.md"), module_relative=False)
+    failures, tried = doctest.testfile(str(ROOT / "docs" / "session.md"), module_relative=False)
     assert tried > 3
     assert failures == 0

@@ -18,13 +18,8 @@ HOSTED = {"regbot-static", "regbot-post", "regbot-gate"}
 LAYER = "def build_layer(config, mesh, device, dtype):\n    raise RuntimeError('imported or executed')\n"
 MODULE = {"src/mypkg/__init__.py": "", "src/mypkg/moe.py": LAYER, "pyproject.toml": '[project]\nname = "mypkg"\n'}
 SOURCE = f"regbot-moe @ git+https://host.example/us/regbot.git@{'a' * 40}"
-SOURCE_COMMAND = f"regbot init --upgrade --source '{source.EXAMPLE}'"
+SOURCE_COMMAND = f"regbot init --source '{source.EXAMPLE}'"
 TRAP = "raise SystemExit('this file was executed')\n"
-
-
-@pytest.fixture(autouse=True)
-def _no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regbot.init.detection.shutil.which", lambda name: None)
 
 
 @pytest.fixture(autouse=True)
@@ -105,40 +100,10 @@ FRAMEWORKS: dict[str, tuple[dict[str, str], str, dict[str, object]]] = {
         "maxtext",
         {"adapter": "maxtext", "source_roots": ["src"], "shapes": ["mixtral-8x7b"], "timed": []},
     ),
-    "a-user-of-torchtitan": (
-        {"pyproject.toml": '[project]\nname = "x"\ndependencies = ["torchtitan>=0.3; python_version > \'3\'"]\n'},
-        "titan",
-        {"adapter": "torchtitan", "source_roots": ["."]},
-    ),
-    "a-user-of-megatron": (
-        {"requirements/train.txt": "numpy\nmegatron_core[dev]==0.19.2  # pinned\n"},
+    "a-script-for-megatron": (
+        {"train/ours.py": "from megatron.training import (\n    get_args,  # (all)\n    pretrain,\n)\n"},
         "megatron",
-        {"adapter": "megatron", "watch": []},
-    ),
-    "a-user-of-bridge": (
-        {"requirements.txt": "megatron-bridge @ git+https://host.example/NVIDIA-NeMo/Megatron-Bridge.git@main\n"},
-        "megatron",
-        {"adapter": "megatron", "recipe": ""},
-    ),
-    "a-clone-of-megatron": (
-        {"requirements.txt": "git+https://host.example/NVIDIA/Megatron-LM.git@core_r0.19#egg=x\n"},
-        "megatron",
-        {"adapter": "megatron"},
-    ),
-    "setup-py": (
-        {"setup.py": "from setuptools import setup\nsetup(install_requires=['maxtext>=0.2'])\n" + TRAP},
-        "maxtext",
-        {"adapter": "maxtext"},
-    ),
-    "poetry": (
-        {"pyproject.toml": '[tool.poetry.group.train.dependencies]\ntorchtitan = "^0.3"\n'},
-        "titan",
-        {"adapter": "torchtitan"},
-    ),
-    "imports-alone": (
-        {"train/run.py": "import os\nfrom megatron.core.transformer import moe\n"},
-        "megatron",
-        {"adapter": "megatron"},
+        {"adapter": "megatron", "watch": [], "program": "train/ours.py"},
     ),
     "a-layer-of-your-own": (
         MODULE,

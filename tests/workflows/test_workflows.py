@@ -11,7 +11,6 @@ import tomllib
 from ruamel.yaml import YAML
 
 from regbot import __version__
-from regbot.init.runners import DEFAULT
 from regbot.init.source import UNSET
 from regbot.init.templates import WorkflowSettings, render
 from support.linters import actionlint, schema, zizmor
@@ -39,7 +38,7 @@ def test_these_workflows_are_shipped() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_this_repository_uses_what_it_ships(name: str) -> None:
     installed = (INSTALLED / f"{name}.yml").read_text()
-    assert installed == render(name, WorkflowSettings(__version__, DEFAULT), installed)
+    assert installed == render(name, WorkflowSettings(__version__), installed)
 
 
 @pytest.mark.parametrize("name", NAMES)
