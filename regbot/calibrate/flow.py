@@ -17,7 +17,7 @@ from typing import Literal
 
 from regbot import __version__
 from regbot.baselines import Store, environment_of, node_class_of
-from regbot.baselines.index import TERMS
+from regbot.baselines.query import TERMS
 from regbot.baselines.reference import summarise_calibrations
 from regbot.check.single_run import SingleRunOptions, config_of, timed_task
 from regbot.check.static_trace import WORKING_TREE
@@ -146,8 +146,8 @@ def _calibrate_on(
             sessions += runner.run_sessions(options.injected_pairs, options.injected_pct)
     calibration = build_calibration(sessions, options.who)
     path = store.add_calibration(calibration)
-    group = path.parent.parent  # workload, node class and environment; the calibrations lie in a folder below it
-    stored_calibrations = [store.calibration(stored_path) for stored_path in store.calibrations(group)]
+    class_folder = path.parent.parent  # the calibrations lie in a folder below it
+    stored_calibrations = [store.calibration(stored_path) for stored_path in store.calibrations(class_folder)]
     on_same_terms = [other for other in stored_calibrations if _terms_of(other) == _terms_of(calibration)]
     summary = summarise_calibrations(on_same_terms, thresholds(sessions[0].header))
     return CalibrationResult(calibration, store.root / path, summary)
@@ -352,8 +352,9 @@ def _rename_arm(arm: Arm, name: Literal["base", "head"]) -> Arm:
 
 
 def _terms_of(calibration: Calibration) -> tuple[object, ...]:
-    """Return the values of ``TERMS``. Times on other terms are not comparable."""
-    return tuple(getattr(calibration, name) for name in TERMS)
+    """Return node class, environment and the values of ``TERMS``. Times on other terms are not comparable."""
+    terms = tuple(getattr(calibration, name) for name in TERMS)
+    return calibration.node_class, calibration.environment.model_dump_json(), *terms
 
 
 def page(result: CalibrationResult) -> str:
