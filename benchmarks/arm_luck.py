@@ -26,9 +26,9 @@ from disturbed_sessions import (
     simulate_pairs,
 )
 from gate import LEAST_POWER, PAIRS, draw_luck
+from nodes import BIMODAL, NOISY, QUIET, TYPICAL, Node
 from promises import Promise
 
-from nodes import BIMODAL, NOISY, QUIET, TYPICAL, Node
 from regbot.stats.arm_luck import SMALL_LUCK
 from regbot.stats.calibration import rate_bounds
 

@@ -21,10 +21,10 @@ from creep import (
     monitor_alarms,
     quiet_truth,
 )
+from nodes import Array
 from promises import Promise
 from scipy.signal import lfilter
 
-from nodes import Array
 from regbot.stats.calibration import RateEstimate
 from regbot.stats.drift import (
     LIMIT,

@@ -19,9 +19,9 @@ from itertools import pairwise
 from math import exp, log1p
 
 import numpy as np
+from nodes import NODES, Array, Flags, Node, abba, levels, steps_of_runs, warm_up
 from promises import Promise, report_promises
 
-from nodes import NODES, Array, Flags, Node, abba, levels, steps_of_runs, warm_up
 from regbot.stats.calibration import rate_bounds
 from regbot.stats.paired import LOOK_ALPHA, LOOKS, Thresholds, interval, sequential_test
 from regbot.stats.summary import summarise

@@ -14,9 +14,9 @@ from math import log1p
 
 import numpy as np
 from gate import DRAWS, PAIRS, PRIMARY, STEADY, THRESHOLDS, judge_before, log_ratios, summaries
+from nodes import NODES, TYPICAL, Array, Node, abba, levels, steps_of_runs
 from promises import Promise
 
-from nodes import NODES, TYPICAL, Array, Node, abba, levels, steps_of_runs
 from regbot.stats.arm_luck import DRAW_PAIRS, SharedLuck, estimate_luck
 from regbot.stats.calibration import RateEstimate, contradiction, rate_bounds
 from regbot.stats.correlation import block_correlation, lag_correlation

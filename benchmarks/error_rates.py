@@ -1,4 +1,4 @@
-"""Error rates of the tests besides the gate: extra runs, several metrics, early calibration, and unpaired files.
+"""Error rates of the tests besides the gate: extra runs, several metrics, and early calibration.
 
     python benchmarks/error_rates.py [--sessions 4000] [--jobs 2]
 
@@ -6,9 +6,7 @@
 interval of one look. *Several metrics*: twenty correlated normal metrics, each tested on twelve pairs. The peers are no
 adjustment, and the adjustment of Benjamini and Hochberg. *Early calibration*: sessions drawn from a pool of placebo
 pairs, compared with the true rates of the node. *The vote*: the exact probability that placebo sessions contradict the
-gate, so that it may no longer decide on the node. *Unpaired files*: base and head of two sessions, judged by the rule
-of ``regbot compare`` and by its rule before, which took the runs of two sessions for independent; and one head file
-against base files of separate sessions. *Correlated nights*: the creep monitor, now and before
+gate, so that it may no longer decide on the node. *Correlated nights*: the creep monitor, now and before
 (``correlated_nights.py``). *Luck of an arm*: see ``arm_luck.py``. *Slow launches* and *dependent pairs*: see
 ``disturbed_sessions.py``. *Pushes* and *more pairs*: see ``repeated_timing.py``.
 
@@ -22,26 +20,21 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from math import log1p
-from pathlib import Path
 
 import numpy as np
 from arm_luck import arm_luck
 from correlated_nights import correlated_nights
 from disturbed_sessions import dependent_pairs, slow_launches
 from gate import PAIRS, PRIMARY, STEADY, THRESHOLDS, log_ratios, summaries
+from nodes import NODES, Array, Flags, Node, abba, levels, steps_of_runs
 from promises import Promise, report_promises
 from repeated_timing import more_pairs, pushes
 from scipy import stats
 
-from nodes import NODES, Array, Flags, Node, abba, levels, steps_of_runs
-from regbot.compare.run_files import StepFile
-from regbot.compare.unpaired import unpaired_section
 from regbot.stats.anytime import ANYTIME_ALPHA, anytime_interval, decide_anytime
 from regbot.stats.calibration import BLOCK_PAIRS, RateEstimate, contradiction, rate_bounds, resample_sessions
-from regbot.stats.known_noise import known_noise_difference
 from regbot.stats.multiplicity import SECONDARY_Q, analyse_secondary_metrics
 from regbot.stats.paired import LOOK_ALPHA, LOOKS, combine, decide, interval, sequential_test
-from regbot.stats.unpaired import welch
 
 SEED = 20260806
 SESSIONS = 4000
@@ -57,20 +50,6 @@ EFFECTS_PCT = (0.0, 1.0, 2.0, 3.0)
 METRICS, CHANGED, CHANGE_SD, CORRELATION = 20, 5, 1.5, 0.5
 """Number of metrics, number of changed metrics, their change in standard deviations of a pair, and the correlation of
 any two metrics."""
-
-TWO_SESSIONS = ((8, 8), (16, 16), (1, 1))
-"""Numbers of base files and of head files. All files of an arm are of one session. With one file of each arm, the rule
-before had the true noise of a pair (``--noise``)."""
-
-SEPARATE_SESSIONS = ((8, 1), (20, 1), (20, 4))
-"""Numbers of base files, each of a session of its own, and of head files of one session."""
-
-UNPAIRED_EFFECTS_PCT = (0.0, 1.0, 2.0, 5.0, 8.0)
-FEWER = 10
-"""Files of two sessions are never decided now, which needs no large number of sessions to show."""
-
-MAX_UNPAIRED_ERROR = 0.035
-"""Largest share called slower at a true 1%, and passed at a true 2% (upper 95% bounds)."""
 
 POOLS, POOL_PAIRS = 100, (20, 60, 200)
 VOTE_PLACEBOS = (20, 60, 200)
@@ -303,103 +282,6 @@ def _vote_loss_probabilities(probability: float, why: Callable[[RateEstimate], s
     return [*at_votes, ever]
 
 
-StatusCounts = tuple[int, int, int]
-"""Number of comparisons that were called slower, that passed, and all of them."""
-
-
-def unpaired_files(sessions: int, jobs: int) -> Iterator[Promise]:
-    """Print the table of unpaired files, and yield its promises."""
-    print(
-        "\nunpaired files: share called slower / passed, by the number of files, base + head. 'before': the rule that"
-        f" took the runs of two\nsessions for independent (1 + 1: with the true noise of a pair); '1/{FEWER}': on a"
-        " part of the sessions"
-    )
-    print(f"{'node':>8} {'files':>28}" + "".join(f"{f'at {percent:g}%':>16}" for percent in UNPAIRED_EFFECTS_PCT))
-    worst = {"slower": (0.0, ""), "passed": (0.0, "")}
-    with ProcessPoolExecutor(jobs) as pool:
-        rows_by_node = pool.map(_unpaired_rows, NODES, [sessions] * len(NODES), range(len(NODES)))
-        for node, rows in zip(NODES, rows_by_node, strict=True):
-            for files, counts in rows.items():
-                cells = (f"{f'{slower / total:.3f} / {passed / total:.3f}':>16}" for slower, passed, total in counts)
-                print(f"{node.name:>8} {files:>28}{''.join(cells)}")
-                if "before" in files:
-                    continue
-                by_effect = dict(zip(UNPAIRED_EFFECTS_PCT, counts, strict=True))
-                for error, percent in (("slower", 1.0), ("passed", 2.0)):
-                    slower, passed, total = by_effect[percent]
-                    _, high = rate_bounds(slower if error == "slower" else passed, total)
-                    worst[error] = max(worst[error], (high, f"{node.name}, {files}"))
-    for error, percent in (("slower", 1), ("passed", 2)):
-        high, where = worst[error]
-        yield Promise(
-            f"unpaired files: {error} at a true {percent}%, upper 95% bound, at most {MAX_UNPAIRED_ERROR:.1%}",
-            f"{high:.2%} ({where})",
-            high <= MAX_UNPAIRED_ERROR,
-        )
-
-
-def _unpaired_rows(node: Node, sessions: int, seed: int) -> dict[str, list[StatusCounts]]:
-    """Return the counts at every effect, by the files and the rule."""
-    rng = np.random.default_rng((SEED, seed))
-    pair_sd = float(np.concatenate(placebos(node, sessions, 1, rng)["median"]).std())
-    rows: dict[str, list[StatusCounts]] = {}
-    for base_files, head_files in TWO_SESSIONS:
-        base, head = (_session_logs(node, sessions, count, rng) for count in (base_files, head_files))
-        known_sd = pair_sd if base_files == 1 else None
-        rows[f"{base_files} + {head_files}, before"] = _judge_before(base, head, known_sd)
-        part = slice(-(-sessions // FEWER))
-        rows[f"{base_files} + {head_files}, 1/{FEWER}"] = _judge_files(base[part], head[part], known_sd, False)
-    for base_files, head_files in SEPARATE_SESSIONS:
-        base = _session_logs(node, sessions * base_files, 1, rng).reshape(sessions, base_files, -1)
-        head = _session_logs(node, sessions, head_files, rng)
-        rows[f"{base_files} + {head_files}, separate sessions"] = _judge_files(base, head, None, True)
-    return rows
-
-
-def _session_logs(node: Node, sessions: int, runs: int, rng: np.random.Generator) -> Array:
-    """Return logs of the steps of all runs, (sessions, runs, steps). Each session is on a node of its own."""
-    shape = (sessions, runs)
-    return levels(node, *shape, rng)[..., None] + steps_of_runs(node, shape, STEADY, rng)
-
-
-def _judge_before(base: Array, head: Array, known_sd: float | None) -> list[StatusCounts]:
-    """Judge by the rule before, at every effect: Welch's interval, or the normal interval with a known noise."""
-    base_values, head_values = summaries(base), summaries(head)
-    counts = []
-    for percent in UNPAIRED_EFFECTS_PCT:
-        slower = passed = 0
-        for i in range(len(base)):
-            tests = []
-            for name, values in base_values.items():
-                arms = values[i].tolist(), (head_values[name][i] + log1p(percent / 100)).tolist()
-                alpha = LOOK_ALPHA / PRIMARY
-                difference = welch(*arms, alpha) if known_sd is None else known_noise_difference(*arms, known_sd, alpha)
-                tests.append((decide(difference, THRESHOLDS), difference))
-            decision = combine(tests, THRESHOLDS)
-            slower += decision == "regressed"
-            passed += decision in ("no_change", "improved")
-        counts.append((slower, passed, len(base)))
-    return counts
-
-
-def _judge_files(base: Array, head: Array, known_sd: float | None, separate: bool) -> list[StatusCounts]:
-    """Judge as ``regbot compare`` does, at every effect. The files do not show when they ran."""
-    counts = []
-    for percent in UNPAIRED_EFFECTS_PCT:
-        statuses = []
-        for base_logs, head_logs in zip(np.exp(base), np.exp(head + log1p(percent / 100)), strict=True):
-            arms = [
-                [
-                    StepFile(Path(f"{arm}{i}"), tuple(run), 0, tuple(range(STEADY)))
-                    for i, run in enumerate(runs.tolist())
-                ]
-                for arm, runs in (("base", base_logs), ("head", head_logs))
-            ]
-            statuses.append(unpaired_section(*arms, known_sd, separate)[0].status)
-        counts.append((statuses.count("FAIL"), statuses.count("PASS"), len(statuses)))
-    return counts
-
-
 def widths() -> None:
     """Print how much wider the always-valid interval is than a t interval."""
     print("\nhalf the always-valid interval over half a t interval of the same alpha, by pairs")
@@ -421,7 +303,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made = [
         *extra_runs(options.sessions, options.jobs),
         *several_metrics(options.sessions),
-        *unpaired_files(options.sessions, options.jobs),
         *correlated_nights(options.sessions, options.jobs),
         *slow_launches(options.sessions, options.jobs),
         *dependent_pairs(options.sessions, options.jobs),

@@ -24,10 +24,10 @@ from itertools import pairwise
 from math import log1p
 
 import numpy as np
+from nodes import BIMODAL, NOISY, QUIET, TYPICAL, Array, Flags, Node, abba, levels, steps_of_runs
 from practice import RULES, Measured
 from promises import Promise, report_promises
 
-from nodes import BIMODAL, NOISY, QUIET, TYPICAL, Array, Flags, Node, abba, levels, steps_of_runs
 from regbot.records.calibration_summary import PairNoise
 from regbot.stats.arm_luck import DRAW_PAIRS, LuckEstimate, SharedLuck, estimate_luck
 from regbot.stats.calibration import rate_bounds

@@ -26,9 +26,10 @@ from pathlib import Path
 from promises import Promise, report_promises
 
 from regbot.demo import build_repository
+from regbot.engines.guest import guest_folder, write_json
 from regbot.shapes import load_shape
-from regbot.workloads import guest_folder, smoke_task
-from regbot.workloads.guest import RawRecord, request_document, write_json
+from regbot.workloads import smoke_task
+from regbot.workloads.guest import RawRecord, request_document
 from regbot.workloads.paper import library_for
 
 SHAPE = "qwen3-30b-a3b"

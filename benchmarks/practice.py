@@ -9,9 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
-
 from nodes import Array, Flags
+from scipy import stats
 
 GOLDEN_TOLERANCE = 0.05
 ALERTS = (1.5, 2.0)

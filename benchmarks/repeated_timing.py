@@ -30,9 +30,9 @@ from gate import (
     simulate_session,
     summaries,
 )
+from nodes import NODES, Node
 from promises import Promise
 
-from nodes import NODES, Node
 from regbot.records.calibration_summary import PairNoise
 from regbot.records.verdict import Decision
 from regbot.stats.anytime import ANYTIME_ALPHA, anytime_interval, decide_anytime

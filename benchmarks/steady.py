@@ -21,9 +21,9 @@ from functools import partial
 from math import log
 
 import numpy as np
+from nodes import NOISY, QUIET, TYPICAL, Array, Node, steps_of_runs, warm_up
 from ruptures import KernelCPD  # type: ignore[import-untyped]
 
-from nodes import NOISY, QUIET, TYPICAL, Array, Node, steps_of_runs, warm_up
 from regbot.stats.steady import steady_state, without_outliers
 
 SEED = 20260802

@@ -6,7 +6,7 @@
 #
 # The files have three owners, so that a job can change only its own work:
 #   root            /opt/regbot (regbot and these scripts), /opt/actions-runner, /etc/regbot-runner.conf
-#   regbot          /var/lib/regbot: history and quarantine of the nodes, results
+#   regbot          /var/lib/regbot: results
 #   regbot-runner   /var/lib/regbot-runner/work (current job) and /var/lib/regbot-runner/cache (clones, earlier pairs)
 set -eu
 root=
@@ -45,7 +45,6 @@ account regbot-runner /var/lib/regbot-runner
 folder /opt/regbot 755 root
 folder /opt/actions-runner 755 root
 folder /var/lib/regbot 755 regbot
-folder /var/lib/regbot/nodes 755 regbot
 folder /var/lib/regbot/results 750 regbot
 folder /var/lib/regbot-runner 755 root
 folder /var/lib/regbot-runner/work 700 regbot-runner
@@ -57,7 +56,6 @@ place "$here/regbot-runner.service" /etc/systemd/system/regbot-runner.service 64
 if [ ! -e "$root/etc/regbot-runner.conf" ]; then
   install -D -o root -g root -m 600 /dev/stdin "$root/etc/regbot-runner.conf" <<'CONF'
 # Read by the service regbot-runner. Holds no secret: the helper keeps its own where only root reads it.
-REGBOT_NODES=/var/lib/regbot/nodes
 REGBOT_JIT_HELPER=
 REGBOT_GPU_MHZ=
 REGBOT_GPUS=

@@ -99,33 +99,32 @@ def add(
 
 
 def list_groups(store: Store) -> BaselineListing:
-    """List all groups of stored sessions. Reads one complete session of each group. Raises BaselineError.
-
-    All sessions of a group have the same workload, variant, node class and environment, so one session shows these
-    four values.
+    """List all groups of stored sessions: those of one workload, variant, node class and environment. Raises
+    BaselineError.
     """
     groups = []
-    for folder in store.groups():
-        # A span has the number of sessions, and the times of the oldest and the newest.
-        span, paths = store.index.span(folder), store.index.find_by_name(folder, limit=1)
-        if span is None or not paths:
-            continue
-        sample = store.session(paths[0])
-        anchor = store.anchor(sample.workload, sample.variant, sample.node_class)
-        groups.append(
-            BaselineGroup(
-                workload=sample.workload,
-                variant=sample.variant,
-                tier=sample.tier,
-                node_class=sample.node_class,
-                environment=sample.environment,
-                folder=str(folder),
-                sessions=span.sessions,
-                first=span.first,
-                last=span.last,
-                anchor=anchor.commit if anchor else None,
+    for folder in store.class_folders():
+        sessions_by_group: dict[tuple[str, str, str], list[Baseline]] = {}
+        for session in store.read_sessions(folder).values():
+            key = session.tier, session.node_class, session.environment.model_dump_json()
+            sessions_by_group.setdefault(key, []).append(session)
+        for oldest_first in sessions_by_group.values():
+            sample = oldest_first[0]
+            anchor = store.anchor(sample.workload, sample.variant, sample.node_class)
+            groups.append(
+                BaselineGroup(
+                    workload=sample.workload,
+                    variant=sample.variant,
+                    tier=sample.tier,
+                    node_class=sample.node_class,
+                    environment=sample.environment,
+                    folder=str(folder),
+                    sessions=len(oldest_first),
+                    first=sample.measured,
+                    last=oldest_first[-1].measured,
+                    anchor=anchor.commit if anchor else None,
+                )
             )
-        )
     return BaselineListing(groups=groups)
 
 
@@ -139,7 +138,8 @@ def find_session(store: Store, name: str) -> tuple[PurePosixPath, Baseline]:
         raise BaselineError(
             store.root, f"{name!r} is too short", f"give at least {MIN_HASH_CHARS} characters of the hash"
         )
-    paths = [path for group in store.groups() for path in store.index.find_by_name(group, prefix)]
+    stored_paths = (path for folder in store.class_folders() for path in store.sessions(folder))
+    paths = [path for path in stored_paths if path.name.startswith(prefix)]
     if len(paths) != 1:
         problem = (
             f"{len(paths)} stored sessions begin with {prefix!r}"
@@ -179,11 +179,12 @@ def move_anchor(store: Store, move: AnchorMove, now: datetime | None = None) -> 
         problem = f"there are {len(classes)} variants and classes of {move.workload}: {names}"
         raise BaselineError(store.root, problem, "choose one with --variant and --class")
     ((workload, variant, node_class),) = classes
-    tree_by_commit = {}  # the id of the git tree of the commit, by commit
-    for group in store.folders(class_folder(workload, variant, node_class)):
-        for commit, path in store.index.find_commits(group, move.commit.lower()):
-            if commit not in tree_by_commit:
-                tree_by_commit[commit] = store.session(path).tree
+    sessions = store.read_sessions(class_folder(workload, variant, node_class)).values()
+    tree_by_commit = {  # the id of the git tree of the commit, by commit
+        session.commit: session.tree
+        for session in sessions
+        if session.node_class == node_class and session.commit.startswith(move.commit.lower())
+    }
     if len(tree_by_commit) != 1:
         problem = f"{len(tree_by_commit)} commits with stored sessions begin with {move.commit!r}"
         advice = "give more characters of the commit" if tree_by_commit else "add a session of that commit first"
@@ -313,20 +314,15 @@ def format_environment(key: EnvironmentKey) -> str:
 def _matching_classes(
     store: Store, workload: str, variant: str | None, node_class: str | None
 ) -> list[tuple[str, str, str]]:
-    """Return workload, variant and node class of all groups of timed sessions that match the filters, without
+    """Return workload, variant and node class of all timed sessions that match the filters, without
     duplicates. None for ``variant`` or ``node_class`` matches all.
     """
     classes: dict[tuple[str, str, str], None] = {}
-    for group in store.groups():
-        for path in store.index.find_by_name(group, limit=1):  # one session shows the class of its whole group
-            scalars = store.read_scalars(path)
-            stored_workload, stored_variant = str(scalars["workload"]), str(scalars["variant"])
-            stored_class = str(scalars["node_class"])
-            is_match = (
-                stored_workload == workload and variant in (None, stored_variant) and node_class in (None, stored_class)
-            )
-            if scalars["tier"] == "timed" and is_match:
-                classes[stored_workload, stored_variant, stored_class] = None
+    for folder in store.class_folders():
+        for session in store.read_sessions(folder).values():
+            is_match = variant in (None, session.variant) and node_class in (None, session.node_class)
+            if session.tier == "timed" and session.workload == workload and is_match:
+                classes[session.workload, session.variant, session.node_class] = None
     return list(classes)
 
 

@@ -1,13 +1,10 @@
 """``regbot baseline history``: the trend of one workload, and the text that shows it.
 
-Sessions are read newest first, so that reading the last few sessions takes the same time for any length of the history.
-They are read one by one, so that a long history does not fill the memory. The levels come from the index, which is
-derived data and not checked. Therefore a trend is only an annotation and decides nothing.
+A trend is only an annotation and decides nothing.
 
 The *level* of a session is the time of its typical step. A *series* is the sessions of one node class and environment
-that were timed on the same terms (``TERMS``), so their levels are comparable. A *group* is the folder of one node class
-and environment in the store. A *bucket* combines neighbouring sessions of a series, and a *stretch* is all sessions
-between two changes of level.
+that were timed on the same terms (``TERMS``), so their levels are comparable. A *bucket* combines neighbouring sessions
+of a series, and a *stretch* is all sessions between two changes of level.
 
 A parameter ``workload`` is an entry, such as ``mixtral-8x7b@1/ep``.
 """
@@ -21,9 +18,8 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from regbot.baselines.commands import format_environment
-from regbot.baselines.index import TERMS, SessionLevel, make_index_row
 from regbot.baselines.names import workload_folder
-from regbot.baselines.query import check_not_in_future
+from regbot.baselines.query import TERMS, check_not_in_future
 from regbot.baselines.store import BaselineError, Store
 from regbot.records.baseline import Baseline, EnvironmentKey
 from regbot.records.history import History, HistoryChange, HistoryPoint, HistorySeries, HistoryTrend
@@ -48,17 +44,13 @@ WITHHELD_SERIES = "held"
 Terms = tuple[Any, ...]
 """Values of the fields ``TERMS``, in that order."""
 
-_FIRST_TERM = SessionLevel._fields.index(TERMS[0])
-_TERMS_SLICE = slice(_FIRST_TERM, _FIRST_TERM + len(TERMS))
-"""Where the terms are in a ``SessionLevel``."""
-
 
 @dataclass
 class _Bucket:
     """Summary of neighbouring sessions of one series. Levels are logarithms of seconds."""
 
-    oldest: SessionLevel
-    newest: SessionLevel
+    oldest: Baseline
+    newest: Baseline
     sessions: int = 0
     total: float = 0.0
     """Sum of the log levels."""
@@ -170,24 +162,23 @@ def _class_trend(
     ``last`` is the number of newest sessions of each series; None for all sessions. ``points`` is the largest
     number of points of a series in the result.
     """
-    class_series: list[_ClassSeries] = []
-    anchor_commit = None
-    sample: Baseline | None = None
-    for group in store.folders(folder):
-        for path in store.index.find_by_name(group, limit=1):
-            group_sample = store.session(path)  # all sessions of a group have the same class and environment
-            if group_sample.tier != "timed" or node_class not in (None, group_sample.node_class):
-                continue
-            sample = group_sample
-            check_not_in_future(store, group, now)
-            anchor = store.anchor(sample.workload, sample.variant, sample.node_class)
-            anchor_commit = anchor.commit if anchor else None
-            for terms, session_count in _count_sessions(store, group).items():
-                limit = session_count if not last else min(session_count, last)
-                collected = _collect_buckets(store, group, terms, limit, anchor_commit)
-                class_series.append(_ClassSeries(sample.environment, terms, collected))
-    if sample is None or not class_series:
+    stored = [session for session in store.read_sessions(folder).values() if session.tier == "timed"]
+    sessions = [session for session in stored if node_class in (None, session.node_class)]
+    if not any(session.series != ANCHOR_SERIES for session in sessions):
         return None
+    check_not_in_future(sessions, now)
+    sample = sessions[0]
+    anchor = store.anchor(sample.workload, sample.variant, sample.node_class)
+    anchor_commit = anchor.commit if anchor else None
+    sessions_by_series: dict[tuple[str, Terms], list[Baseline]] = {}
+    for session in sessions:
+        terms = tuple(getattr(session, name) for name in TERMS)
+        sessions_by_series.setdefault((session.environment.model_dump_json(), terms), []).append(session)
+    class_series = [
+        _ClassSeries(members[0].environment, terms, _collect_buckets(members, last, anchor_commit))
+        for (_, terms), members in sessions_by_series.items()
+        if any(session.series != ANCHOR_SERIES for session in members)
+    ]
     class_series.sort(key=lambda series: series.collected.buckets[0].oldest.measured)
     all_series = [_make_series(series, points) for series in class_series]
     all_previous = [all_series[0], *all_series[:-1]]  # the first series is compared with itself: nothing has changed
@@ -202,60 +193,45 @@ def _class_trend(
     )
 
 
-def _count_sessions(store: Store, group: PurePosixPath) -> dict[Terms, int]:
-    """Return the number of timed sessions of a group by terms, without the sessions of ``ANCHOR_SERIES``."""
-    counts: dict[Terms, int] = {}
-    for (series_name, *term_values), count in store.index.count_by_terms(group).items():
-        if series_name != ANCHOR_SERIES:
-            terms = tuple(term_values)
-            counts[terms] = counts.get(terms, 0) + count
-    return counts
+def _collect_buckets(sessions: Sequence[Baseline], last: int | None, anchor_commit: str | None) -> _SeriesBuckets:
+    """Collect the newest ``last`` sessions of one series; None for all. ``sessions`` are oldest first.
 
-
-def _collect_buckets(
-    store: Store, group: PurePosixPath, terms: Terms, limit: int, anchor_commit: str | None
-) -> _SeriesBuckets:
-    """Collect the newest ``limit`` sessions of a group that were timed on ``terms``.
-
-    Sessions of ``ANCHOR_SERIES`` do not count for ``limit``. Those that are newer than the oldest collected session
-    count for the anchor's level.
-
-    ``anchor_commit`` is the commit of the present anchor; None if there is no anchor.
+    Sessions of ``ANCHOR_SERIES`` do not count for ``last``. Those that are newer than the oldest collected session
+    count for the anchor's level. ``anchor_commit`` is the commit of the present anchor; None if there is no anchor.
     """
-    # A new bucket begins after each of these numbers of collected sessions.
-    bucket_positions = {*bucket_starts(limit, MAX_LEVELS)}
-    collected = _SeriesBuckets([])
-    collected_sessions, previous_identity = 0, ""
-    for session in store.index.levels_newest_first(group):
-        # ``session.session`` is the identity of the session. If two users stored the same session, it has two entries,
-        # one after the other. Count it once.
-        if tuple(session)[_TERMS_SLICE] != terms or session.session == previous_identity:
-            continue
-        if collected_sessions == limit and session.series != ANCHOR_SERIES:
-            break
-        previous_identity = session.session
-        level = session.log_median
-        if level is None:  # the file was invalid when it was indexed; if it still is, reading it raises the error
-            # The level in a new row is None only for a trace, and the sessions here are timed.
-            level = make_index_row(session.name, store.session(group / session.name)).log_median or 0.0
-        is_of_anchor = session.commit == anchor_commit
-        if is_of_anchor:
-            collected.anchor_sessions += 1
-            collected.anchor_total += level
-        if session.series == ANCHOR_SERIES:
-            continue
-        collected.excluded_sessions += session.series == WITHHELD_SERIES
-        if collected_sessions in bucket_positions:
-            collected.buckets.append(_Bucket(oldest=session, newest=session))
-        collected_sessions += 1
-        bucket = collected.buckets[-1]
-        bucket.oldest = session
-        bucket.sessions += 1
-        bucket.total += level
-        bucket.low, bucket.high = min(bucket.low, level), max(bucket.high, level)
-        bucket.has_anchor |= is_of_anchor
-    collected.buckets.reverse()
-    return collected
+    # If two users stored the same session, count it once.
+    distinct_sessions = list({session.session: session for session in sessions}.values())
+    main_sessions = [session for session in distinct_sessions if session.series != ANCHOR_SERIES][-(last or 0) :]
+    of_anchor = [
+        _level(session)
+        for session in distinct_sessions
+        if session.commit == anchor_commit and session.measured >= main_sessions[0].measured
+    ]
+    starts = [*bucket_starts(len(main_sessions), MAX_LEVELS), len(main_sessions)]
+    return _SeriesBuckets(
+        buckets=[_make_bucket(main_sessions[start:end], anchor_commit) for start, end in pairwise(starts)],
+        excluded_sessions=sum(session.series == WITHHELD_SERIES for session in main_sessions),
+        anchor_sessions=len(of_anchor),
+        anchor_total=math.fsum(of_anchor),
+    )
+
+
+def _make_bucket(sessions: Sequence[Baseline], anchor_commit: str | None) -> _Bucket:
+    levels = [_level(session) for session in sessions]
+    return _Bucket(
+        oldest=sessions[0],
+        newest=sessions[-1],
+        sessions=len(sessions),
+        total=math.fsum(levels),
+        low=min(levels),
+        high=max(levels),
+        has_anchor=any(session.commit == anchor_commit for session in sessions),
+    )
+
+
+def _level(session: Baseline) -> float:
+    """Return the logarithm of the session's level in seconds."""
+    return math.log(session.level_s["median"])
 
 
 def _make_series(series: _ClassSeries, points: int) -> HistorySeries:

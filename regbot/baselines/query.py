@@ -1,30 +1,26 @@
 """Selects the stored sessions that a run may be compared with: only sessions of the same node class and environment.
 
-The result is the sessions, or a refusal that names the differences. The judge decides what the sessions are used for. A
-*group* is the folder of one workload, node class and environment in the store, so no other folder has to be opened. The
-index lists the newest sessions of the group, and only these sessions are read completely.
-
-The *scalars* of a session are the simple fields at the beginning of its file (``SCALARS``). They are not checked, so
-they only serve to choose the sessions to read. The *terms* are the fields ``TERMS`` (world size, steps, warm-up, clock,
-requested dispatcher). Times on other terms are not comparable.
+The result is the sessions, or a refusal that names the differences. The judge decides what the sessions are used for.
+The *terms* are the fields ``TERMS`` (world size, steps, warm-up, clock, requested dispatcher). Times on other terms are
+not comparable.
 
 A parameter ``workload`` is an entry, such as ``mixtral-8x7b@1/ep``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from regbot.baselines.index import FOLDER, SCALARS, TERMS, IndexRow
 from regbot.baselines.intake import FUTURE_TOLERANCE
-from regbot.baselines.names import class_folder, environment_folder, workload_folder
-from regbot.baselines.store import RESTORE, BaselineError, Store
-from regbot.records.baseline import Baseline, EnvironmentKey, Series, format_time
+from regbot.baselines.names import session_path, workload_folder
+from regbot.baselines.store import RESTORE, BaselineError, Store, record_digest
+from regbot.records.baseline import Baseline, EnvironmentKey, Series, format_time, parse_time
 from regbot.records.ledger import Ledger
 from regbot.records.run import Clock, Tier
 
+TERMS = ("world_size", "steps", "cut", "clock", "dispatcher")
+"""Fields in which two sessions must be equal. Otherwise their step times are not comparable."""
 ROLLING_SESSIONS = 40
 """Maximum number of sessions in the rolling reference."""
 
@@ -84,40 +80,52 @@ class StoredLedger:
     ledger: Ledger
 
 
-def load_rolling_reference(
-    store: Store, query: ReferenceQuery, now: datetime, series: Series = "rolling", limit: int = ROLLING_SESSIONS
+def read_workload(store: Store, workload: str, variant: str) -> list[Baseline]:
+    """Return the stored sessions of a workload on all node classes, oldest first. Raises BaselineError."""
+    folders = store.class_folders(workload_folder(workload, variant))
+    sessions = [session for folder in folders for session in store.read_sessions(folder).values()]
+    return sorted(sessions, key=lambda session: (session.measured, session.session))
+
+
+def select_rolling_reference(
+    stored: Sequence[Baseline],
+    query: ReferenceQuery,
+    now: datetime,
+    series: Series = "rolling",
+    limit: int = ROLLING_SESSIONS,
 ) -> RollingReference | ReferenceRefusal:
     """Return the newest ``limit`` comparable sessions of ``series``, or a refusal with the differences.
 
-    The series ``rolling`` has the sessions of main.
-
-    Raises BaselineError if a needed session is unusable or was measured in the future, because a reference with gaps is
-    unusable.
+    ``stored`` has the sessions of the workload and variant, on all node classes, oldest first. The series ``rolling``
+    has the sessions of main. Raises BaselineError if a session of this class and environment was measured after
+    ``now``, because a reference with gaps is unusable.
     """
-    group = class_folder(query.workload, query.variant, query.node_class) / environment_folder(query.environment)
+    of_environment = [
+        session
+        for session in stored
+        if session.node_class == query.node_class and session.environment == query.environment
+    ]
+    check_not_in_future(of_environment, now)
     terms = {name: getattr(query, name) for name in TERMS}
     sessions_by_identity: dict[str, Baseline] = {}
     other_terms_count = 0
     newest_differences: tuple[FieldDifference, ...] = ()  # those of the newest session on other terms
-    for path, scalars in _newest_sessions(store, group, "timed", series, now):
+    for session in reversed(of_environment):
+        if (session.tier, session.series) != ("timed", series):
+            continue
         if len(sessions_by_identity) == limit:
             break
-        if differences := _find_differences(scalars, terms, TERMS):
+        if differences := _find_differences(session, terms):
             other_terms_count += 1
             newest_differences = newest_differences or differences
-        elif scalars["session"] not in sessions_by_identity:  # if two users stored the same session, count it once
-            session = store.session(path)
-            if session.node_class != query.node_class or session.environment != query.environment:
-                raise BaselineError(path, "is in the folder of another class or environment", "run baseline verify")
-            if any(getattr(session, name) != scalars[name] for name in SCALARS):
-                raise BaselineError(path, "differs from its index entry", f"delete {FOLDER}; regbot rebuilds it")
-            sessions_by_identity[session.session] = session
+        else:  # if two users stored the same session, count it once
+            sessions_by_identity.setdefault(session.session, session)
     if sessions_by_identity:
         oldest_first = tuple(reversed(sessions_by_identity.values()))
         return RollingReference(oldest_first, tuple(_warnings(query, other_terms_count)))
     if other_terms_count:
         return _make_refusal(query, newest_differences, f"the {other_terms_count} stored sessions")
-    return _explain_mismatch(store, query)
+    return _explain_mismatch(stored, query)
 
 
 def stored_ledger(
@@ -129,44 +137,13 @@ def stored_ledger(
     The environment is ignored: counts are comparable across environments, and changes by a new torch or XLA should be
     visible.
     """
-    candidates = _newest_with_ledger(store, workload, variant, tier, commit)
-    if not candidates and commit is not None:
-        candidates = _newest_with_ledger(store, workload, variant, tier, commit=None)
-    if not candidates:
+    sessions = read_workload(store, workload, variant)
+    with_ledger = [session for session in sessions if session.tier == tier and session.ledger is not None]
+    of_commit = [session for session in with_ledger if session.commit == commit]
+    newest = next(reversed(of_commit or with_ledger), None)
+    if newest is None or newest.ledger is None:
         return None
-
-    def sort_key(candidate: tuple[PurePosixPath, IndexRow]) -> tuple[str, str]:
-        """Return the time of the session and its path. The path decides between two sessions of the same second, so
-        that every call returns the same session.
-        """
-        path, row = candidate
-        return row.scalars["measured"], str(path)
-
-    path, _ = max(candidates, key=sort_key)
-    baseline = store.session(path)
-    if baseline.ledger is None:
-        raise BaselineError(path, "differs from its index entry", f"delete {FOLDER}; regbot rebuilds it")
-    return StoredLedger(baseline, store.ledger(baseline.ledger))
-
-
-def _newest_with_ledger(
-    store: Store, workload: str, variant: str, tier: Tier, commit: str | None
-) -> list[tuple[PurePosixPath, IndexRow]]:
-    """Return the newest session with a ledger in each group of a workload, with its path. ``commit`` is the commit of
-    the sessions; None for any commit.
-    """
-    sessions = []
-    for group in _list_groups(store, workload, variant):
-        row = store.index.newest_with_ledger(group, tier, commit)
-        if row is not None:
-            sessions.append((group / row.name, row))
-    return sessions
-
-
-def _list_groups(store: Store, workload: str, variant: str) -> list[PurePosixPath]:
-    """Return the groups of a workload on all node classes and in all environments."""
-    class_folders = store.folders(PurePosixPath(workload_folder(workload, variant)))
-    return [group for folder in class_folders for group in store.folders(folder)]
+    return StoredLedger(newest, store.ledger(newest.ledger))
 
 
 def newest_session(store: Store, workload: str, variant: str, tier: Tier, commit: str) -> Baseline | None:
@@ -175,73 +152,33 @@ def newest_session(store: Store, workload: str, variant: str, tier: Tier, commit
     Only sessions of the workload and tier are considered, in any environment. Return None if there is none. Raises
     BaselineError.
     """
-    sessions = [
-        (group / row.name, row.scalars)
-        for group in _list_groups(store, workload, variant)
-        for row in store.index.newest_first(group)
-        if row.scalars["tier"] == tier
-    ]
-    if not sessions:
-        return None
-
-    def sort_key(session: tuple[PurePosixPath, dict[str, Any]]) -> tuple[bool, str]:
-        """Return whether the session is of ``commit``, and its time. Keys of sessions of ``commit`` are the largest."""
-        _, scalars = session
-        return scalars["commit"] == commit, scalars["measured"]
-
-    path, _ = max(sessions, key=sort_key)
-    return store.session(path)
+    sessions = [session for session in read_workload(store, workload, variant) if session.tier == tier]
+    of_commit = [session for session in sessions if session.commit == commit]
+    return next(reversed(of_commit or sessions), None)
 
 
-def list_environments(store: Store, workload: str, variant: str) -> list[tuple[str, EnvironmentKey, PurePosixPath]]:
-    """Return node class, environment and folder of every group of a workload. Reads one session of each group, because
-    all sessions of a group have the same class and environment.
-    """
-    listing = []
-    for group in _list_groups(store, workload, variant):
-        for path in store.index.find_by_name(group, limit=1):
-            sample = store.session(path)
-            listing.append((sample.node_class, sample.environment, group))
-    return listing
+def check_not_in_future(sessions: Sequence[Baseline], now: datetime) -> None:
+    """Raise BaselineError if a session was measured after ``now`` by more than ``FUTURE_TOLERANCE``."""
+    for session in sessions:
+        if parse_time(session.measured) > now + FUTURE_TOLERANCE:
+            problem = f"was measured at {session.measured}, and it is {format_time(now)} here"
+            raise BaselineError(session_path(session, record_digest(session)), problem, RESTORE)
 
 
-def _newest_sessions(
-    store: Store, group: PurePosixPath, tier: Tier, series: Series, now: datetime
-) -> Iterator[tuple[PurePosixPath, dict[str, Any]]]:
-    """Yield path and scalars of the sessions of a group that belong to ``series`` and ``tier``, newest first.
-
-    Raises BaselineError if a session of the group was measured in the future.
-    """
-    check_not_in_future(store, group, now)
-    for row in store.index.newest_first(group):
-        if (row.scalars["tier"], row.scalars["series"]) == (tier, series):
-            yield group / row.name, row.scalars
-
-
-def check_not_in_future(store: Store, group: PurePosixPath, now: datetime) -> None:
-    """Raise BaselineError if a session of a group was measured after ``now`` by more than ``FUTURE_TOLERANCE``."""
-    if future_row := store.index.newest_after(group, format_time(now + FUTURE_TOLERANCE)):
-        problem = f"was measured at {future_row.scalars['measured']}, and it is {format_time(now)} here"
-        raise BaselineError(group / future_row.name, problem, RESTORE)
-
-
-def _explain_mismatch(store: Store, query: ReferenceQuery) -> ReferenceRefusal:
-    """Return a refusal for a query whose group has no timed session of the wanted series.
+def _explain_mismatch(stored: Sequence[Baseline], query: ReferenceQuery) -> ReferenceRefusal:
+    """Return a refusal for a query without a timed session of the wanted series in its class and environment.
 
     If sessions of the same node class are stored, the refusal has the differences of the most similar environment.
     Otherwise it names the node classes that are stored.
     """
-    stored_groups = list_environments(store, query.workload, query.variant)
     wanted = query.environment.model_dump()
     differences_of_class = [
-        _find_differences(environment.model_dump(), wanted, tuple(EnvironmentKey.model_fields))
-        for node_class, environment, _ in stored_groups
-        if node_class == query.node_class
+        _find_differences(session.environment, wanted) for session in stored if session.node_class == query.node_class
     ]
     if differences_of_class:
         fewest_differences = min(differences_of_class, key=len)
         return _make_refusal(query, fewest_differences, "the stored sessions of this class")
-    classes = sorted({node_class for node_class, _, _ in stored_groups})
+    classes = sorted({session.node_class for session in stored})
     if classes:
         difference = FieldDifference("node_class", stored=", ".join(classes), wanted=query.node_class)
         return _make_refusal(query, (difference,), "what is stored")
@@ -266,26 +203,24 @@ def _make_refusal(query: ReferenceQuery, differences: tuple[FieldDifference, ...
     return ReferenceRefusal(differences, f"{subject} of {query.workload} cannot be compared: {difference_list}")
 
 
-def _find_differences(
-    stored: dict[str, object], wanted: dict[str, object], names: tuple[str, ...]
-) -> tuple[FieldDifference, ...]:
-    """Return the differences in the fields ``names``. A field that ``stored`` lacks is unknown."""
+def _find_differences(stored: Baseline | EnvironmentKey, wanted: dict[str, object]) -> tuple[FieldDifference, ...]:
+    """Return the fields of ``wanted`` in which ``stored`` has other values."""
     return tuple(
-        FieldDifference(name, stored.get(name), wanted[name]) for name in names if stored.get(name) != wanted[name]
+        FieldDifference(name, getattr(stored, name), value)
+        for name, value in wanted.items()
+        if getattr(stored, name) != value
     )
 
 
-def _warnings(query: ReferenceQuery, other_terms_count: int) -> list[str]:
-    """Return the warnings about a reference. ``other_terms_count`` is the number of sessions that were left out because
+def _warnings(query: ReferenceQuery, other_terms_count: int) -> Iterator[str]:
+    """Yield the warnings about a reference. ``other_terms_count`` is the number of sessions that were left out because
     they were timed on other terms. ``environment.unknown`` has the names of the fields with an unknown value.
     """
-    warnings = []
     if query.environment.unknown:
         names = ", ".join(query.environment.unknown)
-        warnings.append(f"{names} of the environment are unknown here and in store, and are assumed to be the same")
+        yield f"{names} of the environment are unknown here and in store, and are assumed to be the same"
     if other_terms_count:
-        warnings.append(f"{other_terms_count} newer stored sessions were timed with other terms and are left out")
-    return warnings
+        yield f"{other_terms_count} newer stored sessions were timed with other terms and are left out"
 
 
 def _quote(value: object) -> str:

@@ -1,29 +1,29 @@
 """Loads references for a check: the stored sessions and calibrations of each timed workload on this node class.
 
 References of all environments of the node class are loaded, because the environment of the check is known only after
-its first run. A *group* is the folder of one workload, node class and environment in the store. A *placebo* is a
-calibration session that compares a commit with itself. An *injected* session does so too, but head is slowed down by a
-known share. A run has two step times, the median and the mean of its steps (``SUMMARIES``).
+its first run. A *placebo* is a calibration session that compares a commit with itself. An *injected* session does so
+too, but head is slowed down by a known share. A run has two step times, the median and the mean of its steps
+(``SUMMARIES``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from pathlib import PurePosixPath
+from itertools import product
 from statistics import median
 from typing import NamedTuple
 
 from regbot.baselines.arm_luck import estimate_stored_luck, make_arm_luck
-from regbot.baselines.index import TERMS
 from regbot.baselines.names import class_folder
 from regbot.baselines.query import (
+    TERMS,
     ReferenceQuery,
     ReferenceRefusal,
     RollingReference,
-    list_environments,
-    load_rolling_reference,
+    read_workload,
+    select_rolling_reference,
 )
 from regbot.baselines.store import BaselineError, Store
-from regbot.records.baseline import Baseline, EnvironmentKey
+from regbot.records.baseline import Baseline
 from regbot.records.calibration import Calibration, CalibrationSession
 from regbot.records.calibration_summary import CalibrationSummary, Correlation, PairNoise, Rate
 from regbot.records.reference import Reference, StoredSession
@@ -60,52 +60,47 @@ def load_references(
 ) -> ReferenceLookup:
     """Load the references for the workload of ``plan`` on a node class.
 
-    ``thresholds`` are those of the throughput gate, for sessions that are simulated from placebo pairs. If the files
-    of one environment are broken, the other environments are still loaded. A session that was measured after ``now``
-    counts as broken.
+    ``thresholds`` are those of the throughput gate, for sessions that are simulated from placebo pairs. A broken file
+    of this class, or a session that was measured after ``now``, is a fault, and there are no references.
     """
-    references: list[Reference] = []
-    refusals: list[str] = []
-    faults: list[str] = []
-    for group in store.folders(class_folder(plan.entry, plan.variant, node_class)):
-        try:
-            group_references, group_refusals = _load_group_references(store, group, plan, node_class, thresholds, now)
-        except BaselineError as error:
-            faults.append(str(error))
-            continue
-        references += group_references
-        refusals += group_refusals
-    if references:
-        return ReferenceLookup(references, reason="", faults=faults)
-    if faults or refusals:
-        return ReferenceLookup([], reason=(faults + refusals)[0], faults=faults)
+    folder = class_folder(plan.entry, plan.variant, node_class)
     try:
-        environments = list_environments(store, plan.entry, plan.variant)
+        sessions = [session for session in store.read_sessions(folder).values() if session.node_class == node_class]
+        calibrations = [store.calibration(path) for path in store.calibrations(folder)]
+        references, refusals = _make_references(sessions, calibrations, plan, node_class, thresholds, now)
+        if references or refusals:
+            return ReferenceLookup(references, reason="" if references else refusals[0], faults=[])
+        stored_classes = sorted({session.node_class for session in read_workload(store, plan.entry, plan.variant)})
     except BaselineError as error:
-        return ReferenceLookup([], reason="", faults=[str(error)])
-    stored_classes = sorted({stored_class for stored_class, _, _ in environments})
+        return ReferenceLookup([], reason=str(error), faults=[str(error)])
     if not stored_classes:
         return ReferenceLookup([], reason="", faults=[])
     reason = f"sessions of {plan.entry} are stored for {'; '.join(stored_classes)}, and this is {node_class}"
     return ReferenceLookup([], reason, faults=[])
 
 
-def _load_group_references(
-    store: Store, group: PurePosixPath, plan: TimedPlan, node_class: str, thresholds: Thresholds, now: datetime
+def _make_references(
+    sessions: Sequence[Baseline],
+    calibrations: Sequence[Calibration],
+    plan: TimedPlan,
+    node_class: str,
+    thresholds: Thresholds,
+    now: datetime,
 ) -> tuple[list[Reference], list[str]]:
-    """Return the references of one environment, and why its stored sessions cannot be compared.
+    """Return the references of one node class, and why stored sessions cannot be compared.
 
-    There is at most one reference per clock. A clock whose sessions cannot be compared has a reason in the second list.
-    ``group`` is the folder of the environment, and ``node_class`` is its node class. ``thresholds`` are those of
-    the throughput gate. Raises BaselineError, also for a session that was measured after ``now``.
+    There is at most one reference per environment and clock. If its sessions cannot be compared, it has a reason in the
+    second list. Raises BaselineError for a session that was measured after ``now``.
     """
     references: list[Reference] = []
     refusals: list[str] = []
-    calibrations = [store.calibration(path) for path in store.calibrations(group)]
-    environment = _find_group_environment(store, group, calibrations)
-    if environment is None:
-        return references, refusals
-    for clock in CLOCKS:
+    of_class = [calibration for calibration in calibrations if calibration.node_class == node_class]
+    stored_environments = [
+        *(session.environment for session in sessions),
+        *(calibration.environment for calibration in of_class),
+    ]
+    environments = {environment.model_dump_json(): environment for environment in stored_environments}
+    for environment, clock in product(environments.values(), CLOCKS):
         query = ReferenceQuery(
             workload=plan.entry,
             variant=plan.variant,
@@ -117,8 +112,12 @@ def _load_group_references(
             clock=clock,
             dispatcher=plan.dispatcher,
         )
-        rolling_reference = load_rolling_reference(store, query, now)
-        comparable_calibrations = [candidate for candidate in calibrations if has_same_terms(candidate, plan, clock)]
+        rolling_reference = select_rolling_reference(sessions, query, now)
+        comparable_calibrations = [
+            calibration
+            for calibration in of_class
+            if calibration.environment == environment and has_same_terms(calibration, plan, clock)
+        ]
         calibration_summary = summarise_calibrations(comparable_calibrations, thresholds)
         if isinstance(rolling_reference, ReferenceRefusal):
             refusals.append(rolling_reference.text)
@@ -277,15 +276,6 @@ def _make_stored_session(baseline: Baseline) -> StoredSession:
         log_median=[run.log_median for run in first_runs],
         log_mean=[run.log_mean for run in first_runs],
     )
-
-
-def _find_group_environment(
-    store: Store, group: PurePosixPath, calibrations: Sequence[Calibration]
-) -> EnvironmentKey | None:
-    """Return the environment of a group, from any of its files; None if it has no session and no calibration."""
-    if paths := store.index.find_by_name(group, limit=1):
-        return store.session(paths[0]).environment
-    return calibrations[0].environment if calibrations else None
 
 
 def _resampled_false_flags(

@@ -5,28 +5,24 @@ anchor conflict. When ``add`` returns, its files are on the disk: each file is w
 renamed, and the folder of the file is synced. If a writer is interrupted, it leaves a file in ``.incoming``. git
 ignores this folder, and the next writer removes the file. A lock serialises the writers of one machine.
 
-Readers take no lock. They write only the files of ``index``, which git ignores too. Only this module reads files of the
-store. A file whose content does not match its name and folder is never used.
+Readers take no lock. Only this module reads files of the store. A file whose content does not match its name and folder
+is never used.
 
-A *group* is the folder of one workload, node class and environment. A *class* is a node class. Each file of a group
-has one ``Baseline`` record: one stored session. All paths are relative to the store.
+A *class folder* is the folder of one workload and node class. Each of its files has one ``Baseline`` record: one stored
+session. All paths are relative to the store.
 """
 
 import hashlib
-import json
 import os
 import re
-import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 from filelock import FileLock
-from pydantic import ValidationError
 
-from regbot.baselines.index import SCALARS, Index, IndexRow, make_index_row
 from regbot.baselines.names import (
     ANCHOR,
     CALIBRATION,
@@ -52,16 +48,12 @@ bytes.
 """
 
 LOCK_TIMEOUT_S, LOCK_POLL_S = 120.0, 0.01
-SCALAR_BYTES = 4096
-"""Number of bytes to read from the start of a stored session. They contain all scalars if no text is very long."""
 
 RESTORE = "restore it from the commit that added it (git log --diff-filter=A), or delete it and add the session again"
 HASH_NAME = re.compile(r"[0-9a-f]{64}\.json")
 """Pattern for the file name of a session or a ledger."""
 _CONFLICT = re.compile(rb"^(<{7}|={7}|>{7})( |\r?$)", re.MULTILINE)
 """Pattern for a line with which git marks a merge conflict."""
-_SCALAR = re.compile(r' "(\w+)": ([^{\[].*),')
-"""Pattern for a line of a stored session that has a scalar, such as `` "steps": 50,``."""
 
 R = TypeVar("R", bound=Record)
 
@@ -76,88 +68,38 @@ class BaselineError(RecordError):
         return f"{self.message}: {self.advice}"
 
 
-class _NewSession(NamedTuple):
-    """A session that is to be written. ``text`` is its JSON text."""
-
-    path: PurePosixPath
-    baseline: Baseline
-    text: bytes
-
-
 class Store:
     """The stored references under ``root``, which may not exist yet."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.index = Index(root, self._session_names, self._index_row)
-        """Finds sessions without opening every file."""
 
     # ---- reading
 
-    def groups(self) -> list[PurePosixPath]:
-        """Return the folders of stored sessions, one per workload, class and environment."""
+    def class_folders(self, workload_folder: str | None = None) -> list[PurePosixPath]:
+        """Return the class folders, of one workload or of all workloads."""
         root_folder = PurePosixPath()
-        workload_folders = [folder for folder in self.folders(root_folder) if str(folder) != LEDGERS]
-        class_folders = [class_path for folder in workload_folders for class_path in self.folders(folder)]
-        return [group for folder in class_folders for group in self.folders(folder)]
+        parents = [root_folder / workload_folder] if workload_folder else self.folders(root_folder)
+        return [folder for parent in parents if str(parent) != LEDGERS for folder in self.folders(parent)]
 
     def folders(self, parent: PurePosixPath) -> list[PurePosixPath]:
         """Return the folders in ``parent``, sorted; [] if ``parent`` does not exist. Links are not followed."""
         return sorted(parent / item.name for item in self._list_items(parent) if item.is_dir(follow_symlinks=False))
 
-    def sessions(self, group: PurePosixPath) -> list[PurePosixPath]:
+    def sessions(self, folder: PurePosixPath) -> list[PurePosixPath]:
         """Return the paths of the stored sessions in one folder, sorted by name. The files are not read."""
-        return [group / name for name in self._session_names(group)]
+        names = sorted(item.name for item in self._list_items(folder) if HASH_NAME.fullmatch(item.name))
+        return [folder / name for name in names]
 
-    def read_scalars(self, path: PurePosixPath) -> dict[str, Any]:
-        """Return the scalars at the beginning of a stored session: the fields with simple values, one per line.
-
-        The scalars are not checked. They only serve to decide whether to read the whole session. If the beginning lacks
-        some of them, the whole session is read. In that case, BaselineError is raised if the session is invalid.
-        """
-        with (self.root / path).open("rb") as file:
-            lines = file.read(SCALAR_BYTES).decode("utf-8", "replace").split("\n")
-        scalars: dict[str, Any] = {}
-        for line in lines[1:-1]:  # without the opening brace, and without the last line, which may be incomplete
-            scalar = _SCALAR.fullmatch(line)
-            if scalar is None:
-                break
-            name, value = scalar.groups()
-            with suppress(ValueError):
-                scalars[name] = json.loads(value)
-        if isinstance(scalars.get("measured"), str) and scalars.keys() >= {*SCALARS}:
-            return scalars
-        # A text is very long, or the file is incomplete or was changed. In the latter cases, reading the session raises
-        # the error.
-        return self.session(path).model_dump(by_alias=True)
+    def read_sessions(self, folder: PurePosixPath) -> dict[PurePosixPath, Baseline]:
+        """Return the stored sessions of a class folder by path, oldest first. Raises BaselineError if one of them is
+        unusable, because a reference with gaps is unusable."""
+        sessions = {path: self.session(path) for path in self.sessions(folder)}
+        return dict(sorted(sessions.items(), key=lambda item: (item[1].measured, item[1].session)))
 
     def session(self, path: PurePosixPath) -> Baseline:
         """Read a stored session. Raises BaselineError if its content does not match its name and folder."""
         return self.check_location(path, self._read_hashed(path, Baseline))
-
-    def _index_row(self, path: PurePosixPath) -> IndexRow | None:
-        """Return the index entry of a session; None if the file is gone.
-
-        The entry of a session that this version cannot read has only the scalars. Raises BaselineError if not even
-        these can be read, or if the file is damaged: damaged scalars would hide the session from a query.
-        """
-        file = self.root / path
-        try:
-            if not stat.S_ISREG(file.lstat().st_mode):
-                raise BaselineError(path, "is not a regular file", RESTORE)
-            with file.open("rb") as stream:
-                data = stream.read(MAX_RECORD_BYTES)
-        except FileNotFoundError:
-            return None
-        _check_hash(path, data)
-        with suppress(ValidationError):
-            baseline = Baseline.model_validate_json(data)
-            if session_path(baseline, path.stem) == path:
-                return make_index_row(path.name, baseline)
-        scalars = self.read_scalars(path)
-        return IndexRow(
-            path.name, sound=False, scalars={name: scalars[name] for name in SCALARS}, runs=0, log_median=None
-        )
 
     def check_location(self, path: PurePosixPath, baseline: Baseline) -> Baseline:
         """Return ``baseline``. Raises BaselineError if ``path`` is not the path at which its content must be stored."""
@@ -172,21 +114,27 @@ class Store:
         """Read a stored ledger. Raises BaselineError."""
         return self._read_hashed(ledger_path(digest), Ledger)
 
-    def calibrations(self, group: PurePosixPath) -> list[PurePosixPath]:
-        """Return the paths of the stored calibrations of one workload, class and environment, sorted by name."""
-        return self.sessions(group / CALIBRATION)
+    def calibrations(self, folder: PurePosixPath) -> list[PurePosixPath]:
+        """Return the paths of the stored calibrations of one workload and class, sorted by name."""
+        return self.sessions(folder / CALIBRATION)
 
     def calibration(self, path: PurePosixPath) -> Calibration:
         """Read a stored calibration. Raises BaselineError if its content does not match its name and folder."""
         calibration = self._read_hashed(path, Calibration)
         if (expected_path := calibration_path(calibration, path.stem)) != path:
-            raise BaselineError(path, "is in the folder of another class or environment", f"move it to {expected_path}")
+            raise BaselineError(path, "is in the folder of another class", f"move it to {expected_path}")
         return calibration
 
     def anchor(self, workload: str, variant: str, node_class: str) -> Anchor | None:
         """Return the anchor of a variant and node class; None if there is no anchor. Raises BaselineError."""
         path = class_folder(workload, variant, node_class) / ANCHOR
-        return self.read_anchor(path) if (self.root / path).exists() else None
+        if not (self.root / path).exists():
+            return None
+        anchor = self.read_anchor(path)
+        if anchor.node_class != node_class:  # two classes whose names differ only in punctuation
+            problem = f"is the anchor of {anchor.node_class!r}, whose folder has the name of that of {node_class!r}"
+            raise BaselineError(path, problem, "delete it, and set it again for one of the two")
+        return anchor
 
     def read_anchor(self, path: PurePosixPath) -> Anchor:
         """Read the anchor in ``path``. Raises BaselineError."""
@@ -215,10 +163,26 @@ class Store:
         OSError if the disk is full. After an error, some of the files may be stored. Calling ``add`` again stores the
         rest.
         """
-        new_sessions: dict[PurePosixPath, dict[str, _NewSession]] = {}
-        """By the folder, and then by the identity of the session."""
+        known: dict[PurePosixPath, dict[str, tuple[PurePosixPath, Baseline]]] = {}
+        """Stored and planned sessions by their identity, by class folder."""
+        paths: list[PurePosixPath] = []
+        texts: dict[PurePosixPath, bytes] = {}
         with self._write_lock():
-            paths = [self._stored_path(baseline) or self._plan_write(baseline, new_sessions) for baseline in baselines]
+            for baseline in baselines:
+                text = baseline.to_json().encode()
+                path = session_path(baseline, hashlib.sha256(text).hexdigest())
+                if path.parent not in known:
+                    stored = self.read_sessions(path.parent)
+                    known[path.parent] = {session.session: (at, session) for at, session in stored.items()}
+                sessions = known[path.parent]
+                if baseline.session in sessions:
+                    # Another user may have stored the session. The file then has another name, because its content
+                    # names that user and so has another hash.
+                    paths.append(_same_session_path(*sessions[baseline.session], baseline))
+                else:
+                    sessions[baseline.session] = path, baseline
+                    texts[path] = text
+                    paths.append(path)
             for digest, ledger in ledgers.items():
                 text = ledger.to_json().encode()
                 if hashlib.sha256(text).hexdigest() != digest:
@@ -226,15 +190,11 @@ class Store:
                 self._write_file(ledger_path(digest), text)
             if ledgers:  # ledgers must be on the disk before the sessions that name them
                 _sync_folder(self.root / LEDGERS)
+            for path, text in texts.items():
+                self._write_file(path, text)
             # Also sync folders that get no new session: an interrupted earlier call may not have synced them.
-            folders_in_order = dict.fromkeys(path.parent for path in paths)
-            for folder in folders_in_order:
-                added_sessions = list(new_sessions.get(folder, {}).values())
-                for session in added_sessions:
-                    self._write_file(session.path, session.text)
+            for folder in known:
                 _sync_folder(self.root / folder)
-                rows = [make_index_row(session.path.name, session.baseline) for session in added_sessions]
-                self.index.add(folder, rows)
         return paths
 
     def remove(self, path: PurePosixPath) -> None:
@@ -267,33 +227,6 @@ class Store:
             new_anchor = anchor.model_copy(update={"previous": present.commit if present else None})
             self._write_synced(path, _seal(new_anchor).to_json().encode())
         return path
-
-    def _stored_path(self, baseline: Baseline) -> PurePosixPath | None:
-        """Return the path of the file that already has the session of ``baseline``; None if there is none.
-
-        Another user may have stored the session. The file then has another name, because its content names that user
-        and so has another hash. Raises BaselineError if the content also differs in the session itself.
-        """
-        group = session_path(baseline, digest="").parent  # the folder does not depend on the digest
-        for path in self.index.find_by_session(group, baseline.session):
-            if (self.root / path).exists():
-                return _same_session_path(path, self.session(path), baseline)
-        return None
-
-    def _plan_write(
-        self, baseline: Baseline, new_sessions: dict[PurePosixPath, dict[str, _NewSession]]
-    ) -> PurePosixPath:
-        """Return the path at which ``baseline`` will be stored, and add it to ``new_sessions``.
-
-        ``new_sessions`` has the planned sessions by folder and then by identity. Nothing is written yet. A session that
-        is given twice gets one path. Raises BaselineError if its two records differ.
-        """
-        text = baseline.to_json().encode()
-        path = session_path(baseline, hashlib.sha256(text).hexdigest())
-        planned = new_sessions.setdefault(path.parent, {}).setdefault(
-            baseline.session, _NewSession(path, baseline, text)
-        )
-        return path if planned.baseline is baseline else _same_session_path(planned.path, planned.baseline, baseline)
 
     @contextmanager
     def _write_lock(self) -> Iterator[None]:
@@ -340,10 +273,6 @@ class Store:
                 raise
 
     # ---- files
-
-    def _session_names(self, group: PurePosixPath) -> list[str]:
-        """Return the file names of the stored sessions in one folder, sorted."""
-        return sorted(item.name for item in self._list_items(group) if HASH_NAME.fullmatch(item.name))
 
     def _list_items(self, folder: PurePosixPath) -> list[os.DirEntry[str]]:
         """Return what is in a folder, without hidden files; [] if the folder does not exist."""
@@ -436,11 +365,10 @@ def _describe_misplacement(path: PurePosixPath, expected_path: PurePosixPath, ve
     ``version`` is the shape version in the content.
     """
     if len(path.parts) != len(expected_path.parts):
-        return "is outside the folder of its workload, class and environment"
-    workload, node_class, *_ = path.parts
-    expected_workload, expected_class, *_ = expected_path.parts
+        return "is outside the folder of its workload and class"
+    workload, expected_workload = path.parts[0], expected_path.parts[0]
     if workload == expected_workload:
-        return "is in the folder of another " + ("node class" if node_class != expected_class else "environment")
+        return "is in the folder of another node class"
     name, _, folder_version = workload.rpartition("@")
     expected_name, _, _ = expected_workload.rpartition("@")
     if name == expected_name:

@@ -12,11 +12,11 @@ from regbot.bisect.measure import PointCheckouts, PreparedPoint, build_observati
 from regbot.bisect.noisy import MeasurementRequest
 from regbot.bisect.seats import Seats
 from regbot.engines import Engine, EngineError, Launch, LaunchResult, NoSeatError, SeatLostError, clean_environment
+from regbot.engines.guest import describe_exit
 from regbot.health.machine import this_node
 from regbot.records.bisection import Observation
 from regbot.records.files import RecordError, read_capped, write_text
 from regbot.text.clip import clip
-from regbot.workloads.guest import describe_exit
 
 SKIP_EXIT_CODE = 125
 """Exit code by which a command says that it cannot measure this point, as in git bisect."""

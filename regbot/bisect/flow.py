@@ -30,7 +30,6 @@ from regbot.bisect.traces import TraceMeasurer
 from regbot.checkout import prune
 from regbot.config import ConfigError
 from regbot.engines import Engine, Needs, open_engine
-from regbot.nodes import Fitness, nodes_folder
 from regbot.records.bisection import (
     Bisection,
     BisectionHeader,
@@ -87,14 +86,12 @@ def bisect(
         header, observations = _open_log(log, setup)
         setup.header = header  # A resumed bisection keeps the seed, the noise and the smallest slowdown of its log.
         setup.noisy_span = replace(setup.noisy_span, smallest=math.log1p(header.smallest_pct / 100))
-        fitness = Fitness(nodes_folder(options.cache), options.out)  # has the list of nodes in quarantine
         active_engine = engine or stack.enter_context(
             open_engine(
                 options.engine,
                 setup.config,
                 options.cache,
                 untrusted=options.untrusted,
-                excluded_hosts=fitness.quarantined_hosts,
             )
         )
 

@@ -25,6 +25,7 @@ from regbot.bisect.measure import (
 from regbot.bisect.noisy import MeasurementRequest
 from regbot.config import LIBRARY_DISPATCHERS
 from regbot.engines import Engine
+from regbot.engines.guest import guest_folder
 from regbot.judge.backends import DISPATCHER, unmet_dispatcher_request
 from regbot.judge.validity import distrust_run
 from regbot.records.bisection import Observation, Point
@@ -34,7 +35,7 @@ from regbot.records.run import Run
 from regbot.removal import discard_folder
 from regbot.sessions.worktrees import folder_name
 from regbot.text.clip import clip_message
-from regbot.workloads import Checkout, Limits, Scratch, Task, guest_folder, interpreter, trace
+from regbot.workloads import Checkout, Limits, Scratch, Task, interpreter, trace
 from regbot.workloads.paper import NoPaperGpuError
 
 

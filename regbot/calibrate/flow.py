@@ -9,7 +9,7 @@ import hashlib
 import math
 import secrets
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,18 +17,18 @@ from typing import Literal
 
 from regbot import __version__
 from regbot.baselines import Store, environment_of, node_class_of
-from regbot.baselines.index import TERMS
+from regbot.baselines.query import TERMS
 from regbot.baselines.reference import summarise_calibrations
 from regbot.check.single_run import SingleRunOptions, config_of, timed_task
 from regbot.check.static_trace import WORKING_TREE
 from regbot.checkout import Worktree, resolve_arm
 from regbot.config import Config, ConfigError
 from regbot.engines import Engine, open_engine
+from regbot.engines.node_check import HISTORY_FILE
 from regbot.errors import UserError
 from regbot.judge import judge
 from regbot.judge.interim import count_primary_tests, decide_so_far, thresholds
 from regbot.judge.pairs import PairSet, pair_up
-from regbot.nodes import Fitness, nodes_folder
 from regbot.records.baseline import ENTRY_PATTERN, Provenance, format_time, parse_time
 from regbot.records.calibration import Calibration, CalibrationSession
 from regbot.records.calibration_summary import ArmLuck, CalibrationSummary
@@ -105,15 +105,9 @@ def calibrate(
     to ``options.out`` as it ends. Raises ConfigError, ShapeError, CheckoutError, EngineError, UserError.
     """
     config = config_of(folder)
-    engine_context = nullcontext(engine) if engine is not None else _open_engine(options, config, cache)
+    engine_context = nullcontext(engine) if engine is not None else open_engine(options.engine, config, cache)
     with engine_context as active_engine:
         return _calibrate_on(_CalibrationSetup(active_engine, folder, cache, watch), options, store, config)
-
-
-def _open_engine(options: CalibrationOptions, config: Config, cache: Path) -> AbstractContextManager[Engine]:
-    """Open the engine that ``options`` names. It does not use nodes in quarantine."""
-    quarantined_hosts = Fitness(nodes_folder(cache), options.out).quarantined_hosts
-    return open_engine(options.engine, config, cache, excluded_hosts=quarantined_hosts)
 
 
 @dataclass(frozen=True)
@@ -152,8 +146,8 @@ def _calibrate_on(
             sessions += runner.run_sessions(options.injected_pairs, options.injected_pct)
     calibration = build_calibration(sessions, options.who)
     path = store.add_calibration(calibration)
-    group = path.parent.parent  # workload, node class and environment; the calibrations lie in a folder below it
-    stored_calibrations = [store.calibration(stored_path) for stored_path in store.calibrations(group)]
+    class_folder = path.parent.parent  # the calibrations lie in a folder below it
+    stored_calibrations = [store.calibration(stored_path) for stored_path in store.calibrations(class_folder)]
     on_same_terms = [other for other in stored_calibrations if _terms_of(other) == _terms_of(calibration)]
     summary = summarise_calibrations(on_same_terms, thresholds(sessions[0].header))
     return CalibrationResult(calibration, store.root / path, summary)
@@ -285,9 +279,14 @@ class _Runner:
             else Worktrees(self._setup.folder, self._setup.cache, lambda _: None, self._setup.engine.sandbox)
         )
         scratch = self._options.out / "runs" / log.path.stem
-        fitness = Fitness(nodes_folder(self._setup.cache), scratch)
         session_runner = SessionRunner(
-            session.header, trees, self._setup.engine, Scratch(scratch), write_run, announce, fitness=fitness
+            session.header,
+            trees,
+            self._setup.engine,
+            Scratch(scratch),
+            write_run,
+            announce,
+            node_history=self._setup.cache / HISTORY_FILE,
         )
         (session_plan,) = session.header.timed
         session_runner.run(session_plan, self._task, session.runs, NO_TIME_LIMIT_S)
@@ -353,8 +352,9 @@ def _rename_arm(arm: Arm, name: Literal["base", "head"]) -> Arm:
 
 
 def _terms_of(calibration: Calibration) -> tuple[object, ...]:
-    """Return the values of ``TERMS``. Times on other terms are not comparable."""
-    return tuple(getattr(calibration, name) for name in TERMS)
+    """Return node class, environment and the values of ``TERMS``. Times on other terms are not comparable."""
+    terms = tuple(getattr(calibration, name) for name in TERMS)
+    return calibration.node_class, calibration.environment.model_dump_json(), *terms
 
 
 def page(result: CalibrationResult) -> str:

@@ -33,10 +33,10 @@ from regbot.checkout import (
 )
 from regbot.config import FILE_NAME, Config, ConfigError, LoadedConfig
 from regbot.engines import Engine, open_engine
+from regbot.engines.node_check import HISTORY_FILE
 from regbot.judge import Expectation
 from regbot.judge.identity import first_difference
 from regbot.judge.validity import examine_traced_runs
-from regbot.nodes import Fitness, nodes_folder
 from regbot.records.files import RecordError
 from regbot.records.ledger import Scalar
 from regbot.records.run import Arm, Node, Run
@@ -162,7 +162,7 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
 
 
 def _open_engine(options: CheckOptions, config: Config, say: Callable[[str], None]) -> AbstractContextManager[Engine]:
-    """Open the engine that the options name. It uses no nodes in quarantine. ``say`` shows its messages."""
+    """Open the engine that the options name. ``say`` shows its messages."""
     return open_engine(
         options.engine,
         config,
@@ -170,7 +170,6 @@ def _open_engine(options: CheckOptions, config: Config, say: Callable[[str], Non
         say,
         untrusted=options.untrusted,
         no_sandbox=options.no_sandbox,
-        excluded_hosts=_fitness(options).quarantined_hosts,
     )
 
 
@@ -178,10 +177,6 @@ def _find_readable(options: CheckOptions, base: Arm, head: Arm, paths: Sequence[
     """Return the repository from which trees and files of both commits are read, among them the files at ``paths``."""
     cache = repository_cache(options.cache, options.repo)
     return find_readable_repository(options.repo, cache, [base.commit, head.commit], paths)
-
-
-def _fitness(options: CheckOptions) -> Fitness:
-    return Fitness(nodes_folder(options.cache), options.out / "runs")
 
 
 @dataclass(frozen=True)
@@ -345,7 +340,8 @@ def _measure(
         TraceRunner(trees, engine, scratch, store_run, watch, libraries, parallel=config.local.parallel).run(
             jobs, [run for run in runs if run.tier == "static"]
         )
-    session_runner = SessionRunner(header, trees, engine, scratch, store_run, watch, fitness=_fitness(options))
+    node_history = options.cache / HISTORY_FILE
+    session_runner = SessionRunner(header, trees, engine, scratch, store_run, watch, node_history=node_history)
     plans_to_time = [
         (timed_plan, task, node_kind)
         for timed_plan, task, node_kind in zip(header.timed, tasks_to_time, node_kinds, strict=True)

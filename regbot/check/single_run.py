@@ -1,6 +1,6 @@
 """``regbot run``: time one run of one workload. ``regbot compare`` can read the resulting record."""
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +8,6 @@ from regbot.check.static_trace import WORKING_TREE, TraceOptions, choose_task
 from regbot.checkout import resolve_arm
 from regbot.config import FILE_NAME, Config, load_config
 from regbot.engines import Engine, open_engine
-from regbot.nodes import Fitness, nodes_folder
 from regbot.records.run import Position, Run
 from regbot.removal import temporary_folder
 from regbot.sessions.worktrees import Worktrees
@@ -54,15 +53,9 @@ def run_once(
     ``folder`` is the working tree with the ``regbot.toml``. Raises ConfigError, ShapeError, CheckoutError, EngineError.
     """
     config = config_of(folder)
-    engine_context = nullcontext(engine) if engine is not None else _open_engine(options, config, cache)
+    engine_context = nullcontext(engine) if engine is not None else open_engine(options.engine, config, cache)
     with engine_context as engine_in_use:
         return _run_on(engine_in_use, options, folder, cache, config, watch)
-
-
-def _open_engine(options: SingleRunOptions, config: Config, cache: Path) -> AbstractContextManager[Engine]:
-    return open_engine(
-        options.engine, config, cache, excluded_hosts=Fitness(nodes_folder(cache), cache).quarantined_hosts
-    )
 
 
 def _run_on(

@@ -17,7 +17,6 @@ from regbot.cli import baseline, ledger
 from regbot.cli import bisect as bisect_command
 from regbot.cli import github as github_commands
 from regbot.cli import init as init_command
-from regbot.cli import node as node_commands
 from regbot.cli import push as push_command
 from regbot.cli.console import show
 from regbot.cli.job_summary import write_job_summary
@@ -57,7 +56,6 @@ app.command()(init_command.init)
 app.command()(push_command.pre_push)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(baseline.app, name="baseline")
-app.add_typer(node_commands.app, name="node")
 app.add_typer(github_commands.app, name="github")
 
 
@@ -326,14 +324,6 @@ def compare(
             help="Known sd of a pair's log-ratio, in percent. With --paired, one pair can suffice.",
         ),
     ] = None,
-    separate_sessions: Annotated[
-        bool,
-        typer.Option(
-            "--separate-sessions",
-            help="Each base file that does not show when it ran comes from a session of its own (another day). From 8 "
-            "such files on, one head file can be judged.",
-        ),
-    ] = False,
     skip: Annotated[
         int | None,
         typer.Option("--skip", metavar="N", help="Warm-up steps to leave out. Default: all before the steady state."),
@@ -357,7 +347,6 @@ def compare(
             noise_pct=noise,
             skip=skip,
             tokens_per_step=tokens_per_step,
-            separate_sessions=separate_sessions,
         )
         verdict = compare_files(options)
         text = verdict.to_json() if json else compare_page(verdict)

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from regbot.compare.grouping import merge_warnings
 from regbot.compare.run_files import StepFile
 from regbot.text.words import count
 
@@ -57,24 +56,3 @@ def find_omissions(file: StepFile) -> Iterator[str]:
         yield f"contains {skipped_steps} steps that the optimizer skipped"
     if nan_steps := sum(step.nan for step in steps):
         yield f"contains {nan_steps} steps with a loss that is not finite"
-
-
-def csv_warnings(files: Sequence[StepFile]) -> Iterator[str]:
-    """Yield warnings about gaps in the step numbers of CSV files. For logs, the log readers warn about gaps."""
-    # A CSV file is neither a log nor a Run record. A file with faults may have no steps.
-    csv_files = [file for file in files if file.log is None and file.run is None and not file.faults]
-    yield from merge_warnings(
-        (file.name, warning) for file in csv_files for warning in _step_number_warnings(file.numbers)
-    )
-
-
-def _step_number_warnings(numbers: Sequence[int]) -> Iterator[str]:
-    """Yield a warning if steps are missing, and a warning if only every n-th step is in the file."""
-    if gaps := find_gaps(numbers):
-        before, after = gaps[0]
-        yield f"steps are missing: {count(len(gaps), 'gap')}, the first from {before} to {after}"
-    if (distance := usual_distance(numbers)) > 1:
-        yield (
-            f"only every {distance}th step is in the file; the file does not say whether its time is of one "
-            f"step or the mean of {distance}"
-        )

@@ -1,16 +1,23 @@
 """Faults that make a comparison of files impossible, and warnings about a comparison."""
 
-from collections.abc import Iterator, Sequence
-from itertools import combinations, islice, product
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations, islice
 
-from regbot.compare import environment, steady_cut
-from regbot.compare.completeness import csv_warnings
-from regbot.compare.grouping import merge_warnings
+from regbot.compare import steady_cut
 from regbot.compare.run_files import StepFile
-from regbot.compare.scale import mixed_units
-from regbot.judge.backends import dispatcher_change, dispatcher_problems
+from regbot.judge.backends import unmet_dispatcher_request
 from regbot.judge.validity import environment_warnings
 from regbot.records.run import Run
+
+UNIT_RATIO = 300.0
+"""Two step times with this ratio or a larger one are taken to be in different units.
+
+Units differ by a factor of 1000. Step times of one job differ less: in golden values of real MoE jobs, the slowest
+steps take 15 times as long as the usual step.
+"""
+
+_NUMBER = re.compile(r"\d[\d.]*")
 
 
 def faults(base: Sequence[StepFile], head: Sequence[StepFile], paired: bool) -> Iterator[str]:
@@ -27,36 +34,9 @@ def _comparison_faults(base: Sequence[StepFile], head: Sequence[StepFile], paire
     for file in files:
         if file.log is not None and file.log.too_coarse:  # a sentence: the times are rounded too much
             yield f"{file.name}: its {file.log.too_coarse}"
-    yield from _find_copies(files)
-    yield from _find_different_averaging(files)
-    yield from mixed_units(files)
-    runs = [(file.name, file.run) for file in files if file.run is not None]
-    for name, run in runs[1:]:
-        first_name, first_run = runs[0]
-        if mismatch := _find_mismatch(first_run, run):
-            yield f"{name}: {mismatch} than in {first_name}; their times cannot be compared"
-    if paired:
-        yield from _find_pair_faults(base, head)
-    for name, run in runs:
-        if run.code is not None and run.code.foreign:  # packages that were imported from outside of the checkout
-            package, folder = min(run.code.foreign.items())
-            yield f"{name}: ran {package} from {folder}, outside of its checkout; it is not a run of that commit"
-    yield from _find_dispatcher_faults(base, head)
-
-
-def _find_copies(files: Sequence[StepFile]) -> Iterator[str]:
-    """Yield a fault for every two files with the same times in every step.
-
-    Measured times vary from step to step, so two files that agree in every step are copies. Files with one constant
-    time are excepted, because a simulator may write such files.
-    """
-    for file, other_file in combinations(files, 2):
+    for file, other_file in combinations(files, 2):  # a simulator may write the same time in every step
         if file.step_s == other_file.step_s and len(set(file.step_s)) > 1:
             yield f"{file.name} and {other_file.name} have the same times in every step: one is a copy of the other"
-
-
-def _find_different_averaging(files: Sequence[StepFile]) -> Iterator[str]:
-    """Yield a fault for each file whose values are means over another number of steps than those of the first file."""
     for file in files[1:]:
         if _steps_per_value(file) != _steps_per_value(files[0]):
             yield (
@@ -64,6 +44,34 @@ def _find_different_averaging(files: Sequence[StepFile]) -> Iterator[str]:
                 f"{_describe_values(files[0])}; a mean hides single steps, so log all runs in the same way, best every "
                 "step"
             )
+    yield from _find_mixed_units(files)
+    runs = [(file.name, file.run) for file in files if file.run is not None]
+    for name, run in runs:
+        first_name, first_run = runs[0]
+        if mismatch := _find_mismatch(first_run, run):
+            yield f"{name}: {mismatch} than in {first_name}; their times cannot be compared"
+        if run.code is not None and run.code.foreign:  # packages that were imported from outside of the checkout
+            package, folder = min(run.code.foreign.items())
+            yield f"{name}: ran {package} from {folder}, outside of its checkout; it is not a run of that commit"
+        yield from (f"{name}: {problem}" for problem in unmet_dispatcher_request(run))
+    if paired:
+        yield from _find_pair_faults(base, head)
+
+
+def _find_mixed_units(files: Sequence[StepFile]) -> Iterator[str]:
+    """Yield a fault if a counted step is so much longer than another that their units must differ."""
+    steps = [
+        (seconds, file.name, number)
+        for file in files
+        for seconds, number in zip(file.kept_s, file.numbers[file.cut :], strict=True)
+    ]
+    (shortest, name, number), (longest, longest_name, longest_number) = min(steps), max(steps)
+    if longest >= UNIT_RATIO * shortest:
+        yield (
+            f"{longest_name}: step {longest_number} takes {longest:.4g} s, and step {number} of {name} {shortest:.4g} "
+            "s: are these milliseconds? All times are in seconds. If the time is correct, the step hung: measure the "
+            "run again"
+        )
 
 
 def _find_pair_faults(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
@@ -77,21 +85,6 @@ def _find_pair_faults(base: Sequence[StepFile], head: Sequence[StepFile]) -> Ite
                 f"{base_file.name} and {head_file.name}: no common step remains after the longer warm-up "
                 f"of {cut} steps; give longer runs, or --skip N"
             )
-
-
-def _find_dispatcher_faults(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
-    """Yield a fault for each combination of a base file and a head file in which an arm did not execute the requested
-    dispatcher. A *change* is such a case with one request for both arms that exactly one arm executed."""
-    for base_file, head_file in product(base, head):
-        if base_file.run is None or head_file.run is None:
-            continue
-        if change := dispatcher_change(base_file.run, head_file.run):
-            yield (
-                f"{base_file.name} and {head_file.name}: asked for dispatcher {change.requested!r}, base executed "
-                f"{change.base_executed!r} and head {change.head_executed!r}; the times say nothing about the code"
-            )
-        for problem in dispatcher_problems(base_file.run, head_file.run):
-            yield f"{base_file.name} and {head_file.name}: {problem}"
 
 
 def _steps_per_value(file: StepFile) -> int | None:
@@ -125,37 +118,22 @@ def _find_mismatch(first: Run, second: Run) -> str:
 
 
 def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
-    """Yield the warnings of a comparison: about environments, logs, gaps in CSV files, and steady states.
-
-    Only one Run record leads to environment warnings: the first one whose environment differs from that of record 1.
-    """
+    """Yield warnings about the environments of Run records, and what the readers and the steps of files warn of."""
     runs = [file.run for file in (*base, *head) if file.run is not None]
-    for run in runs[1:]:
-        if differences := [*environment_warnings(runs[0], run)]:
-            yield from differences
-            break
-    yield from _log_warnings([*base, *head])
-    yield from csv_warnings([*base, *head])
-    # A file with faults may have no steps.
-    yield from steady_cut.warnings([file for file in (*base, *head) if not file.faults])
-    yield from environment.warnings(base, head)
+    yield from next(filter(None, ([*environment_warnings(runs[0], run)] for run in runs[1:])), [])
+    files = [file for file in (*base, *head) if not file.faults]
+    log_warnings = [(file.name, text) for file in files if file.log is not None for text in file.log.warnings]
+    yield from _merge_warnings([*log_warnings, *steady_cut.file_warnings(files)])
+    yield from steady_cut.length_warnings(files)
 
 
-def _log_warnings(files: Sequence[StepFile]) -> Iterator[str]:
-    """Yield the warnings of the logs, merged by their text. Yield one more warning if a log is compared with a file of
-    another format."""
-    yield from merge_warnings(
-        (file.name, warning) for file in files if file.log is not None for warning in file.log.warnings
-    )
-    first_file_by_format: dict[str, StepFile] = {}
-    for file in files:
-        file_format = "record" if file.run else "csv"
-        if file.log is not None:
-            file_format = file.log.format
-        first_file_by_format.setdefault(file_format, file)
-    if len(first_file_by_format) > 1 and any(file.log is not None for file in files):
-        (first_format, first_file), (other_format, other_file), *_ = first_file_by_format.items()
-        yield (
-            f"{first_file.name} has the format {first_format}, but {other_file.name} has {other_format}: they may time "
-            "different parts of a step"
-        )
+def _merge_warnings(warnings: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield sentences from pairs of a file name and a warning. Warnings that differ only in their numbers become one
+    sentence, which shows the numbers of the first file.
+    """
+    groups: dict[str, list[tuple[str, str]]] = {}  # warning without its numbers -> file names and warnings
+    for name, warning in warnings:
+        groups.setdefault(_NUMBER.sub("", warning), []).append((name, warning))
+    for (first_name, first_warning), *others in groups.values():
+        more = f" and {len(others)} more" if others else ""
+        yield f"{first_name}{more}: {first_warning}"

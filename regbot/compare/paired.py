@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
-from regbot.compare.advice import pairs_advice
 from regbot.compare.run_files import StepFile
 from regbot.compare.sections import (
     ALPHA,
@@ -15,6 +14,7 @@ from regbot.compare.sections import (
     decision_sentences,
     estimate_sentences,
     given_noise_note,
+    pairs_advice,
     section_with_intervals,
     section_without_intervals,
     unsteady_section,

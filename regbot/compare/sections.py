@@ -14,7 +14,7 @@ from regbot.records.settings import ThroughputThresholds as Settings
 from regbot.records.verdict import Decision, PrimaryTest, Status, Throughput
 from regbot.stats.known_noise import run_standard_error
 from regbot.stats.launch import SUMMARIES
-from regbot.stats.paired import LOOK_ALPHA, Thresholds
+from regbot.stats.paired import LOOK_ALPHA, LOOKS, Thresholds, pairs_needed
 
 SETTINGS = Settings()
 """Thresholds in percent. A comparison of files reads no regbot.toml and uses the defaults."""
@@ -23,12 +23,14 @@ THRESHOLDS = Thresholds.from_percent(SETTINGS.threshold_pct, SETTINGS.indifferen
 ALPHA = LOOK_ALPHA / len(SUMMARIES)
 """Two-sided error of one interval. Median and mean step time share the error of one look."""
 
-NOT_CONTROLLED = "differences between nodes and sessions are not controlled"
-
 UNUSUAL_PCT = 20.0
 """If too few runs give an estimate beyond this percentage, the estimate is reported as far outside the usual noise. On
 the noisiest node of the simulations, single pairs scatter by an eighth of this value.
 """
+
+PAIR_NOISE_PCT = (0.3, 0.8, 2.5)
+"""Standard deviation of a pair's log-ratio on a quiet, a typical and a noisy node, as ``benchmarks/nodes.py`` prints
+it."""
 
 MAX_NOISE_RATIO = 2.0
 """If the observed noise is more than this many times the noise of --noise, the observed noise is used. If --noise is
@@ -36,19 +38,17 @@ right, four pairs show more than twice this noise in fewer than one of a hundred
 """
 
 
-def decision_sentences(
-    tests: Mapping[str, tuple[Decision, LogEstimate]], decision: Decision, against: str = "base"
-) -> Iterator[str]:
+def decision_sentences(tests: Mapping[str, tuple[Decision, LogEstimate]], decision: Decision) -> Iterator[str]:
     """Yield sentences that explain the decision. A change has a sentence for each summary (median, mean) that shows it.
 
-    ``tests`` has the decision and the interval of each summary. ``against`` names what head is compared with.
+    ``tests`` has the decision and the interval of each summary.
     """
     if decision in ("regressed", "improved"):
         word, side = ("slower", "above +") if decision == "regressed" else ("faster", "below -")
         for name, (test_decision, interval) in tests.items():
             if test_decision == decision:
                 yield (
-                    f"head is {word} than {against} by the {name} step time: {format_estimate(interval)}; the "
+                    f"head is {word} than base by the {name} step time: {format_estimate(interval)}; the "
                     f"whole interval is {side}{SETTINGS.indifference_pct:g}%"
                 )
     elif decision == "no_change":
@@ -56,10 +56,10 @@ def decision_sentences(
         rounded_up = ceil(100 * largest) / 100
         bound = f"at most {rounded_up:.2f}% slower" if largest > 0 else "not slower"
         limit = f"{SETTINGS.threshold_pct:g}%"
-        yield f"both intervals lie between -{limit} and +{limit}; head is {bound} than {against}"
+        yield f"both intervals lie between -{limit} and +{limit}; head is {bound} than base"
     else:
         yield (
-            f"the intervals, against {against}, are too wide: FAIL needs an interval above "
+            f"the intervals are too wide: FAIL needs an interval above "
             f"+{SETTINGS.indifference_pct:g}%, PASS needs both intervals between -{SETTINGS.threshold_pct:g}% and "
             f"+{SETTINGS.threshold_pct:g}%, or one below -{SETTINGS.indifference_pct:g}%"
         )
@@ -77,6 +77,33 @@ def estimate_sentences(estimates: Mapping[str, float]) -> Iterator[str]:
             f"{largest:+.0f}% is far more than usual noise: something differs, but so few runs cannot show whether "
             "it is the code, the node or other work on the node"
         )
+
+
+def pairs_advice(estimates: Mapping[str, float], command: str = " and compare with --paired: it takes") -> str:
+    """Return how many pairs would prove a difference as large as the estimate on a quiet, a typical and a noisy node.
+
+    If the estimate is below the threshold for PASS, the threshold takes its place. ``estimates`` are percentages, by
+    summary (median, mean). ``command`` are the words between how to run and the numbers of pairs.
+    """
+    # On the log scale, a speed-up counts like a slowdown by the same factor.
+    largest = max(abs(math.log1p(value / 100)) for value in estimates.values())
+    # Round to whole percents, because so few runs do not support more digits.
+    pct = max(round(percent(largest)), round(SETTINGS.threshold_pct))
+    if pct > UNUSUAL_PCT:
+        target = "a difference like this"
+    else:
+        target = f"{'or rule out ' if pct == round(SETTINGS.threshold_pct) else ''}a difference of {pct}%"
+    thresholds = Thresholds(delta=math.log1p(pct / 100), eps=THRESHOLDS.eps)
+    needed = [pairs_needed(noise_pct / 100, ALPHA, thresholds) for noise_pct in PAIR_NOISE_PCT]
+    quiet, typical, noisy = (
+        f"{number}" if number is not None and number <= LOOKS[-1] else f"more than {LOOKS[-1]}" for number in needed
+    )
+    quiet_pct, typical_pct, noisy_pct = PAIR_NOISE_PCT
+    return (
+        f"to prove {target}, run base and head in turn on one node{command} {quiet} pairs on a quiet node "
+        f"({quiet_pct:g}% from pair to pair), {typical} on a typical one ({typical_pct:g}%), {noisy} on a noisy one "
+        f"({noisy_pct:g}%)"
+    )
 
 
 def pair_noise_from_steps(base: Sequence[StepFile], head: Sequence[StepFile]) -> float:

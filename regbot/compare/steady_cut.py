@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 
-from regbot.compare.grouping import merge_warnings
 from regbot.compare.run_files import StepFile
 from regbot.stats.steady import unsettled_warnings
 from regbot.stats.unpaired import MIN_RUNS
@@ -86,16 +85,14 @@ def _is_unsteady(file: StepFile) -> bool:
     return file.steady is not None and not file.steady.steady and not is_on_cpu
 
 
-def warnings(files: Files) -> Iterator[str]:
-    """Yield warnings about files without a steady state, then warnings of steady files, then warnings about the numbers
-    of steps."""
+def file_warnings(files: Files) -> Iterator[tuple[str, str]]:
+    """Yield the name of a file and a warning: first files without a steady state, then warnings of steady files."""
     steady_states = [(file.name, file.steady) for file in files if file.steady is not None]
-    yield from merge_warnings(
-        (name, f"no steady state: {state.reason}") for name, state in steady_states if not state.steady
-    )
-    yield from merge_warnings(
-        (name, warning) for name, state in steady_states if state.steady for warning in state.warnings
-    )
+    yield from ((name, f"no steady state: {state.reason}") for name, state in steady_states if not state.steady)
+    yield from ((name, warning) for name, state in steady_states if state.steady for warning in state.warnings)
+
+
+def length_warnings(files: Files) -> Iterator[str]:
     fewest = min((len(file.kept_s) for file in files), default=FEW_STEPS)
     if fewest < FEW_STEPS:
         yield f"a run has {fewest} steady steps; below {FEW_STEPS} single stalls dominate its mean"

@@ -1,8 +1,7 @@
 """The verdict on files of step times, with one workload, ``files``: did throughput change?
 
 Paired files are judged by the same test as the sessions of a check. The difference of unpaired files includes the
-effects of nodes and sessions. Unpaired files decide in two cases only: they show that all runs are of one session, or
-that the base files are of enough separate sessions.
+effects of nodes and sessions, so they decide only if they show that all runs are of one session.
 """
 
 from collections.abc import Sequence
@@ -51,8 +50,6 @@ class ComparisonOptions:
     """Number of leading steps to leave out; None for the steps before the steady state."""
     tokens_per_step: float | None = None
     """Tokens of one step on one rank, for logs of torchtitan."""
-    separate_sessions: bool = False
-    """Whether each base file comes from a session of its own. This is for files that do not show when they ran."""
 
 
 def compare(options: ComparisonOptions) -> Verdict:
@@ -103,7 +100,7 @@ def _throughput_section(
     if options.paired:
         section, section_warnings = paired_section(base, head, given_sd)
     else:
-        section, section_warnings = unpaired_section(base, head, given_sd, options.separate_sessions)
+        section, section_warnings = unpaired_section(base, head, given_sd)
     used = [*base, *head]
     if (
         options.paired
@@ -124,12 +121,6 @@ def _check_options(options: ComparisonOptions) -> None:
             f"--paired pairs the i-th base file with the i-th head file, but there are {len(options.base)} base and "
             f"{len(options.head)} head files",
             "give the same number of each, or leave out --paired",
-        )
-    if options.paired and options.separate_sessions:
-        raise ConfigError(
-            "--paired says that base and head ran in turn, and --separate-sessions that each base file is of a session "
-            "of its own",
-            "give one of them",
         )
     if options.noise_pct is not None and not (isfinite(options.noise_pct) and options.noise_pct > 0):
         raise ConfigError(f"--noise {options.noise_pct:g}: must be a standard deviation in percent above 0")

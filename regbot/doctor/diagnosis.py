@@ -18,6 +18,7 @@ from regbot.engines import Engine, EngineError, Launch, LocalEngine, NoSeatError
 from regbot.engines.availability import unavailable_reason
 from regbot.engines.confinement import PIDS
 from regbot.engines.escape import PROCESSES
+from regbot.engines.guest import guest_folder
 from regbot.engines.proof import prove
 from regbot.engines.sandbox import Sandbox, bubblewrap_version, unbounded
 from regbot.engines.slurm.commands import Slurm
@@ -29,7 +30,6 @@ from regbot.records.files import RecordError, parse_json
 from regbot.records.health import GpuSnapshot
 from regbot.text.clip import clip, clip_label
 from regbot.text.printable import printable
-from regbot.workloads import guest_folder
 from regbot.workloads.framework_needs import TESTED_TORCH
 
 TIMEOUT_S = 120.0

@@ -20,18 +20,13 @@ def open_engine(
     *,
     untrusted: bool = False,
     no_sandbox: bool = False,
-    excluded_hosts: Callable[[], frozenset[str]] = frozenset,
-    rotate: bool = False,
 ) -> Iterator[Engine]:
     """Yield the engine ``name``, configured by ``config``. On exit, release the reservations of the engine.
 
-    cache           A folder of this user. For an engine with several nodes, it must be on a file system that all nodes
-                    share.
-    say             Shows a progress message, such as a wait in the scheduler's queue.
-    untrusted       Run the code in a sandbox. ``no_sandbox`` overrides it.
-    excluded_hosts  Returns the hosts that must not be used at the moment, for example hosts in quarantine.
-    rotate          Run each session on other nodes than the last session of the same workload, if enough other nodes
-                    are idle.
+    cache      A folder of this user. For an engine with several nodes, it must be on a file system that all nodes
+               share.
+    say        Shows a progress message, such as a wait in the scheduler's queue.
+    untrusted  Run the code in a sandbox. ``no_sandbox`` overrides it.
 
     Raises ConfigError.
     """
@@ -42,10 +37,8 @@ def open_engine(
         with SlurmEngine(
             config.slurm,
             cache.resolve() / "slurm",
-            excluded_hosts=excluded_hosts,
             say=say,
             sandbox=sandbox,
-            rotate=rotate,
         ) as engine:
             yield engine
     else:

@@ -31,6 +31,8 @@ class Needs:
     """Name of the reservation in the scheduler's queue, for operators."""
     shared: bool = False
     """Whether other jobs may use the nodes at the same time. Set for seats on which nothing is timed."""
+    avoid: frozenset[str] = frozenset()
+    """Hosts that must not be in the seat, because the reference probe found them slow."""
 
     @property
     def may_use_gpus(self) -> bool:

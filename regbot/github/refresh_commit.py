@@ -157,11 +157,10 @@ def load_sessions(repo: Path, commit: str, folder: str, measured: str) -> list[B
         branch = RefreshBranch(repo, main=commit, folder=folder, parent=commit)
         store = _export_store(branch, commit, Path(scratch))
         try:
-            paths = [path for group in store.groups() for _, path in store.index.find_commits(group, measured)]
-            sessions = [store.session(path) for path in paths]
+            sessions = [session for folder in store.class_folders() for session in store.read_sessions(folder).values()]
         except BaselineError:
             return []
-    return [session for session in sessions if session.tier == "timed"]
+    return [session for session in sessions if session.tier == "timed" and session.commit == measured]
 
 
 def _export_store(branch: RefreshBranch, commit: str, scratch: Path) -> Store:

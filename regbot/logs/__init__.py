@@ -15,7 +15,6 @@ from regbot.logs.step_log import LogError, StepLog
 __all__ = [
     "DOCUMENT_FORMATS",
     "FORMATS",
-    "LINE_FORMATS",
     "LogError",
     "LogFormat",
     "StepLog",

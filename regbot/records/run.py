@@ -15,6 +15,7 @@ from regbot.records.crash import Crash
 from regbot.records.hang import Hang
 from regbot.records.health import Health
 from regbot.records.ledger import Axis, Count, Digest, Ledger, Message, Scalar, Text
+from regbot.records.node import NodeProbe
 
 Tier = Literal["static", "timed"]
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
@@ -395,6 +396,10 @@ class Run(Record):
     code: CodeProof | None = None
     environment: Environment | None = None
     health: Health | None = Field(default=None, description="health of the node, for timed runs")
+    probes: list[NodeProbe] = Field(
+        default_factory=list,
+        description="reference probe of the nodes before this run; only in the first run of a session on these nodes",
+    )
     hang: Hang | None = Field(default=None, description="what the ranks of a hung run reported")
     crash: Crash | None = Field(
         default=None,

@@ -12,16 +12,7 @@ from regbot.records.bisection import Bisection, BisectionHeader, BisectionPlan
 from regbot.records.calibration import Calibration
 from regbot.records.history import History
 from regbot.records.ledger import Ledger
-from regbot.records.node import (
-    NodeChange,
-    NodeEvent,
-    NodeJudgement,
-    NodeListing,
-    NodeProbe,
-    NodeReport,
-    ProbeReport,
-    RawNodeProbe,
-)
+from regbot.records.node import NodeHistory, RawNodeProbe
 from regbot.records.preflight import Preflight
 from regbot.records.proposal import Proposal
 from regbot.records.refresh import RefreshReport
@@ -43,14 +34,8 @@ RECORDS: dict[str, type[Record]] = {
     "history@1": History,
     "ledger@1": Ledger,
     "ledger-diff@1": LedgerDiff,
-    "node-changed@1": NodeChange,
-    "node-event@1": NodeEvent,
-    "node-judgement@1": NodeJudgement,
-    "node-list@1": NodeListing,
-    "node-probe@1": NodeProbe,
+    "node-history@1": NodeHistory,
     "node-probe-raw@1": RawNodeProbe,
-    "node-show@1": NodeReport,
-    "nodes-probed@1": ProbeReport,
     "preflight@1": Preflight,
     "proposal@1": Proposal,
     "raw-run@1": RawRun,

@@ -250,9 +250,7 @@ class Throughput(Record):
         description="what these undecided pairs would decide without the assumed luck; None if they would stay "
         "undecided, or if no luck is assumed",
     )
-    sessions: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="number of stored sessions, or of separate sessions of base files, in the comparison"
-    )
+    sessions: Annotated[int, Field(ge=0)] = Field(default=0, description="number of stored sessions in the comparison")
     calibrated: CalibrationSummary | None = Field(
         default=None, description="calibration of the gate on this node class"
     )

@@ -10,7 +10,6 @@ from regbot.baselines import Store
 from regbot.check.conclusion import CheckResult
 from regbot.config import Config, LoadedConfig
 from regbot.engines import Engine, open_engine
-from regbot.nodes import Fitness, nodes_folder
 from regbot.records.baseline import Anchor, AnchorComparison
 from regbot.records.refresh import WorkloadRefresh
 from regbot.records.run import Arm
@@ -99,12 +98,10 @@ class MeasuredNight:
 def open_refresh_engine(options: RefreshOptions, config: Config, watch: Watcher) -> AbstractContextManager[Engine]:
     """Open the engine that measures all workloads.
 
-    It runs the code in a sandbox, except with ``options.no_sandbox``. It uses no quarantined node, and other
-    nodes in each refresh if it can.
+    It runs the code in a sandbox, except with ``options.no_sandbox``.
 
     Raises ConfigError, also if the code needs a sandbox and no sandbox works on this machine.
     """
-    excluded_hosts = Fitness(nodes_folder(options.cache), options.out).quarantined_hosts
     return open_engine(
         options.engine,
         config,
@@ -112,8 +109,6 @@ def open_refresh_engine(options: RefreshOptions, config: Config, watch: Watcher)
         lambda text: watch(Progress(done=0, total=0, text=text)),
         untrusted=True,
         no_sandbox=options.no_sandbox,
-        excluded_hosts=excluded_hosts,
-        rotate=True,
     )
 
 

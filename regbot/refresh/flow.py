@@ -144,8 +144,7 @@ def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
     folder = class_folder(task.entry, task.variant.name, node_class)
     anchor = store.anchor(task.entry, task.variant.name, node_class)
     anchor_commit = anchor.commit if anchor is not None else setup.head.commit
-    # A group is the folder of one environment.
-    calibrations = [store.calibration(path) for group in store.folders(folder) for path in store.calibrations(group)]
+    calibrations = [store.calibration(path) for path in store.calibrations(folder)]
     check_options = _make_check_options(setup, task, entries, anchor_commit, calibrations)
     checked = check(check_options, setup.watch, setup.engine)
     pair_set = pair_up(checked.session.timed_runs(task.entry))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from regbot.baselines import Store
-from regbot.baselines.names import ANCHOR, session_path
+from regbot.baselines.names import ANCHOR, class_folder
 from regbot.baselines.store import ATTRIBUTES
 from regbot.records.baseline import Baseline
 
@@ -15,10 +15,7 @@ from regbot.records.baseline import Baseline
 def timed_sessions(store: Store, folder: PurePosixPath) -> list[Baseline]:
     """Load all timed sessions of a workload on a node class, oldest first. ``folder`` is the folder of the workload and
     node class. Raises BaselineError."""
-    # A group is the folder of one environment.
-    sessions = [store.session(path) for group in store.folders(folder) for path in store.sessions(group)]
-    timed = [session for session in sessions if session.tier == "timed"]
-    return sorted(timed, key=lambda session: (session.measured, session.session))
+    return [session for session in store.read_sessions(folder).values() if session.tier == "timed"]
 
 
 def remove_withheld_copies(store: Store, accepted: Sequence[Baseline]) -> None:
@@ -28,10 +25,8 @@ def remove_withheld_copies(store: Store, accepted: Sequence[Baseline]) -> None:
     """
     session_ids = {baseline.session for baseline in accepted}
     for baseline in accepted:
-        # A group is the folder of one environment. It does not depend on the digest, which is in the file's name.
-        group = session_path(baseline, digest="").parent
-        for path in store.sessions(group):
-            stored = store.session(path)
+        folder = class_folder(baseline.workload, baseline.variant, baseline.node_class)
+        for path, stored in store.read_sessions(folder).items():
             if stored.session in session_ids and stored.series == "held":
                 store.remove(path)
 

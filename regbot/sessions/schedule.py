@@ -195,11 +195,6 @@ def is_block_start(slot: Slot) -> bool:
     return slot.position.slot == 0
 
 
-def is_block_end(slot: Slot) -> bool:
-    """Return whether the run ``slot`` is the last of its block. A look is possible after this run."""
-    return slot.position.slot == BLOCK_SLOTS - 1
-
-
 def can_afford_block(runs: Sequence[Run], budget_s: float) -> bool:
     """Return whether another block fits into ``budget_s`` seconds, after the time that ``runs`` have used.
 

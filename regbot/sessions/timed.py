@@ -5,27 +5,27 @@ Each session has a *seat*: the nodes that are reserved for it. If the seat is lo
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from regbot.checkout import Worktree
 from regbot.checkout.cache import cache_variables, create_cache_folders
 from regbot.engines import Engine, Needs, NoSeatError, Seat, SeatLostError
-from regbot.nodes import Fitness
-from regbot.records.run import Arm, Outcome, Position, Run
+from regbot.engines.node_check import NodeCheck, check_nodes
+from regbot.records.node import NodeProbe
+from regbot.records.run import Arm, Position, Run
 from regbot.records.session import SessionHeader, TimedPlan
 from regbot.removal import discard_folder
 from regbot.sessions.schedule import (
     Slot,
     can_afford_block,
-    is_block_end,
     is_block_start,
     max_runs,
     next_slot,
     progress_summary,
 )
 from regbot.sessions.worktrees import folder_name, with_checkout
-from regbot.text.clip import clip
 from regbot.text.progress import Progress, Watcher
 from regbot.workloads import Checkout, RunSpec, Scratch, Task, bare_run, needs_of, time_run
 
@@ -53,13 +53,13 @@ class SessionRunner:
         keep: Callable[[Run], None],
         watch: Watcher,
         *,
-        fitness: Fitness | None = None,
+        node_history: Path | None = None,
     ) -> None:
         """``header`` is the plan of the check. ``trees`` gives the worktrees of the arms, and ``engine`` the seats.
-        ``scratch`` is the folder for the files of the runs. ``keep`` saves a run. ``watch`` shows progress. ``fitness``
-        checks nodes; if it is None, all nodes count as fit."""
+        ``scratch`` is the folder for the files of the runs. ``keep`` saves a run. ``watch`` shows progress.
+        ``node_history`` is the file with the stored probes of nodes; if it is None, all nodes count as fit."""
         self._header, self._trees, self._engine, self._scratch = header, trees, engine, scratch
-        self._save_run, self._watch, self._fitness = keep, watch, fitness
+        self._save_run, self._watch, self._node_history = keep, watch, node_history
 
     def run(self, plan: TimedPlan, task: Task, known: Sequence[Run], budget_s: float) -> list[Run]:
         """Run or continue the session of ``plan``. ``known`` has the runs of the session so far. Return all runs of
@@ -71,6 +71,7 @@ class SessionRunner:
         runs = list(known)
         needs = needs_of(task, budget_s / 60 if math.isfinite(budget_s) else None)
         problem = ""  # why the session could not go on in its last seat
+        refused_probes: list[NodeProbe] = []
         try:
             for _ in range(MAX_SEATS):
                 if next_slot(runs, self._header, plan) is None:
@@ -78,10 +79,13 @@ class SessionRunner:
                 self._say(runs, plan, f"{plan.entry}: wait for {self._engine.name}")
                 try:
                     with self._engine.seat(needs) as seat:
-                        problem = self._fitness.check_before(seat, needs, task.workload.python) if self._fitness else ""
-                        if not problem and self._run_in_seat(seat, needs, plan, task, runs, budget_s):
+                        node_check = self._check_nodes(seat, needs, plan, task)
+                        needs = replace(needs, avoid=needs.avoid | node_check.refused_hosts)
+                        problem = node_check.refusal
+                        refused_probes += node_check.probes if problem else []
+                        if not problem and self._run_in_seat(seat, node_check, plan, task, runs, budget_s):
                             break
-                except SeatLostError as error:  # lost during the session, or during the fitness check
+                except SeatLostError as error:  # lost during the session, or during the check of its nodes
                     problem = str(error)
                 if problem:
                     self._say(runs, plan, problem)
@@ -92,18 +96,19 @@ class SessionRunner:
         if next_slot(runs, self._header, plan) is None:
             discard_folder(self._cache_folder(plan))
         elif problem:
-            self._record_end(task, "lost", problem, runs)  # other nodes may be available later: --resume continues
+            self._record_end(
+                task, problem, refused_probes, runs
+            )  # other nodes may be available later: --resume continues
         self._say(runs, plan, f"{plan.entry}: {progress_summary(runs, self._header, plan)}")
         return runs
 
     def _run_in_seat(
-        self, seat: Seat, needs: Needs, plan: TimedPlan, task: Task, runs: list[Run], budget_s: float
+        self, seat: Seat, node_check: NodeCheck, plan: TimedPlan, task: Task, runs: list[Run], budget_s: float
     ) -> bool:
         """Launch runs in ``seat`` and add them to ``runs``. Return True if the session has ended, and False if its
-        nodes were lost, so that it can go on in another seat. ``needs``: what the session needs from a seat, such as
-        its number of GPUs.
+        nodes were lost, so that it can go on in another seat. The first run in the seat records ``node_check``.
         """
-        earlier_run_count = len(runs)  # runs before this seat
+        is_first = True
         while (slot := next_slot(runs, self._header, plan, seat.node)) is not None:
             # A repeated block runs even beyond the budget: without it, the cause of the earlier failure would stay
             # unknown.
@@ -113,30 +118,32 @@ class SessionRunner:
             arm = self._header.base if slot.arm == "base" else self._header.head
             self._say(runs, plan, f"{plan.entry} {_describe_slot(slot)}; {progress_summary(runs, self._header, plan)}")
             run = self._run_slot(seat, plan, task, arm, slot, explain_profile(runs, arm))
-            if self._fitness is not None and self._fitness.probe_failure:  # why the node could not be probed
-                run = run.model_copy(update={"warnings": [*run.warnings, clip(self._fitness.probe_failure, 2000)]})
+            if is_first:
+                warnings = [*run.warnings, *node_check.warnings]
+                run = run.model_copy(update={"warnings": warnings, "probes": node_check.probes})
+                is_first = False
             self._add(run, runs)
             if run.outcome == "lost":
                 return False
-            if self._fitness is None or not is_block_end(slot):
-                continue
-            if reason := self._fitness.check_after(seat, needs, runs[earlier_run_count:], task.workload.python):
-                self._record_end(task, "refused", reason, runs)
-                break
         return True
 
-    def _record_end(self, task: Task, outcome: Outcome, reason: str, runs: list[Run]) -> None:
-        """Add a run that says why the session ends. The session can be resumed if ``outcome`` is ``lost``, and cannot
-        if it is ``refused``.
+    def _check_nodes(self, seat: Seat, needs: Needs, plan: TimedPlan, task: Task) -> NodeCheck:
+        if self._node_history is None:
+            return NodeCheck()
+        scratch = self._scratch.child(f"{folder_name(plan.entry)}.probe").folder
+        return check_nodes(seat, needs, task.workload.python, scratch, self._node_history)
+
+    def _record_end(self, task: Task, reason: str, refused_probes: list[NodeProbe], runs: list[Run]) -> None:
+        """Add a run that says why the session ends, with the probes of refused nodes. The session can be resumed.
 
         The run is put beside the last warm launches: it has block 0, and their draw and attempt.
         """
         warm_runs = [run for run in runs if run.position is not None and not run.position.block]
         draw = warm_runs[-1].position.draw if warm_runs and warm_runs[-1].position is not None else None
         attempt = max((run.attempt for run in warm_runs if run.position and run.position.draw == draw), default=1)
-        end_run = bare_run(task, self._header.head, outcome, reason, attempt, tier="timed")  # without results
+        end_run = bare_run(task, self._header.head, "lost", reason, attempt, tier="timed")  # without results
         position = Position(block=0, slot=0, order="ABBA", draw=draw)
-        self._add(end_run.model_copy(update={"position": position}), runs)
+        self._add(end_run.model_copy(update={"position": position, "probes": refused_probes}), runs)
 
     def _add(self, run: Run, runs: list[Run]) -> None:
         self._save_run(run)

@@ -2,25 +2,18 @@
 
 Welch's interval and Fisher's test assume independent runs. If the arms ran on different nodes or days, an effect of
 node or day looks like an effect of the code. The values of the runs cannot show this, so the caller must know that all
-runs are of one session. The prediction interval is for base runs of separate sessions, whose scatter contains the
-effects of node and day.
+runs are of one session.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
-
-from regbot.stats.paired import POWER, Thresholds
-from regbot.stats.prediction import MIN_SESSIONS, PredictionInterval, prediction_interval
+from scipy.special import stdtrit
 
 MIN_RUNS = 4
 """Minimum number of runs per arm for a decision. It equals the number of pairs at the first look of the paired test."""
-
-MAX_SESSIONS = 200
-"""Largest number of base runs that ``sessions_needed`` considers. More hardly narrow the interval."""
 
 
 @dataclass(frozen=True)
@@ -58,61 +51,6 @@ def welch(base: Sequence[float], head: Sequence[float], alpha: float) -> Differe
     df = 1 / (base_share**2 / (len(base) - 1) + (1 - base_share) ** 2 / (len(head) - 1))
     half_width = float(stdtrit(df, 1 - alpha / 2)) * math.sqrt(base_error_sq + head_error_sq)
     return Difference(estimate, estimate - half_width, estimate + half_width, sd, df, alpha)
-
-
-def predict_head(base: Sequence[float], head: Sequence[float], alpha: float) -> PredictionInterval:
-    """Return the interval of head's effect against base runs of separate sessions. ``base`` has one value per session.
-
-    It is the prediction interval of one more session. It is widened so that it contains the differences between head
-    and the slowest base run, and between head and the fastest base run. Reason: if a few base runs are slower by a
-    fixed amount, a normal interval is too narrow, and the head run may be slow in the same way.
-
-    Several head runs are replaced by their mean. The variance of this mean is at most that of one run, whether the head
-    runs share a session or not, so the interval is never too narrow for the mean. Raises ValueError for fewer than two
-    base runs or no head run.
-    """
-    if not head:
-        raise ValueError("head needs at least one run")
-    head_mean = math.fsum(head) / len(head)
-    interval = prediction_interval(base, head_mean, alpha)
-    slowest_base, fastest_base = max(base), min(base)
-    return replace(
-        interval, low=min(interval.low, head_mean - slowest_base), high=max(interval.high, head_mean - fastest_base)
-    )
-
-
-def sessions_needed(launch_sd: float, effect: float, alpha: float, eps: float) -> int | None:
-    """Return how many base sessions, of one run each, are needed to prove that head is slower by more than ``eps``.
-
-    ``effect`` is head's true slowdown. The proof must succeed with probability 0.8. ``launch_sd`` is the standard
-    deviation of a run in a session of its own. ``effect`` and ``eps`` are log-ratios. Return None if ``MAX_SESSIONS``
-    sessions are not enough.
-    """
-    for sessions in range(MIN_SESSIONS, MAX_SESSIONS + 1):
-        if eps + detectable_excess(launch_sd, sessions, alpha) <= effect:
-            return sessions
-    return None
-
-
-def detectable_excess(launch_sd: float, sessions: int, alpha: float) -> float:
-    """Return by how much head's true slowdown must exceed a limit, so that a prediction interval excludes the limit
-    with probability 0.8. ``sessions`` is the number of base sessions. Slowdown and limit are log-ratios."""
-    reach = float(stdtrit(sessions - 1, 1 - alpha / 2)) + float(ndtri(POWER))
-    return reach * launch_sd * math.sqrt(1 + 1 / sessions)
-
-
-def tipping_sd(estimate: float, half_width: float, alpha: float, thresholds: Thresholds) -> float:
-    """Return how large an unknown effect between the arms may be, as a standard deviation, so that the estimate still
-    decides; 0 if it does not decide even without such an effect.
-
-    For example, such an effect exists if the arms ran on different nodes. An effect with the standard deviation sd
-    makes the half width sqrt(``half_width``^2 + (z sd)^2), where z is the normal quantile for ``alpha``. An estimate
-    beyond eps decides as long as the interval excludes eps. A smaller estimate decides as long as the interval lies
-    within delta.
-    """
-    excess_over_eps = abs(estimate) - thresholds.eps
-    max_half_width = excess_over_eps if excess_over_eps > 0 else thresholds.delta - abs(estimate)
-    return math.sqrt(max(max_half_width**2 - half_width**2, 0.0)) / float(ndtri(1 - alpha / 2))
 
 
 def fisher(hits: int, total: int, other_hits: int, other_total: int) -> float:

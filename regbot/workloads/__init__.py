@@ -1,6 +1,6 @@
 """Workloads: the trusted code that runs each kind of training code and reads its results."""
 
-from regbot.workloads.guest import Checkout, Limits, Scratch, bare_run, guest_folder, interpreter, trace, trace_together
+from regbot.workloads.guest import Checkout, Limits, Scratch, bare_run, interpreter, trace, trace_together
 from regbot.workloads.launch import needs_of, time_run
 from regbot.workloads.ranks import digest, ledger_of
 from regbot.workloads.task import (
@@ -28,7 +28,6 @@ __all__ = [
     "Task",
     "bare_run",
     "digest",
-    "guest_folder",
     "interpreter",
     "ledger_of",
     "needs_of",

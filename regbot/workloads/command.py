@@ -20,22 +20,20 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from regbot.engines import EngineError, Launch, LaunchResult, Seat, clean_environment
+from regbot.engines.guest import GUEST_ENVIRONMENT, describe_exit, write_request
 from regbot.logs import StepLog
 from regbot.records.files import describe_validation_error
 from regbot.records.run import Arm, Outcome, RankSteps, Run, Timing
 from regbot.text.clip import clip_message
 from regbot.text.printable import printable
 from regbot.workloads.guest import (
-    GUEST_ENVIRONMENT,
     MAX_FOLDER_IN_RECORDS,
     Checkout,
     Scratch,
     bare_run,
-    describe_exit,
     engine_outcome,
     engine_warnings,
     interpreter,
-    write_request,
 )
 from regbot.workloads.guest_file import GuestFileError, read_step_log
 from regbot.workloads.ranks import CLOCK_TOLERANCE_S

@@ -5,27 +5,30 @@ but a set of claims. This module checks the record's size and form, and whether 
 how the process ended, which the engine observes. If guest and engine disagree, the engine is right.
 """
 
-import json
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from regbot.engines import Engine, EngineError, Launch, LaunchResult, NoSeatError, clean_environment
+from regbot.engines.guest import (
+    GUEST_ENVIRONMENT,
+    MEGABYTE,
+    describe_exit,
+    guest_folder,
+    make_empty_folder,
+    write_json,
+)
 from regbot.records.crash import Crash
 from regbot.records.files import RecordError, read_record
 from regbot.records.run import Arm, Outcome, RawRun, Run, Tier
-from regbot.removal import remove_folder
 from regbot.text.clip import clip_message
 from regbot.text.printable import printable
 from regbot.workloads.compiled import BadProgram, ledger_of_program
 from regbot.workloads.hang import add_hang_report
 from regbot.workloads.task import Task
-
-MEGABYTE = 2**20
 
 COMPILING_ADAPTERS = ("maxtext",)
 """Adapters whose guest writes a compiled program. regbot computes the ledger from this program."""
@@ -38,7 +41,6 @@ MAX_FOLDER_IN_RECORDS = 4
 
 NO_LEDGER = "a command has no static ledger; give a profile or a dump to 'regbot ledger read'"
 
-GUEST_ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
 _TRACE_ENVIRONMENT = {
     # A trace allocates and frees thousands of shadow values of about 100 KiB, which would fragment glibc's heap.
     "MALLOC_MMAP_THRESHOLD_": "65536",
@@ -94,11 +96,6 @@ class RawRecord:
     """Random text that the record must repeat. It shows that the record belongs to this run."""
     max_bytes: int = Limits.max_record_bytes
     """Size limit of the record, and of each file that it names."""
-
-
-def guest_folder() -> Path:
-    """Return the folder with the guest's code. Guest processes are started from it, and regbot never imports it."""
-    return Path(str(resources.files("regbot"))) / "guest"
 
 
 def trace(
@@ -174,25 +171,6 @@ def trace_together(
     runs = [build_run(task, arm, result, record, attempt) for task, record in zip(tasks, records, strict=True)]
     # A trace is a single process, whatever the number of ranks that it traces.
     return [add_hang_report(run, record_folder, ranks=1, root=root) for run in runs]
-
-
-def write_request(scratch: Path, document: Mapping[str, Any]) -> Path:
-    """Empty the folder ``scratch``, which removes files of an earlier run. Write the request file and return its
-    path."""
-    make_empty_folder(scratch)
-    return write_json(scratch / "request.json", document)
-
-
-def make_empty_folder(scratch: Path) -> None:
-    """Make ``scratch`` an empty folder. Everything in it is removed."""
-    remove_folder(scratch)
-    scratch.mkdir(parents=True)
-
-
-def write_json(path: Path, document: Mapping[str, Any]) -> Path:
-    """Write ``document`` as JSON to the file ``path``, and return ``path``."""
-    path.write_text(json.dumps(document), encoding="utf-8")
-    return path
 
 
 def interpreter(task: Task, root: Path) -> str:
@@ -465,15 +443,6 @@ def engine_outcome(result: LaunchResult, task: Task) -> tuple[Outcome, str] | No
     if result.excess:
         return "bad_record", f"{result.excess}, and was killed"
     return None
-
-
-def describe_exit(code: int | None) -> str:
-    """Return for example ``exited with code 1`` or ``was killed by signal 9``. A negative code is a signal, and None
-    means that regbot killed the process.
-    """
-    if code is None:
-        return "was killed by regbot"
-    return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
 
 
 def engine_warnings(result: LaunchResult) -> list[str]:

@@ -1,9 +1,7 @@
-"""Read what the ranks of a hung run recorded: stacks and latest collectives. ``regbot_guest.hang_recorder`` writes
-three files for each rank:
+"""Read what the ranks of a hung run left: ``regbot_guest.hang_recorder`` writes two files for each rank.
 
 - ``stacks.RANK``: the stacks of its threads,
-- ``last.RANK``: the *page*, a memory-mapped file with tables of its process groups and of its latest collectives,
-- ``flight.RANK``: the latest collectives as recorded by torch's Flight Recorder.
+- ``flight.RANK``: its last collective, from torch's Flight Recorder.
 
 Code under test can write to the folder of these files. Files are therefore read with a size limit, and all text is made
 printable. An invalid file is treated as missing.
@@ -12,55 +10,27 @@ printable. An invalid file is treated as missing.
 import math
 import os
 import re
-import stat
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-from pydantic import ValidationError
-
-from regbot.records.files import RecordError, parse_json
-from regbot.records.hang import Collective, CollectiveState, Frame, Hang, RankHang
+from regbot.records.files import RecordError, read_capped, read_record
+from regbot.records.hang import Collective, Frame, Hang, RankHang
 from regbot.records.run import Run
 from regbot.text.clip import clip, clip_message
 from regbot.text.printable import printable
-from regbot.workloads.hang_text import describe_launched, describe_waiting
 
 MAX_STACKS_BYTES = 2**20
-MAX_FLIGHT_BYTES = 2**16
+MAX_FLIGHT_BYTES = 2**12
 MAX_RANKS = 4096
-KEPT_FRAMES, KEPT_COLLECTIVES = 8, 3
-"""Largest number of frames and of collectives that the record keeps for each rank."""
+KEPT_FRAMES = 8
+"""Largest number of frames that the record keeps for each rank."""
 MAX_TEXT = 2000
 """Largest number of characters of the report's text."""
-
-# The layout of ``last.{rank}``, as in ``regbot_guest.hang_recorder``.
-MAGIC = b"regbot/last@1\n"
-FILE_BYTES = 8192
-DUMP_TIME_OFFSET, GROUP_COUNT_OFFSET, HEADER_OFFSET, MODULE_OFFSET = 16, 24, 32, 64
-GROUP_TABLE_OFFSET, SLOT_TABLE_OFFSET = 256, 3328
-UINT64, HEADER = struct.Struct("<Q"), struct.Struct("<QQQ")
-GROUP, SLOT = struct.Struct("<32s8s80sQ"), struct.Struct("<QQQQHHI")
-MODULE_BYTES, MAX_GROUPS, NUM_SLOTS = 192, 24, 64
-MEMBERS_BYTES = 80
-"""Size of the field of a group's ranks."""
-KINDS = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce", "gather", "scatter",
-         "send_recv", "barrier")  # fmt: skip
-FLIGHT_KINDS = {"allgather": "all_gather", "allreduce": "all_reduce", "alltoall": "all_to_all",
-                "reducescatter": "reduce_scatter"}  # fmt: skip
-"""Kinds of collectives by the beginning of their names in torch's Flight Recorder, without underscores. For example,
-``_allgather_base`` and ``all_gather_into_tensor`` are ``all_gather``.
-"""
-FLIGHT_STATES: dict[str, CollectiveState] = {"scheduled": "launched", "started": "started", "completed": "ended"}
-"""State of a collective, by the name of the state in torch's Flight Recorder."""
-STATES: dict[int, CollectiveState] = {1: "issuing", 2: "launched", 3: "ended"}
-"""State of a collective, by the number that ``regbot_guest.hang_recorder`` writes for it."""
-
-MAX_NUMBER = 2**53
-"""Largest number that the record allows. Larger numbers can only come from a page that code under test has written."""
-MAX_WAIT_S = 1e7
+MAX_PLACES = 4
+"""Largest number of different places that the text names."""
+MAX_PARTS = 8
+"""Largest number of ranges in a list of ranks."""
 
 _MAIN_THREAD = re.compile(r"main (0x[0-9a-f]{16})")
 _THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]{4,16})[^:]*:?$")
@@ -78,8 +48,6 @@ _PLUMBING_FILES = re.compile(
 PACKAGES = "packages: "
 """Prefix of file paths in installed packages. It replaces the folder that matches ``_INSTALLED_PREFIX``."""
 _INSTALLED_PREFIX = re.compile(r"^.*/(?:site|dist)-packages/|^.*/lib/python3\.\d+/")
-_JOIN_FUNCTION = "init_process_group"
-"""The torch function in which a rank waits for the other ranks to join."""
 _BACKWARD_FUNCTION = "_engine_run_backward"
 """The torch function that runs the backward pass in torch's own threads, if tensors are on a GPU."""
 
@@ -96,22 +64,6 @@ class Stacks:
     """Stacks of the other threads."""
 
 
-@dataclass(frozen=True)
-class CollectiveNotes:
-    """The latest collectives that one rank recorded."""
-
-    recent: tuple[Collective, ...] = ()
-    """Newest first."""
-    inside: Collective | None = None
-    """The collective that the rank was calling at the time limit; None if it was calling none."""
-    inside_s: float | None = None
-    """Seconds since the beginning of this call; None if the rank was calling none."""
-    issued: tuple[tuple[str, int], ...] = ()
-    """Names of groups, and the number of collectives that the rank has issued in each."""
-    module: str = ""
-    """Path of the module that the rank was in; '' if it is unknown."""
-
-
 def add_hang_report(run: Run, folder: Path, ranks: int, root: Path) -> Run:
     """Return ``run`` with a hang report if it hung. Otherwise return it unchanged.
 
@@ -120,7 +72,7 @@ def add_hang_report(run: Run, folder: Path, ranks: int, root: Path) -> Run:
     if run.outcome != "hung":
         return run
     report = read_hang(folder, ranks, run.allocation.hosts if run.allocation is not None else [], root)
-    reason = f"{run.reason}. Last recorded state of its ranks: {report.text}" if report.text else run.reason
+    reason = f"{run.reason}. Where its ranks are: {report.text}" if report.text else run.reason
     return run.model_copy(update={"hang": report, "reason": clip_message(reason)})
 
 
@@ -131,9 +83,55 @@ def read_hang(folder: Path, ranks: int, hosts: Sequence[str], root: Path) -> Han
     are unknown. ``root`` is the run's checkout.
     """
     reports = [_read_rank(folder, rank, _find_host(rank, ranks, hosts), root) for rank in range(min(ranks, MAX_RANKS))]
-    clipped = [rank.model_copy(update={"recent": rank.recent[:KEPT_COLLECTIVES]}) for rank in reports]
-    sentences = filter(None, (describe_waiting(reports), describe_launched(reports)))
-    return Hang(ranks=clipped, text=clip("; ".join(sentences), MAX_TEXT))
+    return Hang(ranks=reports, text=clip(describe_places(reports), MAX_TEXT))
+
+
+def describe_places(ranks: Sequence[RankHang]) -> str:
+    """Return where the ranks are. The rarest place comes first, because the rank that differs is often the cause."""
+    ranks_by_place: dict[str, list[RankHang]] = {}
+    for rank in ranks:
+        ranks_by_place.setdefault(_describe_place(rank), []).append(rank)
+    rarest_first = sorted(ranks_by_place.items(), key=lambda item: len(item[1]))
+    descriptions = [f"{_name_ranks(members)}: {place}" for place, members in rarest_first[:MAX_PLACES]]
+    if len(rarest_first) > MAX_PLACES:
+        descriptions.append(f"{len(rarest_first) - MAX_PLACES} more places")
+    return "; ".join(descriptions)
+
+
+def _describe_place(rank: RankHang) -> str:
+    """Return the rank's line, if possible in the code under test, and its last collective."""
+    if not rank.answered:
+        place = "left no stack (it never began, is stopped, or its node hangs)"
+    elif frame := rank.code_frame or next(iter(rank.frames), None):
+        place = f"in {frame.file}:{frame.line} {frame.function}"
+    else:
+        place = "in code of the launcher or of regbot"
+    if rank.last is None:
+        return place
+    number = f" #{rank.last.number}" if rank.last.number else ""
+    return f"{place}, last collective {rank.last.name}{number} of {rank.last.group} ({rank.last.state})"
+
+
+def _name_ranks(ranks: Sequence[RankHang]) -> str:
+    """Return for example ``rank 3 (node-2)`` or ``ranks 0, 1``. The host is named if all ranks are on it."""
+    hosts = {rank.host for rank in ranks}
+    host = f" ({hosts.pop()})" if len(hosts) == 1 and ranks[0].host else ""
+    return f"rank {ranks[0].rank}{host}" if len(ranks) == 1 else f"ranks {_format_numbers(ranks)}{host}"
+
+
+def _format_numbers(ranks: Sequence[RankHang]) -> str:
+    """Format rank numbers as ``0, 2, 3``. Four or more consecutive ranks are written as a range, such as ``0-62``."""
+    consecutive: list[list[int]] = []  # first and last rank of each group of consecutive ranks
+    for rank in ranks:
+        if consecutive and rank.rank == consecutive[-1][1] + 1:
+            consecutive[-1][1] = rank.rank
+        else:
+            consecutive.append([rank.rank, rank.rank])
+    parts = [
+        ", ".join(map(str, range(first, last + 1))) if last - first < 3 else f"{first}-{last}"
+        for first, last in consecutive
+    ]
+    return ", ".join(parts[:MAX_PARTS]) + (", ..." if len(parts) > MAX_PARTS else "")
 
 
 def _find_host(rank: int, ranks: int, hosts: Sequence[str]) -> str:
@@ -145,29 +143,30 @@ def _find_host(rank: int, ranks: int, hosts: Sequence[str]) -> str:
 
 
 def _read_rank(folder: Path, rank: int, host: str, root: Path) -> RankHang:
-    """Return the report of one rank, from the three files that the rank wrote to ``folder``.
-
-    ``stacks.{rank}`` has its stacks, and ``last.{rank}`` (the page) its latest collectives. ``flight.{rank}`` has the
-    latest calls in torch's Flight Recorder. ``root`` is the run's checkout. Code in it is the code under test.
-    """
-    text = _read(folder / f"stacks.{rank}", MAX_STACKS_BYTES)
-    page = _read(folder / f"last.{rank}", FILE_BYTES)
-    stacks, notes = read_stacks(text.decode("utf-8", "replace"), root), read_notes(page)
+    """Return the report of one rank. ``root`` is the run's checkout. Code in it is the code under test."""
+    try:
+        text = read_capped(folder / f"stacks.{rank}", MAX_STACKS_BYTES).decode("utf-8", "replace")
+    except RecordError:
+        text = ""
+    stacks = read_stacks(text, root)
     frames = [frame for frame in _working_frames(stacks, root) if not _is_hidden(frame, root)]
     return RankHang(
         rank=rank,
         host=host,
-        started=bool(text or page),
         answered=stacks.answered,
-        inside=notes.inside,
-        inside_s=notes.inside_s,
-        recent=list(notes.recent),
-        flight=read_flight(_read(folder / f"flight.{rank}", MAX_FLIGHT_BYTES)),
-        issued=dict(notes.issued),
-        joining=any(frame.function == _JOIN_FUNCTION for frame in stacks.main),
-        module=notes.module,
+        last=_read_last_collective(folder / f"flight.{rank}"),
         frames=frames[:KEPT_FRAMES],
         code_frame=next(filter(_is_under_test, frames), None),
+    )
+
+
+def _read_last_collective(path: Path) -> Collective | None:
+    try:
+        last = read_record(path, Collective, MAX_FLIGHT_BYTES)
+    except RecordError:  # missing, or written by the code under test
+        return None
+    return Collective(
+        name=printable(last.name), group=printable(last.group), number=last.number, state=printable(last.state)
     )
 
 
@@ -242,144 +241,3 @@ def _parse_frame(frame_line: re.Match[str], root: Path) -> Frame:
     line = frame_line["line"]
     number = int(line) if line.isdigit() and len(line) < 9 else 0
     return Frame(file=printable(path)[-300:], line=number, function=clip(printable(frame_line["function"]), 200))
-
-
-def read_notes(page: bytes) -> CollectiveNotes:
-    """Parse the page ``last.{rank}`` that one rank recorded. An invalid page is treated as empty.
-
-    The page has a table with one row for each of the latest collectives. Collectives have serial numbers from 1. A row
-    whose serial number is 0 or above the latest one is ignored. ``inside_serial`` is the collective that the rank was
-    calling since ``entered_ns``; 0 if it was calling none. ``dump_ns`` is the time at which the rank wrote its stacks.
-    """
-    if len(page) != FILE_BYTES or not page.startswith(MAGIC):
-        return CollectiveNotes()
-    latest_serial, inside_serial, entered_ns = HEADER.unpack_from(page, HEADER_OFFSET)
-    (dump_ns,) = UINT64.unpack_from(page, DUMP_TIME_OFFSET)
-    (group_count,) = UINT64.unpack_from(page, GROUP_COUNT_OFFSET)
-    groups = [
-        _parse_group(page, GROUP_TABLE_OFFSET + position * GROUP.size)
-        for position in range(min(group_count, MAX_GROUPS))
-    ]
-    # The guest calls a row of this table a slot.
-    rows = [
-        _CollectiveRow(*SLOT.unpack_from(page, SLOT_TABLE_OFFSET + position * SLOT.size))
-        for position in range(NUM_SLOTS)
-    ]
-    newest_first = sorted((row for row in rows if 0 < row.serial <= min(latest_serial, MAX_NUMBER)), reverse=True)
-    collectives = {row.serial: _parse_collective(row, groups) for row in newest_first}
-    inside = collectives.get(inside_serial) if inside_serial else None
-    return CollectiveNotes(
-        recent=tuple(collective for collective in collectives.values() if collective is not None),
-        inside=inside,
-        inside_s=max(0.0, min((dump_ns - entered_ns) / 1e9, MAX_WAIT_S)) if inside is not None else None,
-        issued=tuple((group.name, group.issued) for group in groups),
-        module=_decode_text(page[MODULE_OFFSET : MODULE_OFFSET + MODULE_BYTES]),
-    )
-
-
-def read_flight(data: bytes) -> Collective | None:
-    """Return the latest collective in the file that one rank wrote from torch's Flight Recorder. Return None if the
-    file is missing or invalid.
-    """
-    try:
-        newest_call = parse_json(data, "a Flight Recorder's calls")[0]
-        backend, _, name = str(newest_call["name"]).partition(":")  # for example nccl:_all_gather_base
-        plain_name, first_word = name.replace("_", ""), name.partition(" ")[0]
-        kind = next((kind for prefix, kind in FLIGHT_KINDS.items() if plain_name.startswith(prefix)), None)
-        return Collective(
-            kind=kind or clip(printable(first_word), 40),
-            group=clip(printable(str(newest_call["group"])), 80),
-            number=newest_call["number"],
-            state=FLIGHT_STATES[newest_call["state"]],
-            backend=clip(printable(backend), 20),
-        )
-    except (RecordError, ValidationError, LookupError, TypeError):  # missing, or written by the code under test
-        return None
-
-
-@dataclass(frozen=True)
-class _Group:
-    """One row of the page's table of process groups."""
-
-    name: str
-    """Name and ranks, such as ``ep [0-3]``."""
-    backend: str
-    ranks: tuple[int, ...]
-    """() if the ranks are unknown."""
-    issued: int
-    """Number of collectives that the rank has issued in the group."""
-
-
-class _CollectiveRow(NamedTuple):
-    """One row of the table of collectives in a rank's file (its memory page), as it is stored. Rows are compared by
-    their serial numbers."""
-
-    serial: int
-    """Number of the collective among all collectives of the rank; 0 for an empty row."""
-    number: int
-    """Number of the collective within its group."""
-    issued_ns: int
-    size: int
-    """Bytes of the collective."""
-    group: int
-    """Index in the table of groups."""
-    kind: int
-    """Index in ``KINDS``."""
-    state: int
-    """Key of ``STATES``."""
-
-
-def _parse_group(page: bytes, offset: int) -> _Group:
-    """Return the process group in a row of a rank's page. The row begins at byte ``offset``."""
-    name, backend, ranks, issued = GROUP.unpack_from(page, offset)
-    members = _decode_text(ranks)
-    return _Group(
-        name=f"{_decode_text(name)} [{members}]",
-        backend=_decode_text(backend),
-        ranks=_parse_ranks(members),
-        issued=min(issued, MAX_NUMBER),
-    )
-
-
-def _parse_collective(row: _CollectiveRow, groups: Sequence[_Group]) -> Collective | None:
-    """Return the collective in a row of the table of collectives of a rank's page; None if the row is invalid."""
-    if row.group >= len(groups) or row.kind >= len(KINDS) or row.state not in STATES:
-        return None
-    group = groups[row.group]
-    return Collective(
-        kind=KINDS[row.kind],
-        group=group.name,
-        ranks=list(group.ranks),
-        number=min(row.number, MAX_NUMBER),
-        state=STATES[row.state],
-        bytes=min(row.size, MAX_NUMBER),
-        backend=group.backend,
-    )
-
-
-def _parse_ranks(members: str) -> tuple[int, ...]:
-    """Expand ``0-3``, ``0,2,5``, or ``0-8:4`` (every fourth rank) to rank numbers. Return () for any other text.
-
-    A list that fills its field in the page may be truncated, so () is returned for it too.
-    """
-    if match := re.fullmatch(r"(?P<first>\d{1,5})-(?P<last>\d{1,5})(?::(?P<stride>\d{1,5}))?", members):
-        first, last, stride = int(match["first"]), int(match["last"]), int(match["stride"] or 1)
-        return tuple(range(first, last + 1, stride))[:MAX_RANKS] if stride else ()
-    if re.fullmatch(r"\d{1,5}(,\d{1,5})*", members) and len(members) < MEMBERS_BYTES:
-        return tuple(int(rank) for rank in members.split(","))
-    return ()
-
-
-def _decode_text(data: bytes) -> str:
-    """Return the text of a field, which ends at the first zero byte."""
-    return printable(data.partition(b"\0")[0].decode("utf-8", "replace"))
-
-
-def _read(path: Path, limit: int) -> bytes:
-    """Return the first ``limit`` bytes of a regular file; b"" if the file cannot be read."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read(limit) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""

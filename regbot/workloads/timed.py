@@ -12,6 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from regbot.engines import NO_GPUS, EngineError, Launch, LaunchResult, NoSeatError, Seat, clean_environment
+from regbot.engines.guest import GUEST_ENVIRONMENT, MEGABYTE, describe_exit, guest_folder, write_request
 from regbot.records.files import describe_validation_error
 from regbot.records.ledger import Ledger
 from regbot.records.run import (
@@ -31,23 +32,18 @@ from regbot.text.clip import clip_message
 from regbot.text.printable import printable
 from regbot.text.words import count, plural
 from regbot.workloads.guest import (
-    GUEST_ENVIRONMENT,
     MAX_FOLDER_IN_RECORDS,
-    MEGABYTE,
     Checkout,
     RawRecord,
     Scratch,
     bare_run,
-    describe_exit,
     engine_outcome,
     engine_warnings,
-    guest_folder,
     interpreter,
     make_printable,
     missing_source_root,
     read_claims,
     request_document,
-    write_request,
 )
 from regbot.workloads.hang import add_hang_report
 from regbot.workloads.ranks import (

@@ -1,9 +1,7 @@
 #!/bin/sh
 # Checks whether this node is fit for a timed run. Prints one line for each reason against it. The exit code is 1 if there
-# is a reason. It needs a POSIX sh and its utilities, and nvidia-smi if there are GPUs. It makes no measurement, unlike
-# 'regbot node probe'.
+# is a reason. It needs a POSIX sh and its utilities, and nvidia-smi if there are GPUs. It makes no measurement.
 #
-#   REGBOT_NODES            folder of 'regbot node' with the quarantine             ('' for no check)
 #   REGBOT_GPUS             least number of GPUs of this node                       ('' for any number)
 #   REGBOT_EXCLUSIVE        1: no process may be on the GPUs when a job starts      (1)
 #   REGBOT_SCRATCH          folder that must have free space                        (/tmp)
@@ -11,28 +9,14 @@
 #   REGBOT_SHM              shared memory that must have free space                 (/dev/shm)
 #   REGBOT_SHM_PCT          free space of REGBOT_SHM, at least, in percent          (20)
 #   REGBOT_XID_HOURS        age limit of errors of the GPU driver, in hours         (24)
-#   REGBOT_SKEW_S           largest difference from the file server's clock         (60)
 #   REGBOT_KERNEL_LOG       file that is read instead of dmesg
 set -u
-node=${SLURMD_NODENAME:-$(uname -n)}
-node=${node%%.*}
 scratch=${REGBOT_SCRATCH:-/tmp}
 shm=${REGBOT_SHM:-/dev/shm}
 bad=0
 wrong() {
   bad=1
   printf '%s\n' "$*"
-}
-
-quarantine() {
-  [ -n "${REGBOT_NODES:-}" ] || return 0
-  [ -d "$REGBOT_NODES" ] || { wrong "the folder of the nodes $REGBOT_NODES cannot be seen"; return; }
-  for name in "$node" "${SLURMD_NODENAME:-$(uname -n)}"; do
-    if [ -e "$REGBOT_NODES/quarantined/$name" ]; then
-      wrong "quarantined $(head -n 1 "$REGBOT_NODES/quarantined/$name" | cut -c 1-400)"
-      return
-    fi
-  done
 }
 
 # Errors that NVIDIA's catalogue attributes to the application are not counted. Xid 154 only recommends an action.
@@ -84,20 +68,8 @@ room() {
   [ -z "$used" ] || [ "$used" -ge "${REGBOT_SHM_PCT:-20}" ] || wrong "$shm has $used% left, ${REGBOT_SHM_PCT:-20}% are needed"
 }
 
-# Compares the clock with that of the file server, which sets the time of a new file. All nodes have the same file server.
-# If the folder is local, there is no difference.
-clock() {
-  [ -n "${REGBOT_NODES:-}" ] && [ -w "$REGBOT_NODES" ] || return 0
-  probe=$(mktemp "$REGBOT_NODES/.clock.XXXXXX" 2>/dev/null) || return 0
-  skew=$(($(date +%s) - $(stat -c %Y "$probe")))
-  rm -f "$probe"
-  [ "${skew#-}" -le "${REGBOT_SKEW_S:-60}" ] || wrong "its clock is $skew s away from the file server's"
-}
-
-quarantine
 found=$(xids)
 [ -z "$found" ] || wrong "$found"
 gpus
 room
-clock
 exit "$bad"

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -16,13 +17,13 @@ import pytest
 
 from regbot.baselines import commands
 from regbot.baselines.intake import environment_of
-from regbot.baselines.names import class_folder, environment_folder, workload_folder
-from regbot.baselines.query import ReferenceRefusal, RollingReference, load_rolling_reference, stored_ledger
-from regbot.baselines.store import BaselineError, Store
+from regbot.baselines.names import class_folder, workload_folder
+from regbot.baselines.query import ReferenceRefusal, RollingReference, stored_ledger
+from regbot.baselines.store import BaselineError, Store, record_digest
 from regbot.baselines.verify import verify
 from regbot.check.references import stored_traces, with_references
 from regbot.check.static_trace import WORKING_TREE
-from regbot.records.baseline import Acceptance, Baseline, EnvironmentKey, MoveEvidence, format_time
+from regbot.records.baseline import Acceptance, Baseline, MoveEvidence, format_time
 from regbot.records.files import RecordError
 from regbot.records.run import Node, Run
 from regbot.records.session import Session
@@ -34,6 +35,7 @@ from support.baseline_builder import (
     CPU,
     calibration,
     distilled,
+    load_rolling_reference,
     make_query,
     placebo,
     put,
@@ -272,7 +274,7 @@ def test_a_disk_that_fills_at_any_byte_loses_no_stored_session(small_disk: Path,
     ballast.unlink()
     assert refused >= 8
     assert len(acknowledged) > 20
-    assert {str(path) for group in store.groups() for path in store.sessions(group)} >= set(acknowledged)
+    assert {str(path) for group in store.class_folders() for path in store.sessions(group)} >= set(acknowledged)
     assert store_one(store.root, tmp_path, 0)
     assert holds(store, [{"files": acknowledged}]) == len(set(acknowledged))
 
@@ -372,12 +374,6 @@ def renamed(folder: Path, text: str) -> None:
     (folder / f"{hashlib.sha256(text.encode()).hexdigest()}.json").write_text(text)
 
 
-def moved(root: Path, path: Path) -> None:
-    folder = path.parent.parent / "torch-9-0123456789"
-    folder.mkdir()
-    shutil.move(path, folder)
-
-
 def stored_twice(root: Path, path: Path) -> None:
     result = Baseline.model_validate_json(path.read_bytes())
     put(Store(root), result.model_copy(update={"provenance": result.provenance.model_copy(update={"who": "eve"})}))
@@ -413,7 +409,7 @@ def lost_anchor(root: Path, path: Path) -> None:
 
 
 def bad_anchor(root: Path, path: Path) -> None:
-    (path.parent.parent / "anchor.json").write_text("{}")
+    (path.parent / "anchor.json").write_text("{}")
 
 
 CONFLICT = b'<<<<<<< HEAD\n "steps": 8,\n=======\n "steps": 9,\n>>>>>>> other\n'
@@ -435,7 +431,6 @@ FOUND: dict[str, tuple[Callable[[Path, Path], None], str, str]] = {
     "another shape version": (next_version, "is of shape version 2 in the folder of version 1", "move it to"),
     "a shape that is not here": (old_shape, "has a shape or version that this regbot does not have", "delete it"),
     "another class": (replaced(node_class="8 x B200"), "is in the folder of another node class", "move it to"),
-    "another environment": (moved, "is in the folder of another environment", "move it to"),
     "stored twice": (stored_twice, "has the same session as", "delete one"),
     "no ledger": (without_ledger, "is missing or unusable", "restore it"),
     "a link": (linked, "is a link", "replace it by the file itself"),
@@ -509,6 +504,72 @@ def test_a_session_of_the_future_is_never_used(store: Store) -> None:
         load_rolling_reference(store, make_query(), NOW)
 
 
+def test_a_link_among_the_sessions_is_not_followed(store: Store) -> None:
+    (path,) = put(store, timed_baseline(0))
+    (store.root / path.parent / f"{'0' * 64}.json").symlink_to("/dev/zero")
+    with pytest.raises(BaselineError, match="cannot be read"):
+        load_rolling_reference(store, make_query(), NOW)
+
+
+# ---- batches
+
+
+def test_many_sessions_are_stored_in_one_go_and_each_once(store: Store) -> None:
+    ledger = smoke_ledger(variant=CPU)
+    many = [timed_baseline(number, ledger=record_digest(ledger)) for number in range(20, 30)]
+    again = many[0].model_copy(update={"provenance": many[0].provenance.model_copy(update={"who": "eve"})})
+    paths = store.add([*many, again], {record_digest(ledger): ledger})
+    assert paths[0] == paths[-1]
+    assert [store.session(path) for path in paths[:-1]] == many
+    assert store.add(many, {}) == paths[:-1]
+    (store.root / paths[0]).unlink()
+    assert store.add(many, {}) == paths[:-1]
+    assert verify(store, NOW).problems == []
+    other = many[0].model_copy(update={"runs": many[0].runs[:1], "session": "9" * 64})
+    with pytest.raises(BaselineError, match=r"has the same session .* with 1 runs, and the new one has 2"):
+        store.add([other, other.model_copy(update={"runs": many[0].runs})], {})
+    assert sorted(store.sessions(paths[0].parent)) == sorted(paths[:-1])
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Record file operations in order: renames and syncs."""
+    done: list[tuple[str, str]] = []
+    fsync, replace_file = os.fsync, Path.replace
+
+    def synced(descriptor: int) -> None:
+        done.append(("sync", str(Path(f"/proc/self/fd/{descriptor}").readlink())))
+        fsync(descriptor)
+
+    def named(self: Path, target: Path) -> Path:
+        done.append((str(self), str(target)))
+        return replace_file(self, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", named)
+    return done
+
+
+def test_added_sessions_are_on_disk_and_each_folder_is_synced_once(store: Store, disk: list[tuple[str, str]]) -> None:
+    ledger = smoke_ledger(variant=CPU)
+    store.add([timed_baseline(19)], {})
+    disk.clear()
+    paths = store.add(
+        [timed_baseline(number, ledger=record_digest(ledger)) for number in range(20, 30)],
+        {record_digest(ledger): ledger},
+    )
+    names = {target: (number, source) for number, (source, target) in enumerate(disk) if source != "sync"}
+    assert {*names} == {str(store.root / path) for path in paths} | {
+        str(store.root / "ledgers" / f"{record_digest(ledger)}.json")
+    }
+    for target, (number, source) in names.items():
+        assert ("sync", source) in disk[:number], "its content before its name"
+        assert ("sync", str(Path(target).parent)) in disk[number:], "its name after it was given"
+    assert disk.count(("sync", str(store.root / paths[0].parent))) == 1
+    ledgers = disk.index(("sync", str(store.root / "ledgers")))
+    assert all(ledgers < number for target, (number, _) in names.items() if "ledgers" not in target)
+
+
 # ---- comparable sessions
 
 
@@ -579,12 +640,6 @@ def test_times_of_another_smoke_model_are_listed_until_they_are_measured_again(s
     assert verify(store, NOW).notes == []
 
 
-def test_a_session_without_a_model_keeps_its_folder() -> None:
-    key = EnvironmentKey(framework="torch 2.13.0+cpu", python="3.11.7")
-    assert environment_folder(key) == "torch-2.13.0-cpu-python-3.11.7-4c5484f1bd"
-    assert environment_folder(key.model_copy(update={"model": "0" * 64})) != environment_folder(key)
-
-
 def test_a_session_stored_twice_counts_once(store: Store) -> None:
     branch = timed_baseline(0)
     put(store, branch, branch.model_copy(update={"provenance": branch.provenance.model_copy(update={"who": "eve"})}))
@@ -593,42 +648,26 @@ def test_a_session_stored_twice_counts_once(store: Store) -> None:
     assert len(result.sessions) == 1
 
 
-def test_no_two_classes_or_environments_share_a_folder() -> None:
-    texts = ["8 x H100", "8-x-H100", "8 x  H100", "../H100", "8 x H100 " + "y" * 300, "8 x H100 " + "z" * 300, "ä", "."]
-    folders = {str(class_folder(WORKLOAD, CPU, text)) for text in texts}
-    assert len(folders) == len(texts)
-    assert all(len(PurePosixPath(folder).parts) == 2 and len(folder) < 140 and ".." not in folder for folder in folders)
-    keys = [EnvironmentKey(driver=None), EnvironmentKey(driver="none"), EnvironmentKey(nccl="none"), OTHER]
-    assert len({environment_folder(key) for key in keys}) == len(keys)
+def test_a_folder_has_a_readable_portable_name() -> None:
+    texts = ["8 x H100", "../H100", "8 x H100 " + "y" * 300, "ä", "."]
+    folders = [str(class_folder(WORKLOAD, CPU, text)) for text in texts]
+    assert all(len(PurePosixPath(folder).parts) == 2 and len(folder) < 240 and ".." not in folder for folder in folders)
     names = {workload_folder(entry, CPU) for entry in ("a:b@1/ep", "b@1/ep", "b@1/ep-dp", "b@2/ep", "a.b@1/ep")}
     assert len(names) == 5
     with pytest.raises(ValueError, match="is not a workload entry"):
         workload_folder("../../etc@1/ep", CPU)
 
 
-@pytest.mark.slow
-def test_a_query_among_ten_thousand_sessions_opens_one_folder_and_reads_forty(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    template = BASELINE.to_json()
-    for number in range(10_000):
-        node_class, day = f"class {number % 25}", header_of(number // 25)
-        text = template.replace(BASELINE.measured, day.created.replace("+00:00", "Z"))
-        text = text.replace(BASELINE.session, f"{number:064x}").replace(BASELINE.node_class, node_class)
-        folder = store.root / class_folder(WORKLOAD, CPU, node_class) / environment_folder(BASELINE.environment)
-        if number < 25:
-            folder.mkdir(parents=True)
-        renamed(folder, text)
-    opened, read = [], []
-    opens, reads = Path.open, Store.session
-    monkeypatch.setattr(Path, "open", lambda self, *rest: opened.append(self) or opens(self, *rest))
-    monkeypatch.setattr(Store, "session", lambda self, path: read.append(path) or reads(self, path))
-    result = load_rolling_reference(store, make_query(node_class="class 7"), NOW)
-    assert isinstance(result, RollingReference)
-    assert len(result.sessions) == len(read) == 40
-    assert {path.parent.parent.name[:8] for path in opened} == {"class-7-"}
-    assert len(opened) <= 2 * 400
-    assert result.sessions[-1].measured == "2026-01-17T15:00:00Z"
+def test_two_classes_in_one_folder_are_not_compared_and_have_no_common_anchor(store: Store) -> None:
+    put(store, timed_baseline(0, node_class="8 x H100"), timed_baseline(1, node_class="8-x-H100"))
+    for number, node_class in enumerate(("8 x H100", "8-x-H100")):
+        result = load_rolling_reference(store, make_query(node_class=node_class), NOW)
+        assert isinstance(result, RollingReference)
+        assert [session.measured for session in result.sessions] == [timed_baseline(number).measured]
+    move = commands.AnchorMove(WORKLOAD, BASE.commit, "ada", "release", node_class="8 x H100")
+    commands.move_anchor(store, move, NOW)
+    with pytest.raises(BaselineError, match="is the anchor of '8 x H100', whose folder has the name of that of"):
+        commands.move_anchor(store, replace(move, node_class="8-x-H100"), NOW)
 
 
 def test_the_stored_ledger_is_found_across_environments_and_by_commit_first(store: Store, tmp_path: Path) -> None:

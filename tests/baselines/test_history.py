@@ -246,7 +246,7 @@ def flat(rng: np.random.Generator, sessions: int, sd: float = 0.01) -> Array:
 @pytest.mark.slow
 @pytest.mark.parametrize(("sessions", "at_most"), [(10, 0.10), (30, 0.08), (200, 0.02), (MAX_LEVELS, 0.02)])
 def test_a_flat_history_seldom_shows_a_change(sessions: int, at_most: float) -> None:
-    """``benchmarks/history.py --rates`` prints the documented rate; this is the bound for 300 series."""
+    """``benchmarks/history.py`` prints the rate; this is the bound for 300 series."""
     rng = np.random.default_rng(20260901)
     assert sum(len(change_points(flat(rng, sessions))) for _ in range(300)) / 300 <= at_most
 

@@ -86,7 +86,7 @@ def test_a_calibration_of_the_old_kind_says_that_it_does_not_know_the_luck_of_an
     case.repository.commit("base", files)
     assert case.regbot("calibrate", "train", "--who", "ada", "--pairs", "4").returncode == 0
     store = Store(case.repository.path / "baselines")
-    calibration = store.calibration(store.calibrations(store.groups()[0])[0])
+    calibration = store.calibration(store.calibrations(store.class_folders()[0])[0])
     assert calibration.sessions[0].draws == [1, 1, 1, 1]
     old = summary(calibration, None)
     assert (old.arm_luck, old.contradicted) == (None, "")

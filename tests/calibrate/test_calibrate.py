@@ -57,7 +57,7 @@ def test_twenty_placebo_pairs_and_five_with_a_slowdown_are_stored_with_what_the_
     code, text = calibrate("--pairs", "20", "--inject", "20", "--injected-pairs", "5")
     assert code == 0, text
     store = Store(folder / "baselines")
-    (group,) = store.groups()
+    (group,) = store.class_folders()
     (path,) = store.calibrations(group)
     found = store.calibration(path)
     placebos = [session for session in found.sessions if not session.injected_pct]
@@ -120,7 +120,7 @@ def session(decision: str, covered: bool | None, ratios: list[float], injected: 
 def test_a_gate_that_is_proven_to_err_loses_its_vote_and_one_unlucky_session_does_not_do_that(folder: Path) -> None:
     assert calibrate("--pairs", "4")[0] == 0
     store = Store(folder / "baselines")
-    (group,) = store.groups()
+    (group,) = store.class_folders()
     made = store.calibration(store.calibrations(group)[0])
     ratios = [0.001, -0.001, 0.002, -0.002]
 
@@ -138,7 +138,7 @@ def test_a_gate_that_is_proven_to_err_loses_its_vote_and_one_unlucky_session_doe
 def test_a_gate_whose_placebo_pairs_are_proven_to_depend_on_each_other_loses_its_vote(folder: Path) -> None:
     assert calibrate("--pairs", "4")[0] == 0
     store = Store(folder / "baselines")
-    (group,) = store.groups()
+    (group,) = store.class_folders()
     made = store.calibration(store.calibrations(group)[0])
 
     def summary(ratios: list[float]) -> CalibrationSummary:
@@ -164,7 +164,7 @@ def test_a_session_that_is_stored_twice_counts_once(folder: Path) -> None:
     code, text = calibrate("--pairs", "4", "--inject", "20", "--injected-pairs", "4", "--resume")
     assert code == 0, text
     store = Store(folder / "baselines")
-    result = [store.calibration(path) for path in store.calibrations(store.groups()[0])]
+    result = [store.calibration(path) for path in store.calibrations(store.class_folders()[0])]
     assert len(result) == 2
     shows = summarise_calibrations(result, THRESHOLDS)
     assert shows is not None

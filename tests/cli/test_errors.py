@@ -12,7 +12,6 @@ import regbot
 from regbot.cli.options import usage_errors
 from regbot.errors import UserError
 from regbot.github.transport import AwayError
-from regbot.nodes.reference import ProbeError
 
 PACKAGE = Path(regbot.__file__).parent
 INTERNAL_ERRORS = {
@@ -50,7 +49,6 @@ def test_every_other_error_is_a_user_error() -> None:
         (UserError("a.toml: is empty", "write a workload"), 2, ["regbot: a.toml: is empty; write a workload"]),
         (UserError("one\ntwo"), 2, ["regbot: one", "regbot: two"]),
         (AwayError("GitHub did not answer"), 75, ["regbot: GitHub did not answer"]),
-        (ProbeError("no nodes"), 4, ["regbot: no nodes"]),
     ],
 )
 def test_an_error_ends_a_command_with_its_message_and_code(error: UserError, code: int, lines: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""A node that is slow whatever runs on it: it is named, taken out of service, and decides nothing.
+"""A node that is slow whatever runs on it: it is named, and nothing is timed on it.
 
 Both nodes of a private cluster share the cores of one machine: nothing else may run there meanwhile.
 """
@@ -6,14 +6,14 @@ Both nodes of a private cluster share the cores of one machine: nothing else may
 import os
 import sys
 import textwrap
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from regbot.check.flow import CheckOptions, CheckResult, check
-from regbot.nodes import nodes_folder
-from regbot.nodes.quarantine import quarantined_nodes, release
+from regbot.engines.node_check import HISTORY_FILE
+from regbot.records.files import read_record, write_record
+from regbot.records.node import NodeHistory
 from regbot.records.run import Run
 from support.git_repos import Repository
 from support.slurm_cluster import Cluster, MakeCluster
@@ -78,19 +78,7 @@ class Site:
     def make_slow(self) -> None:
         (self.far / "slow_now").touch()
 
-    def is_slow(self) -> bool:
-        return (self.far / "slow_now").exists()
-
-    def check(self, out: str, on_run: int = 0) -> CheckResult:
-        """A check; after ``on_run`` timed runs have been said to begin, the node turns slow."""
-        seen = 0
-
-        def watch(progress: object) -> None:
-            nonlocal seen
-            seen += "block 1" in str(progress)
-            if on_run and seen == on_run:
-                self.make_slow()
-
+    def check(self, out: str) -> CheckResult:
         return check(
             CheckOptions(
                 repo=self.repository.path,
@@ -104,8 +92,7 @@ class Site:
                 even_if_identical=True,
                 max_pairs=4,
                 join=False,
-            ),
-            watch,
+            )
         )
 
 
@@ -119,42 +106,20 @@ def timed(found: CheckResult) -> list[Run]:
 
 
 @pytest.mark.long
-def test_a_node_that_the_probe_finds_slow_is_never_timed_on(site: Site) -> None:
+def test_nothing_is_timed_on_a_node_that_is_slower_than_in_its_stored_probes(site: Site) -> None:
+    first = site.check("first")
+    assert {probe.host for run in timed(first) for probe in run.probes} == {"n1", "n2"}
+    file = site.home / "cache" / HISTORY_FILE
+    stored = read_record(file, NodeHistory).probes
+    earlier = [
+        probe.model_copy(update={"unix_s": probe.unix_s - 86400 * day}) for day in range(8, 0, -1) for probe in stored
+    ]
+    write_record(file, NodeHistory(probes=earlier))
     site.make_slow()
-    found = site.check("out")
+    found = site.check("slow")
     assert found.verdict.verdict == "INVALID"
-    assert [run.outcome for run in timed(found)] == ["lost"]
-    assert "n2 is slow, whatever runs on it, and is in quarantine now" in timed(found)[0].reason
-    assert "n2 in quarantine ('regbot node list' says why)" in timed(found)[0].reason
-    ((host, evidence),) = quarantined_nodes(nodes_folder(site.home / "cache")).items()
-    assert host == "n2"
-    assert evidence.automatic
-    assert evidence.findings[0].pct > 15
-    assert site.cluster.jobs() == []
-    again = site.check("again")
-    assert "only 1 of partition bench are usable: n2 in quarantine" in timed(again)[0].reason
-    assert again.verdict.verdict == "INVALID"
-
-
-@pytest.mark.long
-def test_a_node_that_turns_slow_in_a_session_is_named_as_a_straggler_and_ends_it(site: Site) -> None:
-    for attempt in range(3):
-        found = site.check(f"out{attempt}", on_run=1)
-        if site.is_slow():
-            break
-        # Other work on this machine slowed both probes of a node before the first timed run.
-        for host in quarantined_nodes(nodes_folder(site.home / "cache")):
-            release(nodes_folder(site.home / "cache"), host, "test", "disturbed", datetime.now(UTC))
-    assert found.verdict.verdict == "INVALID"
-    *before, last = timed(found)
-    assert {run.outcome for run in before} == {"ok"}, [run.reason for run in timed(found)]
-    assert last.outcome == "refused"
-    assert "the others wait for rank 1 (n2)" in last.reason
-    assert "in base and head alike" in last.reason
-    assert "n2 is slow, whatever runs on it, and is in quarantine now" in last.reason
-    (evidence,) = quarantined_nodes(nodes_folder(site.home / "cache")).values()
-    assert [straggled.rank for straggled in evidence.stragglers] == [1]
-    (entry,) = found.verdict.workloads
-    assert entry.throughput is not None
-    assert entry.throughput.decision is None
+    (run,) = timed(found)
+    assert run.outcome == "lost"
+    assert "only 1 of partition bench are usable without n2; the reference probe found slow nodes. n2: " in run.reason
+    assert {probe.host for probe in run.probes} == {"n1", "n2"}
     assert site.cluster.jobs() == []

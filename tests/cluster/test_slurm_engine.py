@@ -17,8 +17,6 @@ from regbot.config import SlurmSettings
 from regbot.engines import EngineError, Launch, LaunchResult, Needs, NoSeatError, Seat, clean_environment
 from regbot.engines.slurm import SlurmEngine
 from regbot.engines.slurm.commands import Slurm
-from regbot.engines.slurm.limits import SeatLayout
-from regbot.engines.slurm.rotation import find_other_hosts
 from support.slurm_cluster import Cluster, MakeCluster
 
 ONE = Needs(ranks=0, name="a command")
@@ -195,35 +193,17 @@ def test_what_can_never_be_is_explained_before_anything_is_queued(
     assert gpu_cluster.jobs() == []
 
 
-def test_a_seat_rotates_to_another_idle_node_of_the_same_hardware(make_cluster: MakeCluster, tmp_path: Path) -> None:
+def test_a_seat_avoids_slow_nodes(make_cluster: MakeCluster, tmp_path: Path) -> None:
     cluster = make_cluster()
-
-    def night(name: str) -> str:
-        """Name of the node of one night: a new engine, as in a new process, with the memory of the nights before."""
+    with engine(cluster, tmp_path) as slurm:
+        with slurm.seat(Needs(ranks=1, avoid=frozenset({"n1"}))) as seat:
+            assert seat.allocation.hosts == ["n2"]
+        all_slow = Needs(ranks=1, name="qwen3", avoid=frozenset({"n1", "n2"}))
         with (
-            SlurmEngine(SlurmSettings(), tmp_path / "shared", Slurm(cluster.environment()), rotate=True) as nightly,
-            nightly.seat(Needs(ranks=1, name=name)) as seat,
+            pytest.raises(NoSeatError, match="only 0 of partition bench are usable without n1, n2"),
+            slurm.seat(all_slow),
         ):
-            (host,) = seat.allocation.hosts
-        cluster.wait_node(host, "idle")
-        return host
-
-    nights = [night("qwen3") for _ in range(3)]
-    assert nights in (["n1", "n2", "n1"], ["n2", "n1", "n2"])
-    assert night("mixtral") == "n1", "another workload has its own rotation: Slurm's first choice"
-    assert night("mixtral") == "n2"
-    cluster.drain("n1")
-    assert night("mixtral") == "n2", "no other node is idle"
-    cluster.resume("n1")
-    cluster.wait_idle()
-    reserved = SlurmSettings(reservation="mine")
-    with SlurmEngine(reserved, tmp_path / "shared", Slurm(cluster.environment()), rotate=True) as nightly:
-        excluded = nightly._find_excluded(Needs(ranks=1, name="mixtral"), SeatLayout(1, 1, 0))
-        assert excluded == frozenset(), "the owner of a reservation has chosen its nodes"
-    cluster.set_features("n1", "other")
-    assert find_other_hosts(Slurm(cluster.environment()), ["n1", "n2"], frozenset({"n2"})) == frozenset()
-    cluster.set_features("n2", "other")
-    assert find_other_hosts(Slurm(cluster.environment()), ["n1", "n2"], frozenset({"n2"})) == {"n1"}
+            pass
 
 
 def test_a_shape_for_gpus_is_refused_where_no_node_has_any(cluster: Cluster, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from regbot.cli.terminal import diagnosis_page
 from regbot.config import PLACEHOLDER_ENTRY, ConfigError
 from regbot.doctor.diagnosis import Capability, Diagnosis
 from regbot.doctor.workload import examine_workload
-from regbot.workloads import guest_folder
+from regbot.engines.guest import guest_folder
 from regbot.workloads.framework_needs import FRAMEWORK_NEEDS, package_names
 
 MEGATRON = """

@@ -88,9 +88,7 @@ def test_one_verdict_label_is_set_and_the_others_are_removed(hub: FakeGitHub, tm
 
 def hung(session: Session, *places: tuple[str, int], arm: str = "head") -> Session:
     ranks = [
-        RankHang(
-            rank=n, started=True, answered=True, code_frame=Frame(file=file, line=line, function="dispatch\x1b[31m")
-        )
+        RankHang(rank=n, answered=True, code_frame=Frame(file=file, line=line, function="dispatch\x1b[31m"))
         for n, (file, line) in enumerate(places)
     ]
 

@@ -95,9 +95,7 @@ def hanging(text: str) -> Callable[[Run], Run]:
             return run
         frame = Frame(file="moe/layer.py", line=7, function=text[:400])
         evil = Frame(file=f"moe/{text[:100]}.py", line=7, function=text[:400])
-        ranks = [
-            RankHang(rank=n, started=True, answered=True, code_frame=at) for n, at in enumerate((frame, frame, evil))
-        ]
+        ranks = [RankHang(rank=n, answered=True, code_frame=at) for n, at in enumerate((frame, frame, evil))]
         hang = Hang(ranks=ranks, text=text)
         return run.model_copy(
             update={"outcome": "hung", "hang": hang, "reason": text, "log_tail": text, "timing": None, "loss": []}

@@ -298,8 +298,7 @@ def stored(folder: Path) -> dict[str, str]:
     for n in range(20):
         night = Session(header=header_of(n), runs=[*statics(), *block_runs(n, 2)])
         put(Store(folder), *(baseline for baseline in distilled(night).baselines if baseline.tier == "timed"))
-    files = [file for file in folder.rglob("*.json") if ".index" not in file.parts]
-    return {f"baselines/{file.relative_to(folder)}": file.read_text() for file in files}
+    return {f"baselines/{file.relative_to(folder)}": file.read_text() for file in folder.rglob("*.json")}
 
 
 def test_stored_references_of_the_base_judge_a_change(bench: Bench, tmp_path: Path) -> None:

@@ -68,15 +68,6 @@ def sleep_in_expert(_: Layer) -> None:
     time.sleep(3600)
 
 
-def another_kind(layer: Layer) -> None:
-    out = torch.empty(2 * RANKS, 8)
-    dist.all_gather_into_tensor(out, torch.zeros(2, 8), group=layer.group)
-
-
-def another_group(_: Layer) -> None:
-    dist.all_reduce(torch.zeros(8))
-
-
 def stopped(_: Layer) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -91,8 +82,6 @@ FAULTS = {
     "sleep in forward": sleep_in_expert,
     "functional in forward": sleep_in_expert,
     "backward in backward": sleep_in_expert,
-    "kind in forward": another_kind,
-    "group in forward": another_group,
     "stop in forward": stopped,
     "lock in forward": stuck_in_c,
 }
@@ -102,7 +91,7 @@ def rank_of(folder: Path, rank: int, fault: str) -> None:
     if fault == "absent" and rank == 1:
         time.sleep(3600)
     recorder = HangRecorder(folder, rank, 3600)
-    recorder.record_collectives(dist)
+    recorder.record_collectives()
     if fault in ("absent", "late"):
         recorder.schedule_dump(HANGS_S)
     if fault == "late" and rank == 1:

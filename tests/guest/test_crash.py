@@ -15,11 +15,12 @@ import pytest
 
 from regbot.config import Config, Workload
 from regbot.engines import LocalEngine
+from regbot.engines.guest import guest_folder
 from regbot.judge import judge
 from regbot.records.run import Run
 from regbot.records.verdict import Validity
 from regbot.shapes import load_shape
-from regbot.workloads import Checkout, Scratch, Task, guest_folder, single_task, trace
+from regbot.workloads import Checkout, Scratch, Task, single_task, trace
 from support.judge_cases import A2A, BASE, HEAD
 from support.judged_heads import judge_head
 from support.layers import GOOD_LAYER, layer_task, write_repository

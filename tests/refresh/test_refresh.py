@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> Path:
 def stored(root: Path) -> list[Baseline]:
     store = Store(root)
     assert verify(store, LATER).problems == []
-    result = [store.session(path) for group in store.groups() for path in store.sessions(group)]
+    result = [store.session(path) for group in store.class_folders() for path in store.sessions(group)]
     return sorted((each for each in result if each.tier == "timed"), key=lambda each: (each.measured, each.series))
 
 

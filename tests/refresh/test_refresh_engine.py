@@ -85,7 +85,7 @@ def test_a_night_on_other_nodes_than_the_anchors_is_not_stored(tmp_path: Path) -
     assert result.status == "INVALID"
     assert "it was timed on " + NODE.node_class in result.warnings[0]
     assert "another GPU" in result.warnings[0]
-    assert list(Store(root).groups()) == []
+    assert list(Store(root).class_folders()) == []
 
 
 def test_an_engine_that_there_is_not_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tomllib
 
-from regbot.workloads.guest import guest_folder
+from regbot.engines.guest import guest_folder
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")

@@ -66,7 +66,6 @@ def test_error_rates_come_to_their_promises(tmp_path: Path) -> None:
     assert {line.split()[1] for line in done.stdout.splitlines() if line.startswith(("holds", "FAILS"))} == {
         "always-valid:",
         "several",
-        "unpaired",
         "correlated",
         "slow",
         "correlation",

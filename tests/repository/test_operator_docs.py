@@ -45,8 +45,7 @@ def test_every_command_is_executed_or_says_that_it_is_not() -> None:
     every = blocks()
     assert {kind for kind, _, _ in every} == {MACHINE, SANDBOX, REPOSITORY, EXAMPLE, SLURM}
     assert len(every) + len(NOTED.findall(PAGE)) == PAGE.count("```sh\n")
-    for name in ("slurm",):
-        assert "```sh" not in (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    assert "```sh" not in (ROOT / "docs" / "slurm.md").read_text(encoding="utf-8")
 
 
 def test_what_may_differ_is_taken_out_and_nothing_else() -> None:

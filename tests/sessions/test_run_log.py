@@ -88,10 +88,9 @@ def test_a_full_disk_is_reported_with_advice(log: RunLog[Content]) -> None:
 
 
 def test_only_the_run_log_writes_session_files() -> None:
-    """The only other file that grows by lines is a node's history, which has a waiting lock and no header."""
     writers = {
         path.relative_to(SOURCES).as_posix()
         for path in SOURCES.rglob("*.py")
         if re.search(r"\b(append_line|mend)\(", path.read_text())
     }
-    assert writers == {"records/files.py", "sessions/run_log.py", "nodes/history.py"}
+    assert writers == {"records/files.py", "sessions/run_log.py"}

@@ -1,11 +1,18 @@
 """Builders of stored sessions, as files and as records, and of a matching reference query."""
 
+from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any
 
 from regbot.baselines.intake import DistilledSession, distil
 from regbot.baselines.names import session_path
-from regbot.baselines.query import ReferenceQuery
+from regbot.baselines.query import (
+    ReferenceQuery,
+    ReferenceRefusal,
+    RollingReference,
+    read_workload,
+    select_rolling_reference,
+)
 from regbot.baselines.store import Store, record_digest
 from regbot.config import Config
 from regbot.judge import judge
@@ -79,3 +86,9 @@ def calibration(like: Baseline, *sessions: CalibrationSession, steps: int = PLAN
         provenance=like.provenance,
         sessions=[*sessions],
     )  # fmt: skip
+
+
+def load_rolling_reference(
+    store: Store, query: ReferenceQuery, now: datetime, **options: Any
+) -> RollingReference | ReferenceRefusal:
+    return select_rolling_reference(read_workload(store, query.workload, query.variant), query, now, **options)

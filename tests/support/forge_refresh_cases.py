@@ -142,7 +142,7 @@ class Site:
     def series(self, at: str = BRANCH) -> list[str]:
         """Of the timed sessions on the branch, oldest first."""
         store = self.store(at)
-        sessions = [store.session(path) for group in store.groups() for path in store.sessions(group)]
+        sessions = [store.session(path) for group in store.class_folders() for path in store.sessions(group)]
         timed = sorted((session.measured, session.series) for session in sessions if session.tier == "timed")
         return [series for _, series in timed]
 

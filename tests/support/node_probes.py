@@ -1,9 +1,8 @@
 """Probes of nodes that are made of a few numbers."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
-from regbot.records.baseline import format_time
 from regbot.records.node import NodeProbe, RepeatedTiming, Sizes
 
 NOW = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
@@ -18,38 +17,30 @@ def took(ms: float, fast: float | None = None) -> RepeatedTiming:
 def probe_of(
     host: str, hours: float = 0.0, *, gemm: float = 1.6, fast: float | None = None, **changes: Any
 ) -> NodeProbe:
-    """A healthy probe of 8 GPUs, ``hours`` before now. Times in milliseconds: gemm, local, together, copy."""
-    local, together, copy = (
+    """A healthy probe of 8 GPUs, ``hours`` before now. Times in milliseconds: gemm, local, over (all hosts), copy."""
+    local, over, copy = (
         changes.pop(name, default) for name, default in (("local", 0.4), ("over", None), ("copy", 0.5))
     )
     document = {
         "host": host,
-        "when": format_time(NOW - timedelta(hours=hours)),
-        "node_class": "8 x NVIDIA H200",
+        "unix_s": NOW.timestamp() - 3600 * hours,
         "driver": "570.1",
         "container": None,
         "software": "torch 2.13.0+cu130",
-        "device": "cuda",
         "device_name": "NVIDIA H200",
         "ranks": 8,
         "hosts": [host],
-        "engine": "local",
         "sizes": SIZES,
         "gemm": took(gemm, fast),
-        "gemm_rank": 0,
         "local_all_to_all": took(local),
-        "all_to_all": took(together) if together else None,
+        "all_to_all": took(over) if over else None,
         "copy": took(copy),
-        "gemm_tflops": 2 * 8192**3 / (gemm / 1e3) / 1e12,
-        "local_all_to_all_gbs": 2**26 * 7 / 8 / (local / 1e3) / 1e9,
-        "all_to_all_gbs": 2**26 * 15 / 16 / (together / 1e3) / 1e9 if together else None,
-        "copy_gbs": 2 * 2**30 / (copy / 1e3) / 1e9,
     }
     return NodeProbe.model_validate({**document, **changes})
 
 
 def past(host: str, count: int, gemm: float = 1.6, scatter_pct: float = 0.3, **changes: Any) -> list[NodeProbe]:
-    """A history of daily probes, up to yesterday, that go up and down around ``gemm``."""
+    """Daily probes, up to yesterday, that go up and down around ``gemm``."""
     wobble = (0.0, 1.0, -1.0, 0.5, -0.5)
     return [
         probe_of(host, 24 * (count - day), gemm=gemm * (1 + scatter_pct / 100 * wobble[day % 5]), **changes)

@@ -68,7 +68,6 @@ def follow(kinds: set[str], home: Path, environment: Mapping[str, str]) -> list[
         **environment,
         "GIT_CONFIG_GLOBAL": "/dev/null",
         "REGBOT_CACHE": str(home / "shared/cache"),
-        "REGBOT_NODES": str(home / "shared/nodes"),
     }
     done = []
     for kind, commands, shown in blocks():

@@ -185,14 +185,3 @@ def write_session(base_count: int, head_count: int, **changes: Any) -> tuple[lis
         Path(name).write_text(record.to_json())
         names[arm].append(name)
     return names["b"], names["h"]
-
-
-def write_nights(name: str, count: int, sd: float = 0.01, seconds: float = STEP_S, **changes: Any) -> list[str]:
-    """Run records of one node, one a night. The nights differ by ``sd``, a standard deviation on the log scale."""
-    names = [f"{name}{night:02}.json" for night in range(count)]
-    for night, each in enumerate(names):
-        level = random.Random(f"night {each}").gauss(0, sd)
-        noise = {"seconds": seconds * math.exp(level)}
-        record = run_record(each, **{"started_unix_s": 1.79e9 + 86_400.0 * night, **changes, "noise": noise})
-        Path(each).write_text(record.to_json())
-    return names

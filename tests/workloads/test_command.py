@@ -17,6 +17,7 @@ from regbot.compare.page import compare_page
 from regbot.compare.verdict import ComparisonOptions, compare
 from regbot.config import Config
 from regbot.engines import LocalEngine
+from regbot.engines.guest import guest_folder
 from regbot.judge import judge
 from regbot.judge.pairs import Pair, PairKey
 from regbot.judge.walls import find_wall
@@ -25,7 +26,7 @@ from regbot.records.run import Arm, Position, RankSteps, RawRun, Run, Timing
 from regbot.report import html
 from regbot.workloads import Checkout, Limits, RunSpec, Scratch, trace
 from regbot.workloads.command import LOG_RANK, fill_command, time_command
-from regbot.workloads.guest import RawRecord, guest_folder, request_document
+from regbot.workloads.guest import RawRecord, request_document
 from support import report_cases
 from support.command_tasks import command_task
 

@@ -16,7 +16,6 @@ from regbot.engines.sandbox import Sandbox
 from regbot.engines.slurm.commands import Slurm
 from regbot.engines.slurm.limits import Partition, SeatLayout, find_partition, plan_layout, usable_nodes
 from regbot.engines.slurm.reservation import Reservation
-from regbot.engines.slurm.rotation import Rotation, find_other_hosts
 from regbot.engines.slurm.seat import SlurmSeat
 from regbot.engines.slurm.shared import SharedSeat
 from regbot.records.files import write_text
@@ -29,9 +28,6 @@ class SlurmEngine:
     A seat is a set of reserved nodes. Each timed session has a seat of its own. The traces of all sessions share one.
 
     ``folder`` must be on a file system that all nodes share. Checkouts and results must be on such a file system too.
-    ``excluded_hosts`` returns the hosts that must not be used at the moment, for example hosts in quarantine. With
-    ``rotate``, a timed seat gets other nodes than the last seat with the same name (``rotation.py``), if enough are
-    idle.
     """
 
     name = "slurm"
@@ -41,15 +37,11 @@ class SlurmEngine:
         settings: SlurmSettings,
         folder: Path,
         slurm: Slurm | None = None,
-        excluded_hosts: Callable[[], frozenset[str]] = frozenset,
         say: Callable[[str], None] = lambda _: None,
         sandbox: Sandbox | None = None,
-        *,
-        rotate: bool = False,
     ) -> None:
-        self._settings, self._folder, self._excluded_hosts, self._say = settings, folder, excluded_hosts, say
+        self._settings, self._folder, self._say = settings, folder, say
         self.sandbox = sandbox
-        self._rotation = Rotation(folder / "rotation") if rotate else None
         self._slurm = slurm or Slurm()
         self._slots = threading.BoundedSemaphore(settings.slots)
         self._trace_seat = SharedSeat(self._reserve_trace_node)
@@ -94,8 +86,6 @@ class SlurmEngine:
             self._trace_seat.close_if_idle()  # the new seat may need the node of the trace seat
             with self._reserve_seat(needs, layout) as seat:
                 self._store_node(layout, seat.node)
-                if self._rotation is not None:
-                    self._rotation.save(needs.name, seat.allocation.hosts)
                 yield seat
 
     def describe(self, needs: Needs) -> Node | None:
@@ -139,28 +129,16 @@ class SlurmEngine:
             self._release(reservation)
 
     def _find_excluded(self, needs: Needs, layout: SeatLayout) -> frozenset[str]:
-        """Return the hosts that a seat must not use.
-
-        These are the hosts that the settings exclude, and the hosts in quarantine. With rotation (``rotation.py``), the
-        seat must use idle hosts that the last seat did not use. Then all other hosts are returned. If there are too few
-        such hosts, the seat is not rotated. Raises NoSeatError if the quarantine leaves too few hosts.
-        """
-        hosts = frozenset(self._partition.nodes)
-        quarantined = self._excluded_hosts() & hosts
-        excluded = quarantined | frozenset(self._settings.exclude)
-        if quarantined:
+        """Return the hosts that a seat must not use. Raises NoSeatError if ``needs.avoid`` leaves too few hosts."""
+        excluded = needs.avoid | frozenset(self._settings.exclude)
+        if needs.avoid:
             usable_hosts = usable_nodes(self._slurm, self._partition.nodes, excluded)
             if len(usable_hosts) < layout.nodes:
                 raise NoSeatError(
                     f"{needs.name}: needs {layout.nodes} nodes, and only {len(usable_hosts)} of partition "
-                    f"{self._partition.name} are usable: {', '.join(sorted(quarantined))} in quarantine "
-                    "('regbot node list' says why)"
+                    f"{self._partition.name} are usable without {', '.join(sorted(needs.avoid))}"
                 )
-        # An operator chooses the nodes of ``slurm.reservation``, so a seat in it is not rotated.
-        if self._rotation is None or self._settings.reservation:
-            return excluded
-        new_hosts = find_other_hosts(self._slurm, hosts - excluded, self._rotation.last_hosts(needs.name))
-        return hosts - new_hosts if len(new_hosts) >= layout.nodes else excluded
+        return excluded
 
     def _release(self, reservation: Reservation) -> None:
         try:

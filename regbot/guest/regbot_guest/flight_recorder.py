@@ -2,7 +2,7 @@
 C++.
 
 torch writes its own dumps as pickles, which regbot never opens. This module asks torch for JSON in the rank itself, and
-keeps the few values that the report needs.
+keeps the last collective.
 """
 
 import json
@@ -17,8 +17,6 @@ DUMP_FUNCTIONS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 """Functions of torch that return the recorder's calls as JSON: for NCCL, and for gloo. A build of torch has one or
 both.
 """
-KEPT_CALLS = 16
-"""Number of latest calls that the report gets."""
 
 
 def switch_on(c10d_module: Any) -> None:
@@ -34,10 +32,10 @@ def switch_on(c10d_module: Any) -> None:
     os.environ[new_variable if is_new_torch else old_variable] = str(BUFFER_SIZE)
 
 
-def read_latest_calls(c10d_module: Any) -> "list[dict[str, Any]]":
-    """Return the latest calls of collectives in all process groups, newest first; [] if the recorder has no calls.
+def read_last_call(c10d_module: Any) -> "dict[str, Any] | None":
+    """Return the last collective in all process groups; None if the recorder has none.
 
-    A call has ``group``, ``number`` in the group (0 for send and recv), ``name`` (such as ``nccl:all_to_all``) and
+    It has torch's ``name`` (such as ``nccl:all_to_all``), ``group``, ``number`` in the group (0 for send and recv) and
     ``state`` (scheduled, started, completed).
     """
     calls: list[dict[str, Any]] = []
@@ -45,18 +43,15 @@ def read_latest_calls(c10d_module: Any) -> "list[dict[str, Any]]":
         if hasattr(c10d_module, name):
             dump = getattr(c10d_module, name)
             calls += json.loads(dump() or "{}").get("entries") or []
-    calls.sort(key=lambda call: call.get("time_created_ns", 0), reverse=True)
-    return [_summarize(call) for call in calls[:KEPT_CALLS]]
-
-
-def _summarize(call: "dict[str, Any]") -> "dict[str, Any]":
-    """Return the fields of a call that the report needs. Texts are cut to a maximum length."""
+    if not calls:
+        return None
+    call = max(calls, key=lambda call: call.get("time_created_ns", 0))
     # torch gives name and description of the group. A missing value becomes ''.
     name, description = (*call.get("process_group", ()), "", "")[:2]
     return {
+        "name": str(call.get("profiling_name", ""))[:80],
         "group": str(description if description not in ("", "undefined") else name)[:80],
         "number": 0 if call.get("is_p2p") else int(call.get("collective_seq_id", 0)),
-        "name": str(call.get("profiling_name", ""))[:80],
         # gloo does not report states, but it reports that the collective has ended.
         "state": "completed" if call.get("retired") else str(call.get("state", ""))[:20],
     }

@@ -149,7 +149,7 @@ def _fill_record(
         return refusal
     record["environment"] = environment(torch, variables)
     if recorder is not None and request.mode != "static":  # collectives in a fake world do not wait
-        recorder.record_collectives(torch.distributed)
+        recorder.record_collectives()
     if request.device == "cuda" and request.mode != "static":
         # Ranks that share a GPU all use the first one.
         gpu_index = 0 if request.share_gpu else int(os.environ.get("LOCAL_RANK", "0"))

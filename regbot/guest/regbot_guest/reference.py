@@ -102,7 +102,6 @@ class _Operation(NamedTuple):
 
 def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: int) -> dict[str, Any]:
     """Measure all operations, and return the summary of each. None stands for an all-to-all that is not measured.
-    ``clock_s`` is the wall-clock time of this host shortly before the first measurement.
 
     The request has the sizes of the tensors and the seconds that each operation may take. ``slowed`` has planted
     slowdowns of the matrix product, in percent, by rank.
@@ -113,7 +112,7 @@ def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: 
     host_group = _create_host_group(dist, hosts, host_ranks, rank)
     barrier_tensor = torch.zeros(1, device=device)
     dist.all_reduce(barrier_tensor)
-    results: dict[str, Any] = {"clock_s": time.time()}  # the all-reduce makes this about the same moment on all hosts
+    results: dict[str, Any] = {}
     slowed_pct = float(request["slowed"].get(str(rank), 0.0))
     # On a single host both all-to-alls are the same, so only local_all_to_all is measured. The loop below skips an
     # all-to-all of 1 rank.
