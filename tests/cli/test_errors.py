@@ -15,6 +15,7 @@ from regbot.github.transport import AwayError
 
 PACKAGE = Path(regbot.__file__).parent
 INTERNAL_ERRORS = {
+    "DeepNestingError",
     "BuildError", "DuplicateKeyError", "StopError", "NotStartedError", "NoTorchError", "RuleError",
     "UnusableProfileError",
 }  # fmt: skip
