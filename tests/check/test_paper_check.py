@@ -108,7 +108,7 @@ def test_without_a_compiler_both_arms_are_cpu_programs_with_a_warning(tmp_path: 
     assert all("there is no C++ compiler" in run["warnings"][-1] for run in runs)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @confining
 def test_a_torch_of_the_checkout_is_traced_on_a_paper_gpu_of_its_own(tmp_path: Path) -> None:
     installed = Path(sysconfig.get_path("purelib"))
