@@ -124,7 +124,7 @@ class CommandMeasurer:
         if result.timed_out:
             reason = f"the command did not end within {self._timeout_min:g} min (--timeout) and was killed"
         elif result.excess:
-            reason = f"the command {result.excess} and was killed (its record folder has its standard error)"
+            reason = f"the command {result.excess} and was killed; its standard error goes to its record folder"
         elif result.exit_code == SKIP_EXIT_CODE:
             reason = "the command exited with 125, which means: not measurable"
         elif result.exit_code != 0:

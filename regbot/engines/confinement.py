@@ -451,12 +451,14 @@ class DiskGrowth:
         """
         self.folders, self.max_bytes, self.max_files = folders, max_bytes, max_files
         self.bytes_before = self.files_before = 0
-        for size in _sizes_on_disk(folders):
+        for size in _sizes(folders):
             self.bytes_before += size
             self.files_before += 1
             if self.files_before > MAX_FILES_BEFORE:
                 raise OSError(f"{', '.join(folders)}: more than {MAX_FILES_BEFORE:,} files, too many to count again")
-        self.last_use = self._query_use()
+        # One folder of each file system. A request to a shared file system is slow.
+        self.disks = list({Path(folder).stat().st_dev: folder for folder in folders}.values())
+        self.last_states = self._query_disks()
 
     def find_excess(self, has_ended: bool = False) -> str:
         """Return what the guest did too much, such as ``wrote more than 200,000 files``; '' if nothing.
@@ -466,14 +468,14 @@ class DiskGrowth:
         """
         if has_ended:
             return self._count_excess(lambda: "")
-        if shortage := self._find_shortage():
+        states = self._query_disks()
+        if shortage := _describe_shortage(states):
             return shortage
-        use = self._query_use()
-        if not self._has_grown(use):
+        if not self._has_grown(states):
             return ""
-        if excess := self._count_excess(self._find_shortage):
+        if excess := self._count_excess(lambda: _describe_shortage(self._query_disks())):
             return excess
-        self.last_use = use  # another program took the space, or the guest has files without a name
+        self.last_states = states  # another program took the space, or the guest has files without a name
         return ""
 
     def _count_excess(self, find_shortage: Callable[[], str]) -> str:
@@ -483,7 +485,7 @@ class DiskGrowth:
         """
         growth_bytes, growth_files = -self.bytes_before, -self.files_before
         try:
-            for size in _sizes_on_disk(self.folders):
+            for size in _sizes(self.folders):
                 growth_bytes += size
                 growth_files += 1
                 if growth_files > self.max_files:
@@ -496,41 +498,40 @@ class DiskGrowth:
             return f"made files that cannot be counted ({error.strerror})"
         return ""
 
-    def _find_shortage(self) -> str:
-        is_short = any(find_shortage(folder) for folder in self.folders)
-        return "was on a disk with too little free space or too few free files" if is_short else ""
+    def _query_disks(self) -> list[os.statvfs_result]:
+        return [os.statvfs(disk) for disk in self.disks]
 
-    def _query_use(self) -> list[tuple[int, int]]:
-        """Return the used bytes, up to a constant, and the used files of the file system of each folder."""
-        states = [os.statvfs(folder) for folder in self.folders]
-        return [(-state.f_bavail * state.f_frsize, state.f_files - state.f_ffree) for state in states]
-
-    def _has_grown(self, use: Sequence[tuple[int, int]]) -> bool:
+    def _has_grown(self, states: Sequence[os.statvfs_result]) -> bool:
         """Whether the use of a file system has grown by as much as the guest may write."""
         return any(
-            bytes_now - bytes_before >= self.max_bytes or files_now - files_before >= self.max_files
-            for (bytes_before, files_before), (bytes_now, files_now) in zip(self.last_use, use, strict=True)
+            (before.f_bavail - now.f_bavail) * now.f_frsize >= self.max_bytes
+            or (now.f_files - now.f_ffree) - (before.f_files - before.f_ffree) >= self.max_files
+            for before, now in zip(self.last_states, states, strict=True)
         )
 
 
-def find_shortage(folder: str, more_bytes: int = 0, more_files: int = 0) -> str:
-    """Return why the file system of ``folder`` has no room for ``more_bytes`` and ``more_files``; '' if it has.
+def _describe_shortage(states: Sequence[os.statvfs_result]) -> str:
+    is_short = any(find_shortage(state) for state in states)
+    return "was on a disk with too little free space or too few free files" if is_short else ""
+
+
+def find_shortage(state: os.statvfs_result, more_bytes: int = 0, more_files: int = 0) -> str:
+    """Return why a file system has no room for ``more_bytes`` and ``more_files``; '' if it has.
 
     The room that regbot keeps for its own files (RESERVE_BYTES, RESERVE_FILES) does not count.
     """
-    state = os.statvfs(folder)
     free_bytes, total_bytes = state.f_bavail * state.f_frsize, state.f_blocks * state.f_frsize
     needed_bytes = more_bytes + min(RESERVE_BYTES, int(RESERVE_SHARE * total_bytes))
     needed_files = more_files + min(RESERVE_FILES, int(RESERVE_SHARE * state.f_files))
     if free_bytes < needed_bytes:
-        return f"{folder}: {free_bytes >> 20:,} MB are free on its disk, and {needed_bytes >> 20:,} MB are needed"
+        return f"{free_bytes >> 20:,} MB are free on its disk, and {needed_bytes >> 20:,} MB are needed"
     if state.f_files and state.f_favail < needed_files:  # a file system without a fixed number of files reports 0
-        return f"{folder}: {state.f_favail:,} more files fit on its disk, and room for {needed_files:,} is needed"
+        return f"{state.f_favail:,} more files fit on its disk, and room for {needed_files:,} is needed"
     return ""
 
 
-def _sizes_on_disk(folders: Sequence[str]) -> Iterator[int]:
-    """Yield the bytes on disk of every file, link and folder below ``folders``.
+def _sizes(folders: Sequence[str]) -> Iterator[int]:
+    """Yield the size of every file, link and folder below ``folders``: its length or its space, whichever is larger.
 
     What disappears meanwhile, and unreadable folders of other users, are skipped. Raises OSError for other folders that
     cannot be read: the guest may have made them unreadable.
@@ -545,7 +546,7 @@ def _sizes_on_disk(folders: Sequence[str]) -> Iterator[int]:
                         status = entry.stat(follow_symlinks=False)
                     except FileNotFoundError:
                         continue
-                    yield status.st_blocks * 512
+                    yield max(status.st_size, status.st_blocks * 512)
                     if stat.S_ISDIR(status.st_mode):
                         waiting.append((folder, entry.name))
         except OSError as error:

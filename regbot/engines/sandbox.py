@@ -135,8 +135,8 @@ def confine(request: Mapping[str, Any], launch: Launch, sandbox: Sandbox) -> dic
     writable = _existing_paths((*launch.writable, *sandbox.write))
     folders_on_disk = [str(folder) for folder in writable if folder != record]
     for folder in folders_on_disk:
-        if shortage := confinement.find_shortage(folder, sandbox.disk_mb * MEGABYTE, sandbox.disk_files):
-            raise NoSeatError(shortage, "free some, or lower sandbox.disk_mb and sandbox.disk_files")
+        if shortage := confinement.find_shortage(os.statvfs(folder), sandbox.disk_mb * MEGABYTE, sandbox.disk_files):
+            raise NoSeatError(f"{folder}: {shortage}", "free some, or lower sandbox.disk_mb and sandbox.disk_files")
     env = _environment(request["env"], sandbox, writable)
     program = _resolve_program(launch.command[0], launch.cwd, env)
     _, *program_arguments = request["command"]

@@ -200,7 +200,8 @@ def test_a_check_that_is_killed_at_twenty_random_moments_ends_like_an_undisturbe
     change_workload(killed, tier)
     start = time.monotonic()
     code, verdict = undisturbed.check()
-    kept = kill_often(killed, 20, time.monotonic() - start)
+    duration_s = time.monotonic() - start
+    kept = kill_often(killed, 20, duration_s if tier == "static" else duration_s / 2)  # a trace must be able to end
     killed_code, killed_verdict = killed.check("--resume")
     assert (killed_code, essence(killed_verdict)) == (code, essence(verdict))
     assert session_file(killed).read_bytes().startswith(kept)
