@@ -124,7 +124,7 @@ def replayed(recorded: Path, change: Callable[[Path], None], **ended: Any) -> li
                 (launch.record_dir / path.name).write_text(json.dumps(document))
             change(launch.record_dir)
             usual = LaunchResult(
-                exit_code=0, timed_out=False, output_truncated=False, dir_overflow=False, left_behind=0, unkilled=0,
+                exit_code=0, timed_out=False, output_truncated=False, excess="", left_behind=0, unkilled=0,
                 wall_s=20.0, log_tail="rank 1 fell over",
             )  # fmt: skip
             return replace(usual, **ended)
