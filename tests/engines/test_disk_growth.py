@@ -70,10 +70,13 @@ def count_files(folder: Path) -> int:
     [
         (MANY_FILES, "wrote more than 6,000 files (sandbox.disk_files)"),
         (LARGE_FILE, "wrote more than 16 MB to disk (sandbox.disk_mb)"),
-        (DEEP_FOLDERS + LARGE_FILE, "made files that cannot be counted (File name too long)"),
+        (
+            f"{DEEP_FOLDERS}file = open('big', 'wb')\n{LARGE_FILE}",
+            "made files that cannot be counted (File name too long)",
+        ),
         ("os.mkdir('a'); os.rename('big', 'a/big'); os.chmod('a', 0)\n" + LARGE_FILE, "wrote more than 16 MB to disk"),
     ],
-    ids=["many files", "a large file", "beside deep folders", "in an unreadable folder"],
+    ids=["many files", "a large file", "below deep folders", "in an unreadable folder"],
 )
 def test_a_guest_that_writes_too_much_is_ended(tree: Path, code: str, excess: str) -> None:
     result = run(tree, f"file = open('big', 'wb')\n{code}\ntime.sleep(60)")
