@@ -1,10 +1,11 @@
 """Compute a digest of a worktree's content. A worktree whose digest has changed since its build is not reused."""
 
+import contextlib
 import hashlib
 import os
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 from pydantic import Field
@@ -12,7 +13,7 @@ from pydantic import Field
 from regbot.checkout.cache import CacheEntry
 from regbot.checkout.clones import reset_configuration
 from regbot.checkout.git import NO_MACHINE_CONFIG, TRANSFER_TIMEOUT_S, CheckoutError, git, try_git
-from regbot.checkout.sparse import WHOLE, Cone
+from regbot.checkout.sparse import WHOLE, Cone, list_parents
 from regbot.records.base import Record
 from regbot.records.run import Commit
 from regbot.text.printable import printable
@@ -32,39 +33,59 @@ def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart], cone: Cone
     """Return a digest of all differences between the worktree and its commits, and the changed tracked files.
 
     ``parts`` are the main repository and its submodules. ``cone`` is the part of the main repository that was checked
-    out. A file outside of ``cone`` counts as untracked.
+    out. A file outside of ``cone`` counts as untracked. Raises CheckoutError.
 
     Code under test runs in the worktree and may leave files there. A later check could import such a file instead of
     the commit's code, even if git ignores the file. So untracked files are part of the digest.
 
-    The worktree's own index is not used, because it may mark files as unchanged. The .git file in the worktree is not
-    read, because code under test could point it to a configuration that runs commands.
+    The worktree's own index is not used, because it may mark files as unchanged. No .git in the worktree is read,
+    because code under test could point it to a configuration that runs commands, or make git wait for a pipe.
     """
     digest, changed_files = hashlib.sha256(), []
-    tracked_files: set[str] = set()
+    unchanged_files: set[str] = set()
     with tempfile.TemporaryDirectory() as index_folder:
         for number, part in enumerate(parts):
             folder, clone = entry.path / part.path, entry.clone(part.clone)
+            if folder.resolve() != entry.path.resolve() / part.path:
+                raise CheckoutError(f"{printable(str(folder))}: is reached through a link")
+            part_cone = WHOLE if part.path else cone  # submodules are always checked out whole
             reset_configuration(clone, part.commit)
             env = {**NO_MACHINE_CONFIG, "GIT_INDEX_FILE": f"{index_folder}/{number}"}
             location_options = (f"--git-dir={clone}", f"--work-tree={folder}")
-            diff_command = (*location_options, "diff", *_DIFF)
             git(folder, *location_options, "read-tree", part.commit, env=env)
-            names = [name for name in git(folder, *location_options, "ls-files", "-z", env=env).split("\0") if name]
-            if not part.path:  # the main repository; submodules are always checked out whole
-                mark_absent(folder, location_options, [name for name in names if not cone.has(name)], env)
-                names = [name for name in names if cone.has(name)]
-            tracked_files.update(f"{part.path}/{name}" if part.path else name for name in names)
-            difference = git(folder, *diff_command, "--binary", part.commit, env=env, timeout_s=TRANSFER_TIMEOUT_S)
-            digest.update(f"{part.path}\0{difference}\0".encode("utf-8", "surrogateescape"))
-            if difference:
-                output = git(
-                    folder, *diff_command, "--name-only", "-z", part.commit, env=env, timeout_s=TRANSFER_TIMEOUT_S
-                )
-                changed_files += [printable(str(Path(part.path, name))) for name in output.split("\0") if name]
-    for line in _list_untracked(entry.path, tracked_files):
+            lines = git(folder, *location_options, "ls-files", "--stage", "-z", env=env).split("\0")
+            modes = {name: fields.split()[0] for fields, _, name in (line.partition("\t") for line in lines if line)}
+            names = {name for name, mode in modes.items() if part_cone.has(name) and mode != "160000"}
+            changed_names = {name for name in names if _is_special(folder / name)}
+            _refuse_pipes(folder, names)
+            # Git must look at no submodule, and at no file that a build has replaced by a folder or a pipe.
+            mark_absent(folder, location_options, sorted(modes.keys() - names | changed_names), env)
+            command = (*location_options, "diff", *_DIFF, "--name-only", "-z", part.commit)
+            output = git(folder, *command, env=env, timeout_s=TRANSFER_TIMEOUT_S)
+            changed_names.update(name for name in output.split("\0") if name)
+            unchanged_files.update(f"{part.path}/{name}" if part.path else name for name in names - changed_names)
+            changed_files += [str(Path(part.path, name)) for name in sorted(changed_names)]
+    for line in (*changed_files, "", *_list_changeable(entry.path, unchanged_files)):
         digest.update(f"{line}\0".encode("utf-8", "surrogateescape"))
-    return digest.hexdigest(), changed_files
+    return digest.hexdigest(), [printable(name) for name in changed_files]
+
+
+def _is_special(path: Path) -> bool:
+    """Return whether a tracked file was replaced by something that is no file: a folder, a pipe, a socket."""
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISLNK(mode)
+
+
+def _refuse_pipes(top: Path, names: Iterable[str]) -> None:
+    """Raise CheckoutError if git would wait for a writer of a named pipe: a .gitattributes for one of the files."""
+    for folder in {folder for name in names for folder in list_parents(name)}:
+        path = top / folder / ".gitattributes"
+        with contextlib.suppress(OSError):
+            if stat.S_ISFIFO(path.stat().st_mode):
+                raise CheckoutError(f"{printable(str(path))}: is a named pipe")
 
 
 def mark_absent(folder: Path, location: Sequence[str], names: Sequence[str], env: Mapping[str, str]) -> None:
@@ -81,8 +102,8 @@ def mark_absent(folder: Path, location: Sequence[str], names: Sequence[str], env
         raise CheckoutError(f"{folder}: git cannot leave out files: {result.error_line}")
 
 
-def _list_untracked(top: Path, tracked_files: Set[str]) -> Iterator[str]:
-    """Yield a line for each folder below ``top``, and for each file that is not in ``tracked_files``.
+def _list_changeable(top: Path, unchanged_files: Set[str]) -> Iterator[str]:
+    """Yield a line for each folder below ``top``, and for each file that is not in ``unchanged_files``.
 
     The order of the lines is fixed. The function does not use git to list the folders, because git would not enter a
     repository that code under test created in the worktree.
@@ -103,7 +124,7 @@ def _list_untracked(top: Path, tracked_files: Set[str]) -> Iterator[str]:
                 if stat.S_ISDIR(status.st_mode):
                     folders.append(f"{name}/")
                     yield f"{status.st_mode:o} {name}"
-                elif name not in tracked_files:
+                elif name not in unchanged_files:
                     status_changed_ns = status.st_ctime_ns if status.st_nlink == 1 else 0
                     yield f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns} {status_changed_ns} {name}"
         except OSError as error:  # the folder was removed meanwhile, or it cannot be read, not even by code under test

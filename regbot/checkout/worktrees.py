@@ -21,7 +21,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from regbot.checkout.building import Build, minimal_environment, run_build, run_in_shell
+from regbot.checkout.building import Build, BuildError, minimal_environment, run_build, run_in_shell
 from regbot.checkout.cache import CacheEntry, lock, set_aside_folder
 from regbot.checkout.clone_pruning import mark_used, prune_clones
 from regbot.checkout.clones import (
@@ -142,7 +142,13 @@ def check_out(
                 inherited = build.environment if build.environment is not None else minimal_environment()
                 variables = {**inherited, **entry.environment, "REGBOT_PYTHON": build.python}
                 run_build(entry, commit, build.commands, variables, build.timeout_s, build.builder or run_in_shell)
-                state, changed = digest_worktree(entry, record.parts, cone)
+                try:
+                    state, changed = digest_worktree(entry, record.parts, cone)
+                except CheckoutError as error:
+                    entry.clear()
+                    raise BuildError(
+                        f"the worktree of commit {commit[:10]} is unreadable after its build: {error}"
+                    ) from error
                 record = record.model_copy(update={"state": state, "changed": changed})
             write_record(entry.marker, record)
         entry.create_caches()  # the build, or code of earlier runs, may have replaced these folders by links

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from regbot.checkout import Build, CheckoutError, Worktree, check_out
+from regbot.checkout import Build, BuildError, CheckoutError, Worktree, check_out
 from regbot.checkout.clones import address_of, list_addresses
 from support.git_repos import Repository
 
@@ -455,3 +455,52 @@ def test_a_commit_chooses_no_filter_hook_or_monitor_of_the_machine(victim: Victi
     assert victim.check_out(commit).built, "the change is detected, which reads the files"
     assert not victim.ran.exists()
     assert (worktree.path / "moe.py").read_text() == "x = 2\n"
+
+
+def build_in(victim: Victim, commit: str, command: str, monkeypatch: pytest.MonkeyPatch) -> Worktree:
+    """Return the worktree after the build. Git may not wait."""
+    monkeypatch.setattr("regbot.checkout.contents.TRANSFER_TIMEOUT_S", 20.0)
+    build = Build([command], sys.executable, 30.0)
+    return check_out(victim.repo.path, commit, victim.folder / "cache", build, hosts=())
+
+
+@pytest.mark.parametrize("folder", [".", "sub", "sub/deep"])
+def test_git_does_not_wait_for_an_attribute_file_that_a_build_made_a_pipe(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    commit = victim.repo.commit("second", {"sub/deep/moe.py": "x = 1\n"})
+    with pytest.raises(BuildError, match=r"\.gitattributes: is a named pipe"):
+        build_in(victim, commit, f"echo 2 > sub/deep/moe.py; mkfifo {folder}/.gitattributes", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["mkfifo moe.py", "mkdir -p moe.py/.git && mkfifo moe.py/.git/HEAD", "git init -q moe.py", "ln -s moe.py moe.py"],
+)
+def test_a_build_that_replaces_a_file_by_something_else_has_changed_it(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    commit = victim.repo.git("rev-parse", "HEAD")
+    assert build_in(victim, commit, f"rm moe.py; {command}", monkeypatch).changed == ("moe.py",)
+    assert not build_in(victim, commit, f"rm moe.py; {command}", monkeypatch).built
+
+
+@pytest.mark.parametrize("git_folder", ["x/.git", "elsewhere"])
+def test_git_does_not_read_what_a_build_has_made_of_the_repository_of_a_submodule(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch, git_folder: str
+) -> None:
+    victim.secret.clone_to(victim.repo.path / ".git" / "modules" / "x", "--bare")
+    pipes = " ".join(f"{git_folder}/{name}" for name in ("HEAD", "config", "commondir", "packed-refs"))
+    command = f"rm x/.git; [ {git_folder} = x/.git ] || echo gitdir: $PWD/{git_folder} > x/.git; mkdir -p {git_folder}"
+    worktree = build_in(victim, victim.with_submodule("../x"), f"{command}; mkfifo {pipes}", monkeypatch)
+    assert worktree.changed == ()
+
+
+def test_a_build_cannot_have_a_folder_of_this_machine_compared_with_a_submodule(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the list of changed files would tell which files of the folder are as the submodule's."""
+    victim.secret.clone_to(victim.repo.path / ".git" / "modules" / "x", "--bare")
+    commit = victim.with_submodule("../x")
+    with pytest.raises(BuildError, match="is reached through a link"):
+        build_in(victim, commit, f"rm -rf x; ln -s {victim.secret.path} x", monkeypatch)
