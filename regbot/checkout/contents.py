@@ -46,7 +46,7 @@ def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart], cone: Cone
     with tempfile.TemporaryDirectory() as index_folder:
         for number, part in enumerate(parts):
             folder, clone = entry.path / part.path, entry.clone(part.clone)
-            if folder.resolve() != entry.path.resolve() / part.path:
+            if any((entry.path / name).is_symlink() for name in (part.path, *list_parents(part.path)) if name):
                 raise CheckoutError(f"{printable(str(folder))}: is reached through a link")
             part_cone = WHOLE if part.path else cone  # submodules are always checked out whole
             reset_configuration(clone, part.commit)

@@ -496,11 +496,12 @@ def test_git_does_not_read_what_a_build_has_made_of_the_repository_of_a_submodul
     assert worktree.changed == ()
 
 
+@pytest.mark.parametrize("target", ["{secret}", "x"])
 def test_a_build_cannot_have_a_folder_of_this_machine_compared_with_a_submodule(
-    victim: Victim, monkeypatch: pytest.MonkeyPatch
+    victim: Victim, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
     """Otherwise the list of changed files would tell which files of the folder are as the submodule's."""
     victim.secret.clone_to(victim.repo.path / ".git" / "modules" / "x", "--bare")
     commit = victim.with_submodule("../x")
     with pytest.raises(BuildError, match="is reached through a link"):
-        build_in(victim, commit, f"rm -rf x; ln -s {victim.secret.path} x", monkeypatch)
+        build_in(victim, commit, f"rm -rf x; ln -s {target.format(secret=victim.secret.path)} x", monkeypatch)
