@@ -102,10 +102,8 @@ def estimate_memory(data: bytes) -> int:
 
 def parse_json(data: bytes, origin: str) -> Any:
     """Return ``data`` as JSON without duplicate keys, NaN, infinities or deep nesting. Raises RecordError."""
-    if len(data) > MAX_RECORD_BYTES:
-        raise RecordError(f"{origin}: {len(data):,} bytes, more than the {MAX_RECORD_BYTES:,} a record may have")
     if estimate_memory(data) > MAX_RECORD_MEMORY:
-        raise RecordError(f"{origin}: has more values than any record")
+        raise RecordError(f"{origin}: {len(data):,} bytes with more values than a record may have", "it was not read")
     try:
         text = data.decode("utf-8")
         check_depth(text)

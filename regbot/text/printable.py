@@ -15,8 +15,11 @@ direction (Cf), surrogate (Cs), private use (Co), unassigned (Cn), line separato
 def printable(text: str) -> str:
     """Return ``text`` on one line, safe for a terminal: without escape sequences, control characters and changes of the
     writing direction."""
+    if text.isprintable():
+        return text
     one_line = ESCAPE.sub("", text).replace("\t", " ").replace("\n", " ")
-    return "".join(character for character in one_line if unicodedata.category(character) not in UNPRINTABLE_CATEGORIES)
+    removed = [ord(char) for char in set(one_line) if unicodedata.category(char) in UNPRINTABLE_CATEGORIES]
+    return one_line.translate(dict.fromkeys(removed))
 
 
 def typed_path(path: Path) -> Path:
