@@ -11,7 +11,7 @@ from typing import Any
 from regbot.ledgers.readers import READERS, ReadError, Source
 from regbot.logs import FORMATS, LogError, StepLogFile
 from support.nsys_exports import SCHEMA
-from traces.writer import GEMM, NCCL, Event, Writer, event, metadata, operator, text
+from traces.writer import GEMM, Event, Writer, event, metadata, operator, text
 
 Make = Callable[[int], bytes]
 SIX_HUNDRED = '{"a":' * 600 + "1" + "}" * 600
@@ -192,15 +192,6 @@ def conditions_with_much_arithmetic(n: int) -> bytes:
     return module(*_doubling(13), BODY, condition, main)
 
 
-def additions_of_many_operands(n: int) -> bytes:
-    operands = ", ".join(f"%c{number}" for number in range(n))
-    sums = [f"%a{number} = s32[] add(%w, %w)" for number in range(n)]
-    operand_list = ", ".join(f"%a{number}" for number in range(n))
-    loop = "%l = (s32[]) while(%t), condition=%condition, body=%body"
-    lines = [f"%w = s32[] add({operands})", *sums, f"%t = (s32[]) tuple({operand_list})", loop]
-    return module(BODY, CONDITION, computation("main", lines, entry=True))
-
-
 def exchanges_of_one_operand(n: int) -> bytes:
     shape = "(" + "token[], " * n + "f32[8])"
     call = "f32[8]{0} ragged-all-to-all(%x), channel_id=1, replica_groups=[1,8]<=[8]"
@@ -224,19 +215,6 @@ def meshes_without_axes(n: int) -> bytes:
     """Each has a text of 4000 characters, and a name of an axis could begin at each of them."""
     lines = [GATHER.replace("[1,8]<=[8]", f"mesh[{number}{'a' * 4000}] {{'a'}}") for number in range(n)]
     return module(computation("main", lines, entry=True))
-
-
-def one_long_permute(n: int) -> bytes:
-    pairs = "".join(f"{{{number},{number + 1}}}," for number in range(n))
-    line = f"%g = f32[8]{{0}} collective-permute(%p), channel_id=1, source_target_pairs={{{pairs}}}"
-    return module(computation("main", [line], entry=True))
-
-
-def conditionals(n: int) -> bytes:
-    branches = [computation(f"b{number}", [GATHER]) for number in range(n)]
-    names = ", ".join(f"%b{number}" for number in range(n))
-    line = f"%c = s32[] conditional(%p), branch_computations={{{names}}}"
-    return module(*branches, computation("main", [line], entry=True))
 
 
 # Flight Recorder
@@ -266,15 +244,6 @@ def recorded_types_in_a_large_group(n: int) -> bytes:
 def recorded_on_axes_of_a_large_group(n: int) -> bytes:
     entries = [recorded(number) | {"process_group": ["0", f"axis{number}"]} for number in range(n)]
     return dump(entries, _large_group(1000))
-
-
-def recorded_in_many_groups(n: int) -> bytes:
-    groups = {str(number): {"name": str(number), "desc": "", "ranks": f"[0, {number + 1}]"} for number in range(n)}
-    return dump((recorded(number, str(number)) for number in range(n)), groups)
-
-
-def dumps_of_many_ranks(n: int) -> bytes:
-    return json.dumps({f"rank{number}": {"pg_config": {}} for number in range(n)}).encode()
 
 
 # NCCL Inspector
@@ -350,18 +319,6 @@ def long_default_text(n: int) -> bytes:
     return database(rows, f"ALTER TABLE NVTX_EVENTS ADD COLUMN text TEXT DEFAULT 'nccl{'A' * n}'", schema=schema)
 
 
-def devices_and_communicators(n: int) -> bytes:
-    payloads = [
-        (number, json.dumps({"NCCL communicator ID": number, "No. of ranks": number, "Message size [bytes]": 8}))
-        for number in range(2, n)
-    ]
-    ranges = [(number, number + 1, "ncclCommInitRank", None, number) for number, _ in payloads]
-    ranges += [(number, number + 1, "ncclAllReduce", None, number) for number, _ in payloads]
-    kernels = [(number, number + 1, number, 1, 1) for number in range(n)]
-    names = [*payloads, (1, NCCL["allreduce"])]
-    return database((_STRING, names), (_RANGE, ranges), (_KERNEL, kernels))
-
-
 # Logs
 
 
@@ -395,34 +352,28 @@ FAMILIES: dict[tuple[str, str], tuple[Make, int]] = {
     ("kineto", "ends of a list, packed"): (lambda n: gzip.compress(list_ends(n)), 500),
     ("kineto", "nested arguments"): (nested, 300),
     ("kineto", "nested arguments, sorted keys"): (lambda n: nested(n, "sorted"), 300),
-    ("kineto", "gzip members"): (gzip_members, 500),
-    ("kineto", "empty gzip members"): (empty_gzip_members, 500),
-    ("kineto", "groups and rows"): (groups_and_rows, 60),
-    ("kineto", "expert groups and rows"): (expert_groups_and_rows, 60),
+    ("kineto", "gzip members"): (gzip_members, 1500),
+    ("kineto", "empty gzip members"): (empty_gzip_members, 1500),
+    ("kineto", "groups and rows"): (groups_and_rows, 120),
+    ("kineto", "expert groups and rows"): (expert_groups_and_rows, 120),
     ("kineto", "names of one group"): (names_of_one_group, 60),
     ("kineto", "rows of a large group"): (rows_of_a_large_group, 60),
-    ("kineto", "entries and compute"): (entries_and_compute, 50),
+    ("kineto", "entries and compute"): (entries_and_compute, 200),
     ("hlo", "loops over one tuple"): (loops_over_one_tuple, 60),
     ("hlo", "loops with much arithmetic"): (loops_with_much_arithmetic, 10),
     ("hlo", "conditions with much arithmetic"): (conditions_with_much_arithmetic, 10),
-    ("hlo", "additions of many operands"): (additions_of_many_operands, 200),
     ("hlo", "exchanges of one operand"): (exchanges_of_one_operand, 60),
     ("hlo", "groups in each line"): (groups_in_each_line, 30),
-    ("hlo", "one long permute"): (one_long_permute, 500),
-    ("hlo", "conditionals"): (conditionals, 60),
     ("flight-recorder", "calls in a large group"): (recorded_in_a_large_group, 60),
     ("flight-recorder", "types in a large group"): (recorded_types_in_a_large_group, 60),
-    ("flight-recorder", "groups"): (recorded_in_many_groups, 60),
-    ("flight-recorder", "dumps"): (dumps_of_many_ranks, 200),
     ("nccl-inspector", "communicators"): (communicators, 60),
     ("nccl-inspector", "gaps"): (gaps, 100),
     ("nccl-inspector", "nested lines"): (nested_lines, 200),
     ("nsys", "one long payload"): (one_long_payload, 100),
-    ("nsys", "one long name of a range"): (one_long_range_name, 200),
+    ("nsys", "one long name of a range"): (one_long_range_name, 500),
     ("nsys", "one long name of a kernel"): (one_long_kernel_name, 100),
     ("nsys", "names without an index"): (names_without_index, 100),
-    ("nsys", "long default text"): (long_default_text, 200),
-    ("nsys", "devices and communicators"): (devices_and_communicators, 60),
+    ("nsys", "long default text"): (long_default_text, 400),
     ("megatron", "steps"): (lines_of(MEGATRON), 200),
     ("megatron", "incomplete steps"): (lines_of(" iteration {number}/ 9 |\n"), 200),
     ("maxtext", "steps"): (lines_of(MAXTEXT), 200),
