@@ -380,7 +380,7 @@ def _build_ledger(source: Source, trace: TraceRecord, groups: ProcessGroups, log
         _make_entry(source, log, key, indices, len(steps), compute) for key, indices in sorted(indices_by_key.items())
     ]
     counted_calls = [log.calls[index] for indices in indices_by_key.values() for index in indices]
-    groups_by_label = {groups.find_label(call.group): call.group for call in counted_calls}
+    groups_by_label = {groups.find_label(call.group): call.group for call in counted_calls if call.group.ranks}
     warnings += _list_warnings(trace, log, groups, counted_calls)
     if varying_labels := _find_varying_bytes(steps, key_by_index, log):
         warnings.append(f"the bytes of {', '.join(varying_labels)} differ from step to step; their mean is shown")
@@ -392,11 +392,7 @@ def _build_ledger(source: Source, trace: TraceRecord, groups: ProcessGroups, log
         steps=window.step_count,
         world_size=groups.world_size or None,
         rank=groups.rank,
-        axes={
-            label: Axis(size=len(group.ranks), ranks=list(group.ranks))
-            for label, group in groups_by_label.items()
-            if group.ranks
-        },
+        axes={label: Axis(size=len(group.ranks), ranks=list(group.ranks)) for label, group in groups_by_label.items()},
         entries=entries,
         unclassified=[
             UnclassifiedCommunication(
