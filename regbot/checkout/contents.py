@@ -1,5 +1,6 @@
 """Compute a digest of a worktree's content. A worktree whose digest has changed since its build is not reused."""
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -18,6 +19,10 @@ from regbot.records.run import Commit
 from regbot.text.printable import printable
 
 _DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--ignore-submodules=all")
+_DIGESTS_ONLY = ("-c", "core.bigFileThreshold=1")
+"""Option of git for a diff that has digests of the files instead of their contents, which a build can make large."""
+_MAX_GROWTH_BYTES = 64 * 2**20
+"""A tracked file that has grown by more is not read: a build can make it larger than any disk, without content."""
 
 
 class WorktreePart(Record):
@@ -48,15 +53,18 @@ def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart], cone: Cone
             reset_configuration(clone, part.commit)
             env = {**NO_MACHINE_CONFIG, "GIT_INDEX_FILE": f"{index_folder}/{number}"}
             location_options = (f"--git-dir={clone}", f"--work-tree={folder}")
-            diff_command = (*location_options, "diff", *_DIFF)
+            diff_command = (*_DIGESTS_ONLY, *location_options, "diff", *_DIFF)
             git(folder, *location_options, "read-tree", part.commit, env=env)
             names = [name for name in git(folder, *location_options, "ls-files", "-z", env=env).split("\0") if name]
             if not part.path:  # the main repository; submodules are always checked out whole
                 mark_absent(folder, location_options, [name for name in names if not cone.has(name)], env)
                 names = [name for name in names if cone.has(name)]
             tracked_files.update(f"{part.path}/{name}" if part.path else name for name in names)
-            difference = git(folder, *diff_command, "--binary", part.commit, env=env, timeout_s=TRANSFER_TIMEOUT_S)
-            digest.update(f"{part.path}\0{difference}\0".encode("utf-8", "surrogateescape"))
+            unread_names, statuses = _find_grown(folder, clone, part.commit, names)
+            mark_absent(folder, location_options, unread_names, env)
+            difference = git(folder, *diff_command, "--full-index", part.commit, env=env, timeout_s=TRANSFER_TIMEOUT_S)
+            digest.update(f"{part.path}\0{difference}\0{statuses}\0".encode("utf-8", "surrogateescape"))
+            changed_files += [printable(str(Path(part.path, name))) for name in unread_names]
             if difference:
                 output = git(
                     folder, *diff_command, "--name-only", "-z", part.commit, env=env, timeout_s=TRANSFER_TIMEOUT_S
@@ -65,6 +73,22 @@ def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart], cone: Cone
     for line in _list_untracked(entry.path, tracked_files):
         digest.update(f"{line}\0".encode("utf-8", "surrogateescape"))
     return digest.hexdigest(), changed_files
+
+
+def _find_grown(folder: Path, clone: Path, commit: str, names: Sequence[str]) -> tuple[list[str], str]:
+    """Return those of the tracked files ``names`` that have grown by more than _MAX_GROWTH_BYTES, and their statuses.
+
+    Raises CheckoutError.
+    """
+    lines = []
+    for name in names:
+        with contextlib.suppress(OSError):  # it was removed, or a folder above it was
+            status = (folder / name).lstat()
+            if stat.S_ISREG(status.st_mode) and status.st_size > _MAX_GROWTH_BYTES:
+                size = int(git(clone, f"--git-dir={clone}", "cat-file", "-s", f"{commit}:{name}"))
+                if status.st_size > size + _MAX_GROWTH_BYTES:
+                    lines.append((name, f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {name}"))
+    return [name for name, _ in lines], "\0".join(line for _, line in lines)
 
 
 def mark_absent(folder: Path, location: Sequence[str], names: Sequence[str], env: Mapping[str, str]) -> None:

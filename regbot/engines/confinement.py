@@ -451,11 +451,14 @@ class DiskGrowth:
         """
         self.folders, self.max_bytes, self.max_files = folders, max_bytes, max_files
         self.bytes_before = self.files_before = 0
-        for size in _sizes_on_disk(folders):
+        # What an earlier guest left in a folder that persists must not prevent this one.
+        unreadable: list[OSError] = []
+        for size in _sizes_on_disk(folders, unreadable.append):
             self.bytes_before += size
             self.files_before += 1
             if self.files_before > MAX_FILES_BEFORE:
                 raise OSError(f"{', '.join(folders)}: more than {MAX_FILES_BEFORE:,} files, too many to count again")
+        self.unreadable_before = len(unreadable)
         self.last_use = self._query_use()
 
     def find_excess(self, has_ended: bool = False) -> str:
@@ -482,8 +485,16 @@ class DiskGrowth:
         The guest may write faster than this function counts, so ``find_shortage`` is called meanwhile.
         """
         growth_bytes, growth_files = -self.bytes_before, -self.files_before
+        unreadable = 0
+
+        def refuse_more(error: OSError) -> None:
+            nonlocal unreadable
+            unreadable += 1
+            if unreadable > self.unreadable_before:
+                raise error
+
         try:
-            for size in _sizes_on_disk(self.folders):
+            for size in _sizes_on_disk(self.folders, refuse_more):
                 growth_bytes += size
                 growth_files += 1
                 if growth_files > self.max_files:
@@ -529,11 +540,11 @@ def find_shortage(folder: str, more_bytes: int = 0, more_files: int = 0) -> str:
     return ""
 
 
-def _sizes_on_disk(folders: Sequence[str]) -> Iterator[int]:
+def _sizes_on_disk(folders: Sequence[str], handle: Callable[[OSError], None]) -> Iterator[int]:
     """Yield the bytes on disk of every file, link and folder below ``folders``.
 
-    What disappears meanwhile, and unreadable folders of other users, are skipped. Raises OSError for other folders that
-    cannot be read: the guest may have made them unreadable.
+    What disappears meanwhile, and unreadable folders of other users, are skipped. ``handle`` gets the error of each
+    other folder that cannot be read: a guest may have made it unreadable.
     """
     waiting = [("", folder) for folder in folders]  # parent and name; all subfolders of a folder share one parent
     while waiting:
@@ -550,7 +561,7 @@ def _sizes_on_disk(folders: Sequence[str]) -> Iterator[int]:
                         waiting.append((folder, entry.name))
         except OSError as error:
             if error.errno not in GONE and not _belongs_to_another(folder, error):
-                raise
+                handle(error)
 
 
 def _belongs_to_another(folder: str, error: OSError) -> bool:
