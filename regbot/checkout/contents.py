@@ -5,6 +5,7 @@ import hashlib
 import os
 import stat
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
@@ -112,11 +113,13 @@ def _list_untracked(top: Path, tracked_files: Set[str]) -> Iterator[str]:
     repository that code under test created in the worktree.
 
     A line has the file's status instead of its content, because reading a virtual environment takes too long. The
-    status includes the time of its last change (ctime), which cannot be forged. For a file with several hard links the
-    line has 0 instead of the ctime. Package caches link their files into many environments, and each new link changes
-    the ctime.
+    status includes the time of its last change (ctime), which cannot be forged. For a file with hard links outside of
+    ``top`` the line has 0 instead of the ctime. Package caches link their files into many environments, and each new
+    link changes the ctime. Code in a sandbox cannot create such links.
     """
     folders = [""]
+    lines: list[str | tuple[str, os.stat_result]] = []
+    links: Counter[int] = Counter()  # number of links below ``top``, by inode number
     while folders:
         folder = folders.pop()
         try:
@@ -126,9 +129,19 @@ def _list_untracked(top: Path, tracked_files: Set[str]) -> Iterator[str]:
                 name, status = f"{folder}{child.name}", child.stat(follow_symlinks=False)
                 if stat.S_ISDIR(status.st_mode):
                     folders.append(f"{name}/")
-                    yield f"{status.st_mode:o} {name}"
-                elif name not in tracked_files:
-                    status_changed_ns = status.st_ctime_ns if status.st_nlink == 1 else 0
-                    yield f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns} {status_changed_ns} {name}"
+                    lines.append(f"{status.st_mode:o} {name}")
+                    continue
+                if status.st_nlink > 1:
+                    links[status.st_ino] += 1
+                if name not in tracked_files:
+                    lines.append((name, status))
         except OSError as error:  # the folder was removed meanwhile, or it cannot be read, not even by code under test
-            yield f"{error.errno} {folder}"
+            lines.append(f"{error.errno} {folder}")
+    for line in lines:
+        if isinstance(line, str):
+            yield line
+            continue
+        name, status = line
+        is_linked_outside = status.st_nlink > max(1, links[status.st_ino])
+        status_changed_ns = 0 if is_linked_outside else status.st_ctime_ns
+        yield f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns} {status_changed_ns} {name}"
