@@ -8,7 +8,8 @@ conditions must hold:
 - The runs loaded only files that match the pathspecs. If they loaded other files, ``paths`` is wrong, and the workload
   is measured as if ``paths`` were not set.
 - Every changed file is inert, a stored reference, or a Python file that the base already has. A run reports the Python
-  files that it loads. It does not report other files that it reads, and a new file may be loaded from now on.
+  files that it loads. It does not report other files that it reads, and a new file may be loaded from now on. A build
+  reports nothing, so a workload with build commands has no proof for Python files either.
 - A sparse checkout of the workload has every changed file except inert files and stored references. A run cannot load
   a file that was not checked out.
 """
@@ -25,7 +26,7 @@ from regbot.checkout.changes import DiffEntry, list_diff_entries
 from regbot.checkout.git import git, try_git
 from regbot.checkout.pathspecs import has_matching_path, list_changed_paths, list_unmatched_paths
 from regbot.checkout.sparse import make_cone
-from regbot.config import Config, ConfigError
+from regbot.config import Config, ConfigError, Workload
 from regbot.records.baseline import Baseline
 from regbot.records.files import RecordError
 from regbot.records.run import Tier
@@ -169,9 +170,10 @@ def _prove(
         if unmatched_files := list_unmatched_paths(change.repo, loaded_files, task.workload.paths):
             return _WrongPaths(session, unmatched_files)
         proof_commit = proof_commit or session.commit
-        gaps.extend(_find_gaps(change, session, evidence, task.workload.paths))
-    if unreported_file := _find_unreported_file(change, changed_files):
-        gaps.append(f"{clip(unreported_file, 200)} changed, and a run does not report whether it reads such a file")
+        gaps.extend(_find_gaps(change, session, evidence, task.workload))
+    if unreported_file := _find_unreported_file(change, changed_files, task.workload):
+        reader = "its build" if task.workload.build else "a run"
+        gaps.append(f"{clip(unreported_file, 200)} changed, and {reader} does not report whether it reads such a file")
     sparse_cone = make_cone(task.workload.sparse)  # the files that the sparse checkout has
     files_left_out = [
         file.name for file in changed_files if not sparse_cone.has(file.name) and _may_be_read(change, file)
@@ -199,12 +201,11 @@ def _find_session(store: Store, entry: str, evidence: LoadEvidence, commit: str)
         return None
 
 
-def _find_gaps(change: ChangedTrees, session: Baseline, evidence: LoadEvidence, paths: Sequence[str]) -> Iterator[str]:
+def _find_gaps(change: ChangedTrees, session: Baseline, evidence: LoadEvidence, workload: Workload) -> Iterator[str]:
     """Yield the reasons why a stored session shows nothing about the base.
 
     A session of an earlier commit is evidence for the base only if no file that the workload may read differs between
-    this commit and the base. Yield nothing if the session's commit has the same tree as the base.
-    ``paths`` are the pathspecs of the workload."""
+    this commit and the base. Yield nothing if the session's commit has the same tree as the base."""
     base_tree = git(change.repo, "rev-parse", f"{change.base}^{{tree}}").strip()
     if session.tree == base_tree:
         return
@@ -212,19 +213,22 @@ def _find_gaps(change: ChangedTrees, session: Baseline, evidence: LoadEvidence, 
     if try_git(change.repo, "cat-file", "-e", f"{session.commit}^{{tree}}").code != 0:
         yield f"{session_text} is of a commit that this repository does not have"
         return
-    changed_paths = list_changed_paths(change.repo, session.commit, change.base, paths)
-    unreported_file = _find_unreported_file(change, list_diff_entries(change.repo, session.commit, change.base))
+    changed_paths = list_changed_paths(change.repo, session.commit, change.base, workload.paths)
+    entries = list_diff_entries(change.repo, session.commit, change.base)
+    unreported_file = _find_unreported_file(change, entries, workload)
     changed_file = changed_paths[0] if changed_paths else unreported_file
     if changed_file:
         yield f"{clip(changed_file, 200)} has changed since {session_text}"
 
 
-def _find_unreported_file(change: ChangedTrees, changed_files: Sequence[DiffEntry]) -> str:
-    """Return the first changed file that a run may read without reporting it; '' if there is none.
+def _find_unreported_file(change: ChangedTrees, changed_files: Sequence[DiffEntry], workload: Workload) -> str:
+    """Return the first changed file that a run or its build may read without reporting it; '' if there is none.
 
-    A run reports only Python files. An added Python file counts as not reported (``is_python`` is false), because a
-    stored run could not load it yet."""
-    unreported = (file.name for file in changed_files if not file.is_python and _may_be_read(change, file))
+    A run reports only Python files, and a build reports no files. An added Python file counts as not reported
+    (``is_python`` is false), because a stored run could not load it yet."""
+    unreported = (
+        file.name for file in changed_files if (workload.build or not file.is_python) and _may_be_read(change, file)
+    )
     return next(unreported, "")
 
 

@@ -25,6 +25,12 @@ MAX_PATH_CHARACTERS = 500
 MAX_PYTHON_BYTES = 1_000_000
 """Size limit of Python files that are parsed. A larger file is probably generated code. It counts as changed."""
 
+MAX_PARSED_BYTES = 20 * MAX_PYTHON_BYTES
+"""Limit on the Python files of one comparison that are parsed. A large one takes ten seconds. Further ones count as
+changed."""
+MAX_BRACES_TIMES_BYTES = 2_000_000_000
+"""A file with more counts as changed. For each brace of an f-string, Python 3.11 searches the whole string."""
+
 _DIFF = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", "--ignore-submodules=none")
 _BATCH_FILES = 100
 """Number of files of which both versions are read into memory at the same time."""
@@ -36,6 +42,10 @@ _WORDS = re.compile(
 )
 """Pattern for comments, strings, numbers and words. A word is a name or a keyword. The pattern's group matches only
 words and is empty for the rest, so that ``findall`` returns the words."""
+
+
+_ENCODING = re.compile(rb"coding[:=][ \t]*+(?!(?:utf-?8|ascii|latin-1|iso-8859-1)(?![-\w.]))", re.IGNORECASE)
+"""Declaration of an encoding, in the first two lines, in which braces may be other bytes."""
 
 
 @dataclass(frozen=True)
@@ -130,13 +140,15 @@ def digest_behaviour(repo: Path, base: str, head: str, inert: Sequence[str]) -> 
         return None
     unchanged_entries = _find_same_python(repo, [entry for entry in entries if entry.is_python])
     changed_entries = [entry for entry in entries if entry not in unchanged_entries]
+    parsed_bytes = 0
     contents: list[tuple[str, str, str]] = []  # path, mode in head, and a digest of the Python code or else the blob
     for start in range(0, len(changed_entries), _BATCH_FILES):
         batch = changed_entries[start : start + _BATCH_FILES]
         sources = read_blobs(repo, sorted({entry.blob_after for entry in batch if entry.has_python_after}))
         for entry in batch:
             source = sources.get(entry.blob_after)
-            code = _dump(source) if source is not None else None
+            parsed_bytes += len(source or b"")
+            code = _dump(source) if source is not None and parsed_bytes <= MAX_PARSED_BYTES else None
             content = entry.blob_after
             if code is not None:
                 content = hashlib.sha256(code.encode(errors="surrogatepass")).hexdigest()
@@ -210,12 +222,16 @@ def parse_entries(raw: str) -> Iterator[DiffEntry]:
 def _find_same_python(repo: Path, entries: Sequence[DiffEntry]) -> set[DiffEntry]:
     """Return those Python files among ``entries`` that behave the same in both trees."""
     same_entries = set()
+    parsed_bytes = 0
     for start in range(0, len(entries), _BATCH_FILES):
         batch = entries[start : start + _BATCH_FILES]
         contents = read_blobs(repo, sorted({blob for entry in batch for blob in entry.blobs}))
         for entry in batch:
             old, new = (contents.get(blob) for blob in entry.blobs)
-            if old is not None and new is not None and _behaves_the_same(old, new):
+            parsed_bytes += len(old or b"") + len(new or b"")
+            if old is None or new is None or parsed_bytes > MAX_PARSED_BYTES:
+                continue
+            if _behaves_the_same(old, new):
                 same_entries.add(entry)
     return same_entries
 
@@ -246,6 +262,8 @@ def _behaves_the_same(old: bytes, new: bytes) -> bool:
 
     Return False if a version cannot be parsed.
     """
+    if not _is_quickly_parsed(old) or not _is_quickly_parsed(new):
+        return False
     if _words(old) != _words(new):  # then the syntax trees differ too; parsing takes ten times longer
         return False
     try:
@@ -260,12 +278,21 @@ def _behaves_the_same(old: bytes, new: bytes) -> bool:
 
 def _dump(source: bytes) -> str | None:
     """Return the code of a Python file as text; None if the file cannot be parsed."""
+    if not _is_quickly_parsed(source):
+        return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the warnings concern the file, not regbot
             return dump_code(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+def _is_quickly_parsed(source: bytes) -> bool:
+    """Return whether Python parses a file in seconds."""
+    if any(_ENCODING.search(line) for line in _lines(source)[:2]):
+        return False
+    return source.count(b"{") * len(source) <= MAX_BRACES_TIMES_BYTES
 
 
 def _words(source: bytes) -> list[bytes]:

@@ -5,6 +5,7 @@ import hashlib
 import os
 import stat
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from regbot.records.run import Commit
 from regbot.text.printable import printable
 
 _DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--ignore-submodules=all")
+_MAX_GROWTH_BYTES = 64 * 2**20
+"""A tracked file that has grown by more is not read: a build can make it larger than any disk, without content."""
 
 
 class WorktreePart(Record):
@@ -57,6 +60,7 @@ def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart], cone: Cone
             modes = {name: fields.split()[0] for fields, _, name in (line.partition("\t") for line in lines if line)}
             names = {name for name, mode in modes.items() if part_cone.has(name) and mode != "160000"}
             changed_names = {name for name in names if _is_special(folder / name)}
+            changed_names |= _find_grown(folder, clone, part.commit, names)
             _refuse_pipes(folder, names)
             # Git must look at no submodule, and at no file that a build has replaced by a folder or a pipe.
             mark_absent(folder, location_options, sorted(modes.keys() - names | changed_names), env)
@@ -88,6 +92,20 @@ def _refuse_pipes(top: Path, names: Iterable[str]) -> None:
                 raise CheckoutError(f"{printable(str(path))}: is a named pipe")
 
 
+def _find_grown(folder: Path, clone: Path, commit: str, names: Iterable[str]) -> set[str]:
+    """Return those of the tracked files ``names`` that have grown by more than _MAX_GROWTH_BYTES, so that git need not
+    read them. Raises CheckoutError."""
+    grown_names = set()
+    for name in names:
+        with contextlib.suppress(OSError):  # it was removed, or a folder above it was
+            status = (folder / name).lstat()
+            if stat.S_ISREG(status.st_mode) and status.st_size > _MAX_GROWTH_BYTES:
+                size = int(git(clone, f"--git-dir={clone}", "cat-file", "-s", f"{commit}:{name}"))
+                if status.st_size > size + _MAX_GROWTH_BYTES:
+                    grown_names.add(name)
+    return grown_names
+
+
 def mark_absent(folder: Path, location: Sequence[str], names: Sequence[str], env: Mapping[str, str]) -> None:
     """Mark tracked files in the index as not checked out, as git does in a sparse worktree. Raises CheckoutError.
 
@@ -109,11 +127,13 @@ def _list_changeable(top: Path, unchanged_files: Set[str]) -> Iterator[str]:
     repository that code under test created in the worktree.
 
     A line has the file's status instead of its content, because reading a virtual environment takes too long. The
-    status includes the time of its last change (ctime), which cannot be forged. For a file with several hard links the
-    line has 0 instead of the ctime. Package caches link their files into many environments, and each new link changes
-    the ctime.
+    status includes the time of its last change (ctime), which cannot be forged. For a file with hard links outside of
+    ``top`` the line has 0 instead of the ctime. Package caches link their files into many environments, and each new
+    link changes the ctime. Code in a sandbox cannot create such links.
     """
     folders = [""]
+    lines: list[str | tuple[str, os.stat_result]] = []
+    links: Counter[int] = Counter()  # number of links below ``top``, by inode number
     while folders:
         folder = folders.pop()
         try:
@@ -123,9 +143,19 @@ def _list_changeable(top: Path, unchanged_files: Set[str]) -> Iterator[str]:
                 name, status = f"{folder}{child.name}", child.stat(follow_symlinks=False)
                 if stat.S_ISDIR(status.st_mode):
                     folders.append(f"{name}/")
-                    yield f"{status.st_mode:o} {name}"
-                elif name not in unchanged_files:
-                    status_changed_ns = status.st_ctime_ns if status.st_nlink == 1 else 0
-                    yield f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns} {status_changed_ns} {name}"
+                    lines.append(f"{status.st_mode:o} {name}")
+                    continue
+                if status.st_nlink > 1:
+                    links[status.st_ino] += 1
+                if name not in unchanged_files:
+                    lines.append((name, status))
         except OSError as error:  # the folder was removed meanwhile, or it cannot be read, not even by code under test
-            yield f"{error.errno} {folder}"
+            lines.append(f"{error.errno} {folder}")
+    for line in lines:
+        if isinstance(line, str):
+            yield line
+            continue
+        name, status = line
+        is_linked_outside = status.st_nlink > max(1, links[status.st_ino])
+        status_changed_ns = 0 if is_linked_outside else status.st_ctime_ns
+        yield f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns} {status_changed_ns} {name}"

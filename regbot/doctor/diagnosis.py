@@ -50,7 +50,6 @@ EMPTY_GPU_TABLES = (
     "profiles",
     "noise",
     "overhead",
-    "peer",
     "multi",
 )
 """Stages of ``benchmarks/first_hour.py`` of which this repository has no table from a GPU (docs/gpu.md)."""

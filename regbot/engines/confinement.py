@@ -451,7 +451,9 @@ class DiskGrowth:
         """
         self.folders, self.max_bytes, self.max_files = folders, max_bytes, max_files
         self.bytes_before = self.files_before = 0
-        for size in _sizes(folders):
+        # What an earlier guest left in a folder that persists must not prevent this one.
+        unreadable: list[OSError] = []
+        for size in _sizes(folders, unreadable.append):
             self.bytes_before += size
             self.files_before += 1
             if self.files_before > MAX_FILES_BEFORE:
@@ -459,6 +461,7 @@ class DiskGrowth:
         # One folder of each file system. A request to a shared file system is slow.
         self.disks = list({Path(folder).stat().st_dev: folder for folder in folders}.values())
         self.last_states = self._query_disks()
+        self.unreadable_before = len(unreadable)
 
     def find_excess(self, has_ended: bool = False) -> str:
         """Return what the guest did too much, such as ``wrote more than 200,000 files``; '' if nothing.
@@ -484,8 +487,16 @@ class DiskGrowth:
         The guest may write faster than this function counts, so ``find_shortage`` is called meanwhile.
         """
         growth_bytes, growth_files = -self.bytes_before, -self.files_before
+        unreadable = 0
+
+        def refuse_more(error: OSError) -> None:
+            nonlocal unreadable
+            unreadable += 1
+            if unreadable > self.unreadable_before:
+                raise error
+
         try:
-            for size in _sizes(self.folders):
+            for size in _sizes(self.folders, refuse_more):
                 growth_bytes += size
                 growth_files += 1
                 if growth_files > self.max_files:
@@ -530,11 +541,11 @@ def find_shortage(state: os.statvfs_result, more_bytes: int = 0, more_files: int
     return ""
 
 
-def _sizes(folders: Sequence[str]) -> Iterator[int]:
+def _sizes(folders: Sequence[str], handle: Callable[[OSError], None]) -> Iterator[int]:
     """Yield the size of every file, link and folder below ``folders``: its length or its space, whichever is larger.
 
-    What disappears meanwhile, and unreadable folders of other users, are skipped. Raises OSError for other folders that
-    cannot be read: the guest may have made them unreadable.
+    What disappears meanwhile, and unreadable folders of other users, are skipped. ``handle`` gets the error of each
+    other folder that cannot be read: a guest may have made it unreadable.
     """
     waiting = [("", folder) for folder in folders]  # parent and name; all subfolders of a folder share one parent
     while waiting:
@@ -551,7 +562,7 @@ def _sizes(folders: Sequence[str]) -> Iterator[int]:
                         waiting.append((folder, entry.name))
         except OSError as error:
             if error.errno not in GONE and not _belongs_to_another(folder, error):
-                raise
+                handle(error)
 
 
 def _belongs_to_another(folder: str, error: OSError) -> bool:

@@ -125,6 +125,13 @@ def test_a_file_whose_use_no_run_reports_proves_nothing(scene: Scene, path: str,
     assert only_reason(scene.ask(head, TRAIN), proven=False).startswith(f"{path} changed")
 
 
+def test_a_python_file_that_a_build_may_run_proves_nothing(scene: Scene) -> None:
+    scene.store_trace(["train/moe.py"])
+    head = scene.change(**{"serving__api.py": "PORT = 'the build compiles with -O0'\n"})
+    built = settings(["train/"], build=["python serving/api.py"])
+    assert "serving/api.py changed, and its build does not report" in only_reason(scene.ask(head, built), proven=False)
+
+
 def test_a_trace_of_an_earlier_commit_counts_while_nothing_that_matters_changed(scene: Scene) -> None:
     scene.store_trace(["train/moe.py"])
     scene.base = scene.repository.commit("stored", {"baselines/a.json": "{}\n", "serving/api.py": "PORT = 82\n"})

@@ -1,6 +1,7 @@
 """Changed files of two commits in real repositories. No file of a pull request can hide a change."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -215,3 +216,27 @@ def test_heads_of_different_bases_have_different_digests(repository: Repository)
     digests = {digest_behaviour(repository.path, base, head, []) for base in (first, second)}
     assert len(digests) == 2
     assert digest_behaviour(repository.path, "0" * 40, head, []) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'x = f"' + "{a}" * 100_000 + '"\n',
+        "# coding: utf-7\nx = f+ACI-" + "+AHs-a+AH0-" * 60_000 + "+ACI-\n",
+    ],
+    ids=["plain", "in another encoding"],
+)
+def test_python_that_takes_minutes_to_parse_is_a_change(repository: Repository, text: str) -> None:
+    base = repository.commit("base", {"slow.py": text})
+    head = repository.commit("head", {"slow.py": text + "# a comment\n"})
+    start = time.process_time()
+    assert list_changed_files(repository.path, base, head, ()).paths == ["slow.py"]
+    assert digest_behaviour(repository.path, base, head, ()) is not None
+    assert time.process_time() - start < 5
+
+
+def test_only_some_megabytes_of_python_are_parsed(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regbot.checkout.changes.MAX_PARSED_BYTES", 100)
+    base = repository.commit("base", {"a.py": "x = 1\n" * 5, "b.py": "x = 1\n" * 20})
+    head = repository.commit("head", {"a.py": "x = 1\n" * 5 + "#\n", "b.py": "x = 1\n" * 20 + "#\n"})
+    assert list_changed_files(repository.path, base, head, ()).paths == ["b.py"]

@@ -84,6 +84,13 @@ def test_a_guest_that_writes_too_much_is_ended(tree: Path, code: str, excess: st
     assert (result.exit_code, result.timed_out) == (None, False)
 
 
+def test_what_a_guest_leaves_in_a_folder_that_persists_stops_no_later_guest(tree: Path) -> None:
+    assert run(tree, DEEP_FOLDERS).excess == "made files that cannot be counted (File name too long)"
+    later = run(tree, "open('result', 'w').close()")
+    assert (later.excess, later.exit_code, (tree / "result").exists()) == ("", 0, True)
+    assert run(tree, f"os.mkdir('more'); os.chdir('more')\n{DEEP_FOLDERS}").excess.startswith("made files that cannot")
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -284,7 +284,7 @@ BAD_ARCHIVES = {
     "the same member twice": (zipped((MEMBER, b"{}"), (MEMBER, b"{}")), "but contains 2 files"),
     "a path": (zipped((f"../{MEMBER}", b"{}")), "must contain only the file proposal.json"),
     "an absolute path": (zipped((f"/{MEMBER}", b"{}")), "must contain only the file proposal.json"),
-    "a bomb": (zipped((MEMBER, b" " * (MAX_RECORD_BYTES + 1))), "unpacks to more than"),
+    "a bomb": (zipped((MEMBER, b" " * (MAX_RECORD_BYTES + 1))), "unpacks to more"),
     "nothing": (zipped(), "contains 0 files"),
 }
 
