@@ -22,7 +22,7 @@ from regbot.bisect.environments import VersionEnvironment, provide_environment
 from regbot.bisect.forecast import find_obstacle, forecast
 from regbot.bisect.measure import Measurer, PointCheckouts
 from regbot.bisect.options import BisectionOptions
-from regbot.bisect.outline import refused_answer, same_code_answer
+from regbot.bisect.outline import load_run, refused_answer, same_code_answer
 from regbot.bisect.prepare import common_interpreter, prepare
 from regbot.bisect.seats import Seats
 from regbot.bisect.step_times import StepTimeMeasurer
@@ -46,6 +46,7 @@ from regbot.sessions.worktrees import Worktrees
 from regbot.text.clip import clip_message
 from regbot.text.progress import Progress, Watcher
 from regbot.workloads import Limits, needs_of
+from regbot.workloads.paper import Libraries
 
 LOG, RESULT, PAGE = "bisection.jsonl", "bisection.json", "bisection.html"
 """Files of the output folder."""
@@ -103,8 +104,7 @@ def bisect(
 
         trees = Worktrees(options.repo, options.cache, show_text, active_engine.sandbox)
         if measurer is None:
-            is_new = all(observation.purpose == "reused" for observation in observations)
-            measurer = _create_measurer(setup, trees, active_engine, stack, watch, is_new=is_new)
+            measurer = _create_measurer(setup, observations, trees, active_engine, stack, watch)
 
         def announce(request: noisy.MeasurementRequest) -> None:
             """Show the answer so far, and which measurement comes next."""
@@ -234,14 +234,21 @@ def _budget_check(setup: BisectionSetup, observations: Sequence[Observation]) ->
 
 
 def _create_measurer(
-    setup: BisectionSetup, trees: Worktrees, engine: Engine, stack: ExitStack, watch: Watcher, *, is_new: bool
+    setup: BisectionSetup,
+    observations: Sequence[Observation],
+    trees: Worktrees,
+    engine: Engine,
+    stack: ExitStack,
+    watch: Watcher,
 ) -> Measurer:
     """Create the measurer for a command, for ledgers or for step times.
 
-    ``trees`` makes the checkouts. ``stack`` releases the seats (reserved nodes) that the measurer uses. Only a new
-    bisection can continue the session of a check. ``is_new`` is False if the log already has measurements.
+    ``observations`` are those of the log. ``trees`` makes the checkouts. ``stack`` releases the seats (reserved nodes)
+    that the measurer uses. Only a new bisection, whose log has no own measurements, can continue the session of a
+    check.
     """
     options, header = setup.options, setup.header
+    is_new = all(observation.purpose == "reused" for observation in observations)
     python = common_interpreter(setup.tasks)
 
     def environment(version: str) -> VersionEnvironment:
@@ -269,7 +276,11 @@ def _create_measurer(
             header.command, checkouts, engine, seats, options.out, exact=header.exact, timeout_min=options.timeout_min
         )
     if header.on == "ledger":
-        return TraceMeasurer(setup.tasks, checkouts, engine, options.out, limits, options.index_options)
+        libraries = Libraries(options.cache, options.out / "paper", lambda text: watch(Progress(0, 0, text)))
+        stack.callback(libraries.close)
+        traced = {observation.entry: observation for observation in observations if observation.usable}
+        known = {entry: run for entry, observation in traced.items() if (run := load_run(options.out, observation))}
+        return TraceMeasurer(setup.tasks, checkouts, engine, options.out, limits, libraries, known)
     (task,) = setup.tasks.values()
     assert header.plan is not None  # a search by step time always has the plan of its timed workload
     if seats is None:

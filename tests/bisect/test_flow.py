@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,24 +11,16 @@ from regbot.bisect import flow
 from regbot.bisect.environments import VersionEnvironment, VersionUnavailable
 from regbot.bisect.exact import max_measurements
 from regbot.bisect.history import list_commits, match_trees
-from regbot.bisect.measure import PointCheckouts, PreparedPoint, arm_of
+from regbot.bisect.measure import PointCheckouts, PreparedPoint
 from regbot.bisect.noisy import MeasurementRequest
 from regbot.bisect.options import BisectionOptions, option_words
-from regbot.bisect.prepare import prepare
 from regbot.bisect.reuse import load_reused_runs
-from regbot.bisect.traces import TraceMeasurer
 from regbot.checkout import CheckoutError
-from regbot.config import Workload
-from regbot.engines import LocalEngine
 from regbot.records.bisection import BisectionHeader, Observation, read_bisection
 from regbot.records.files import RecordError, append_line
-from regbot.records.run import Run
 from regbot.sessions.worktrees import Worktrees
-from regbot.shapes import load_shape
-from regbot.workloads import Limits, single_task
 from support.bisect_cases import Runs, line
 from support.git_repos import Repository
-from support.ledger_builder import smoke_ledger, smoke_run
 from support.timed_builder import BASE, HEAD, HEADER, NODE, PLAN, noisy, play
 
 CONFIG = """\
@@ -39,7 +30,6 @@ adapter = "smoke"
 shapes = ["qwen3-30b-a3b", "mixtral-8x7b"]
 meshes = ["ep"]
 """
-SMALL_TORCHTITAN = Path(__file__).parents[1] / "guest" / "small_torchtitan"
 QWEN, MIXTRAL = "qwen3-30b-a3b@1/ep", "mixtral-8x7b@1/ep"
 
 
@@ -268,85 +258,6 @@ def test_a_command_may_read_documents(tmp_path: Path) -> None:
     points = list_commits(repository.path, "HEAD~2", "HEAD").points
     assert [point.same_as_before for point in points] == [False, True, True]
     assert [point.same_as_before for point in match_trees(points)] == [False, False, True]
-
-
-# ---- what counts as measured
-
-
-def test_a_trace_that_a_check_would_not_believe_is_no_measurement(repository: Repository, tmp_path: Path) -> None:
-    points = list_commits(repository.path, "HEAD~1", "HEAD").points
-    believed = smoke_run(arm_of(points[0]), smoke_ledger(), "ok")
-    assert believed.code is not None
-    stray = believed.model_copy(update={"code": believed.code.model_copy(update={"foreign": {"moe": "/opt/moe"}})})
-    blind = believed.model_copy(update={"ledger": smoke_ledger().model_copy(update={"liveness": None})})
-    trees = Worktrees(repository.path, tmp_path / "cache", lambda _: None)
-    ground = PointCheckouts(trees, ())
-    traces = TraceMeasurer({}, ground, None, tmp_path / "out", Limits())  # type: ignore[arg-type]
-    wanted = MeasurementRequest(points[0], "search", entry=MIXTRAL)
-    assert traces._to_observation(wanted, believed).usable
-    for run, words in ((stray, "imported moe from /opt/moe"), (blind, "the counter was not tested")):
-        observation = traces._to_observation(wanted, run)
-        assert not observation.usable
-        assert words in observation.reason
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("own", [True, False])
-@pytest.mark.parametrize("elsewhere", [True, False])
-def test_no_trace_is_kept_while_code_beside_the_checkout_can_change_unseen(
-    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool, elsewhere: bool
-) -> None:
-    """``own``: by the interpreter that runs regbot. What the repository itself has installed is in the tree."""
-    home = tmp_path / "environment"
-    site = home / "lib" / "python3.11" / "site-packages"
-    folder = tmp_path / "megalib" if elsewhere else repository.path / "lib"
-    info = site / "megalib-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: megalib\nVersion: 1.0\n")
-    (info / "direct_url.json").write_text(json.dumps({"url": folder.as_uri(), "dir_info": {"editable": True}}))
-    (home / "bin").mkdir()
-    (home / "bin" / "python").symlink_to(sys.executable)
-    if own:
-        monkeypatch.syspath_prepend(str(site))
-    points = list_commits(repository.path, "HEAD~1", "HEAD").points
-    site_of_it = prepare(options(repository, tmp_path, workloads=[MIXTRAL]))
-    (task,) = site_of_it.tasks.values()
-    used = task.workload.model_copy(update={"python": sys.executable if own else str(home / "bin" / "python")})
-    task = replace(task, workload=used)
-    believed = smoke_run(arm_of(points[0]), smoke_ledger(), "ok")
-    traced: list[str] = []
-
-    def trace(*_: object, **__: object) -> Run:
-        traced.append("once")
-        return believed
-
-    monkeypatch.setattr("regbot.bisect.traces.trace", trace)
-    trees = Worktrees(repository.path, tmp_path / "cache", lambda _: None)
-    ground = PointCheckouts(trees, ())
-    limits = Limits()
-    traces = TraceMeasurer({MIXTRAL: task}, ground, LocalEngine(), tmp_path / "out", limits)
-    for _ in range(2):
-        assert traces.measure(MeasurementRequest(points[0], "search", entry=MIXTRAL), 0).usable
-    assert len(traced) == (2 if elsewhere else 1)
-
-
-@pytest.mark.slow
-@pytest.mark.torch
-@pytest.mark.usefixtures("paper_library")
-def test_a_program_that_needs_gpus_is_traced_on_a_paper_gpu(tmp_path: Path) -> None:
-    files = {str(path.relative_to(SMALL_TORCHTITAN)): path.read_text() for path in SMALL_TORCHTITAN.rglob("*.py")}
-    repository = Repository.create(tmp_path / "titan")
-    repository.commit("one", files)
-    repository.commit("two", {"README": "two"})
-    (point, *_) = list_commits(repository.path, "HEAD~1", "HEAD").points
-    workload = Workload(
-        adapter="torchtitan", shapes=["mixtral-8x7b"], variant="cpu", recipe="qwen3_moe_debug", python=sys.executable
-    )
-    task = single_task("titan", workload, load_shape("mixtral-8x7b"), "ep", 2, 2)
-    trees = Worktrees(repository.path, tmp_path / "cache", lambda _: None)
-    measurer = TraceMeasurer({task.entry: task}, PointCheckouts(trees, ()), LocalEngine(), tmp_path / "out", Limits())
-    observation = measurer.measure(MeasurementRequest(point, "search", entry=task.entry), 0)
-    assert (observation.usable, observation.reason) == (True, "")
 
 
 def test_what_fails_once_of_a_build_or_an_installation_is_tried_again(repository: Repository, tmp_path: Path) -> None:
