@@ -5,19 +5,17 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
+from regbot.bisect.driver import MeasurementRequest
 from regbot.bisect.measure import (
     PointCheckouts,
     PreparedPoint,
-    arm_of,
     build_observation,
     failure_reason,
-    strip_arm_prefix,
+    join_distrust,
     unusable_observation,
 )
-from regbot.bisect.noisy import MeasurementRequest
 from regbot.config import LIBRARY_DISPATCHERS
 from regbot.engines import Engine
 from regbot.judge.backends import DISPATCHER, unmet_dispatcher_request
@@ -28,7 +26,6 @@ from regbot.records.ledger import Ledger
 from regbot.records.run import Run
 from regbot.sessions.trace_devices import TraceDevices
 from regbot.sessions.worktrees import folder_name
-from regbot.text.clip import clip_message
 from regbot.workloads import Checkout, Limits, Scratch, Task, trace
 from regbot.workloads.paper import Libraries
 
@@ -54,24 +51,17 @@ class TraceMeasurer:
         self._devices = TraceDevices(tasks.values(), list(known.values()), libraries)
         self._settled = set(known)  # entries whose device does not change any more
 
-    def stratum(self, slot: int) -> str:
-        """Return a name of the slot. Ledgers are exact, so their strata are not used."""
-        return f"slot {slot}"
+    def stratum(self) -> str:
+        return ""  # ledgers are exact, so their strata are not used
 
-    def measure(self, request: MeasurementRequest, slot: int) -> Observation:
-        """Return an observation with the digest of the workload's ledger at the requested point.
-
-        ``slot`` only names the folder of the trace.
-        """
-        task, point = self._tasks[request.entry], request.point
-        prepared = self._checkouts.prepare(point, task)
+    def measure(self, request: MeasurementRequest) -> Observation:
+        """Return an observation with the digest of the workload's ledger at the requested point."""
+        prepared = self._checkouts.prepare(request.point, self._tasks[request.entry])
         if isinstance(prepared, str):  # the reason why the point cannot be measured
             return unusable_observation(request, prepared)
-        python = prepared.python or task.workload.python
-        traced_task = replace(task, workload=task.workload.model_copy(update={"python": python}))
-        scratch = self._out / "runs" / f"{folder_name(task.entry)}.{folder_name(point.key)}.{slot}"
-        checkout = Checkout(arm_of(point), prepared.path, prepared.environment)
-        run = self._trace(traced_task, checkout, Scratch(scratch, self._limits))
+        task, checkout = prepared.launch(request.point, self._tasks[request.entry])
+        scratch = self._out / "runs" / f"{folder_name(task.entry)}.{folder_name(request.point.key)}"
+        run = self._trace(task, checkout, Scratch(scratch, self._limits))
         if isinstance(run, str):
             return unusable_observation(request, run)
         shutil.rmtree(scratch / "record", ignore_errors=True)
@@ -101,19 +91,16 @@ class TraceMeasurer:
         """Store the run and return its observation."""
         name = f"ledgers/{folder_name(run.workload)}.{folder_name(request.point.key)}.json"
         write_record(self._out / name, run)
-        distrust_reasons: list[str] = []
-        state = ""
+        distrust = state = ""
         if run.outcome == "ok":
-            distrust_reasons = [strip_arm_prefix(reason) for reason in self._distrust_reasons(run)]
-            if run.ledger is not None and not distrust_reasons:
-                state = ledger_state(run.ledger)
-        usable = state != ""
+            distrust = join_distrust(list(self._distrust_reasons(run)))
+            state = ledger_state(run.ledger) if run.ledger is not None and not distrust else ""
         return build_observation(
             request,
             stratum="",
             prepared=prepared,
-            usable=usable,
-            reason="" if usable else clip_message("; ".join(distrust_reasons)) or failure_reason(run),
+            usable=state != "",
+            reason="" if state else distrust or failure_reason(run),
             state=state,
             wall_s=run.wall_s,
             record=name,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from regbot.bisect.driver import MeasurementRequest
 from regbot.bisect.history import list_commits
 from regbot.bisect.measure import PointCheckouts, arm_of
-from regbot.bisect.noisy import MeasurementRequest
 from regbot.bisect.traces import TraceMeasurer
 from regbot.config import Workload
 from regbot.engines import LocalEngine
@@ -58,7 +58,7 @@ class Scene:
         trees = Worktrees(self.repository.path, self.home / "cache", lambda _: None)
         return TraceMeasurer(
             {task.entry: task},
-            PointCheckouts(trees, ()),
+            PointCheckouts(trees, lambda _: None),
             LocalEngine(),
             self.home / "out",
             Limits(),
@@ -89,7 +89,7 @@ def test_a_trace_runs_where_a_check_would_run_it_and_all_points_on_one_device(
 ) -> None:
     scene = Scene(tmp_path, monkeypatch, outcomes)
     measurer = scene.measurer()
-    assert [measurer.measure(_request(point), 0).usable for point in scene.points] == usable
+    assert [measurer.measure(_request(point)).usable for point in scene.points] == usable
     assert scene.traced == traced
 
 
@@ -98,7 +98,7 @@ def test_a_resumed_bisection_keeps_the_device(tmp_path: Path, monkeypatch: pytes
     scene = Scene(tmp_path, monkeypatch, {("cuda", "1"): "crashed"})
     ledger = smoke_ledger().model_copy(update={"device": device})
     known = smoke_run(arm_of(scene.points[0]), ledger, "ok").model_copy(update={"workload": TASK.entry})
-    scene.measurer(known={TASK.entry: known}).measure(_request(scene.points[1]), 0)
+    scene.measurer(known={TASK.entry: known}).measure(_request(scene.points[1]))
     assert scene.traced == [(device, "1")]
 
 
@@ -112,7 +112,7 @@ def test_a_trace_that_a_check_would_not_believe_is_no_measurement(
     blind = believed.model_copy(update={"ledger": smoke_ledger().model_copy(update={"liveness": None})})
     for run, words in ((believed, ""), (stray, "imported moe from /opt/moe"), (blind, "the counter was not tested")):
         monkeypatch.setattr("regbot.bisect.traces.trace", lambda *_, run=run, **__: run)
-        observation = scene.measurer().measure(_request(scene.points[0]), 0)
+        observation = scene.measurer().measure(_request(scene.points[0]))
         assert observation.usable == (words == "")
         assert words in observation.reason
 
@@ -133,8 +133,14 @@ def test_a_program_that_needs_gpus_is_traced_on_a_paper_gpu(tmp_path: Path) -> N
     trees = Worktrees(repository.path, tmp_path / "cache", lambda _: None)
     libraries = Libraries(tmp_path / "cache", tmp_path / "spare", lambda _: None)
     measurer = TraceMeasurer(
-        {task.entry: task}, PointCheckouts(trees, ()), LocalEngine(), tmp_path / "out", Limits(), libraries, {}
+        {task.entry: task},
+        PointCheckouts(trees, lambda _: None),
+        LocalEngine(),
+        tmp_path / "out",
+        Limits(),
+        libraries,
+        {},
     )
-    observation = measurer.measure(_request(point, task), 0)
+    observation = measurer.measure(_request(point, task))
     libraries.close()
     assert (observation.usable, observation.reason) == (True, "")
