@@ -30,7 +30,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> BisectRepository:
 def merges(tmp_path_factory: pytest.TempPathFactory) -> BisectRepository:
     """Forty commits on the line, merges among them, one of which brings the change."""
     folder = tmp_path_factory.mktemp("merges") / "repository"
-    return build(folder, seed=4, sharding_at=27, slow_at=None, broken=0, commits=40, merges=True)
+    return build(folder, sharding_at=27, slow_at=None, broken=(), commits=40, merges=True)
 
 
 @pytest.fixture(scope="module")
