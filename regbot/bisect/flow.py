@@ -131,7 +131,7 @@ def _create_measurer(
         stack.callback(libraries.close)
         traced = {observation.entry: observation for observation in observations if observation.usable}
         known = {entry: run for entry, observation in traced.items() if (run := load_run(options.out, observation))}
-        return TraceMeasurer(setup.tasks, checkouts, engine, options.out, limits, libraries, known)
+        return TraceMeasurer(setup.tasks, checkouts, engine, options.out, limits, libraries=libraries, known=known)
     task = next(iter(setup.tasks.values()), None)
     # Noisy values are measured on reserved nodes.
     seat = _reserve_seat(setup, observations, engine, stack) if not header.exact else None

@@ -40,6 +40,7 @@ class TraceMeasurer:
         engine: Engine,
         out: Path,
         limits: Limits,
+        *,
         libraries: Libraries,
         known: Mapping[str, Run],
     ) -> None:

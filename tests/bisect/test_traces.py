@@ -62,8 +62,8 @@ class Scene:
             LocalEngine(),
             self.home / "out",
             Limits(),
-            _Libraries(),  # type: ignore[arg-type]
-            known or {},
+            libraries=_Libraries(),  # type: ignore[arg-type]
+            known=known or {},
         )
 
 
@@ -138,8 +138,8 @@ def test_a_program_that_needs_gpus_is_traced_on_a_paper_gpu(tmp_path: Path) -> N
         LocalEngine(),
         tmp_path / "out",
         Limits(),
-        libraries,
-        {},
+        libraries=libraries,
+        known={},
     )
     observation = measurer.measure(_request(point, task))
     libraries.close()
