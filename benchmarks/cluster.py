@@ -6,9 +6,7 @@ peers are batch scripts with the same commands, submitted by plain sbatch. One k
 directly; it gives the lower limit. The other kind runs each command as a job step. In addition, one step of a seat is
 compared with a bare srun.
 
-With ``--in-queue`` every session has a slot, so that all sessions wait as jobs in Slurm's queue.
-
-    REGBOT_CLUSTER=1 .ci/unprivileged python benchmarks/cluster.py [--sessions N] [--slots N] [--in-queue]
+    REGBOT_CLUSTER=1 .ci/unprivileged python benchmarks/cluster.py [--sessions N]
 
 Needs slurm-wlm and munge, and another user than root.
 """
@@ -66,22 +64,19 @@ MOST_SESSION_S = 12.0
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sessions", type=int, default=200)
-    parser.add_argument("--slots", type=int, default=2, help="sessions at a time; the others wait in the driver")
-    parser.add_argument("--in-queue", action="store_true", help="a slot for every session: all wait in Slurm's queue")
     parser.add_argument("--peers", type=int, default=40, help="batch scripts of each kind of peer")
     parser.add_argument("--turns", type=int, default=11, help="steps of each kind; 0 to leave them out")
     options = parser.parse_args()
     if os.geteuid() == 0 or missing():
         print(f"nothing was measured: {', '.join(missing()) or 'a private Slurm is not run as root'}")
         return 1
-    slots = options.sessions if options.in_queue else options.slots
     with tempfile.TemporaryDirectory(prefix="rb-") as name, Cluster(Path(name, "slurm")) as cluster:
         folder = Path(name)
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before")
         step_promises = report_steps(measure_steps(cluster, folder / "steps", options.turns)) if options.turns else []
         limit, peer = (run_scripts(cluster, folder / kind, options.peers, kind) for kind in ("script", "steps"))
-        measure(cluster, folder / "first", 2, 2)  # loads modules and fills caches that are kept
-        queue = measure(cluster, folder / "queue", options.sessions, slots)
+        measure(cluster, folder / "first", 2)  # loads modules and fills caches that are kept
+        queue = measure(cluster, folder / "queue", options.sessions)
         return report_promises([*report_queue(queue, limit, peer), *step_promises])
 
 
@@ -152,8 +147,8 @@ def report_steps(seconds_by_kind: dict[str, list[float]]) -> list[Promise]:
 
 def report_queue(queue: QueueResult, limit: float, peer: float) -> list[Promise]:
     number = len(queue.times)
-    node_s = queue.wall_s * min(2, queue.slots) / queue.sessions
-    print(f"{queue.sessions} sessions of {len(PLACES)} runs, {queue.slots} slots, 2 nodes: {queue.wall_s:.0f} s")
+    node_s = queue.wall_s * 2 / queue.sessions
+    print(f"{queue.sessions} sessions of {len(PLACES)} runs, 2 nodes: {queue.wall_s:.0f} s")
     print(f"  sessions a minute  {60 * queue.sessions / queue.wall_s:.1f}, load {os.getloadavg()[0]:.1f} at the end")
     print(f"  seconds of a node  {node_s:.2f} for a session")
     print(f"    plain sbatch of its commands {limit:.2f}, the limit: {node_s / limit:.1f} times")
@@ -184,7 +179,7 @@ def report_queue(queue: QueueResult, limit: float, peer: float) -> list[Promise]
 def report_times(queue: QueueResult) -> None:
     """Print which parts the time of a session has, and how many commands go to the controller."""
     mean = {name: statistics.mean(getattr(times, name) for times in queue.times) for name in vars(queue.times[0])}
-    total_s = mean["all"] - mean["slot"]
+    total_s = mean["all"] - mean["submission"]
     overhead_s = mean["steps"] - mean["guest"]
     rest = total_s - mean["queue"] - mean["facts"] - mean["steps"] - mean["release"]
     parts = {
@@ -195,9 +190,7 @@ def report_times(queue: QueueResult) -> None:
         "giving the nodes back": mean["release"],
         "the driver": rest,
     }
-    print(
-        f"  a session from its submission to its end, {total_s:.2f} s in the mean (and {mean['slot']:.0f} s for a slot)"
-    )
+    print(f"  a session from its submission to its end, {total_s:.2f} s in the mean")
     for what, seconds in parts.items():
         print(f"    {what:<32} {seconds:6.2f} s  {seconds / total_s:4.0%}")
     counts = Counter(program for _, program in queue.commands)

@@ -51,7 +51,7 @@ SAMPLE_S, WINDOW_S = 1.0, 10.0
 class SessionTimes:
     """Seconds of one session."""
 
-    slot: float = 0.0
+    submission: float = 0.0
     """From the request until the job is submitted."""
     queue: float = 0.0
     """From the submission until the job runs and its nodes are known."""
@@ -69,7 +69,6 @@ class QueueResult:
     """Measurements of a queue of sessions."""
 
     sessions: int
-    slots: int
     wall_s: float = 0.0
     times: list[SessionTimes] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -84,14 +83,14 @@ class QueueResult:
     """Number of memory blocks that the interpreter has after the queue in addition to those before it."""
 
 
-def measure(cluster: Cluster, folder: Path, sessions: int, slots: int) -> QueueResult:
-    """Queue all ``sessions`` at once and wait for their end. At most ``slots`` sessions have nodes at a time."""
+def measure(cluster: Cluster, folder: Path, sessions: int) -> QueueResult:
+    """Queue all ``sessions`` at once and wait for their end."""
     arms = arms_in(folder / "arms")
     (folder / "sessions").mkdir()
     task, plan = task_of()
     log = folder / "commands.log"
     slurm = RecordingSlurm(logging_environment(cluster, folder / "bin", log))
-    result = QueueResult(sessions, slots)
+    result = QueueResult(sessions)
     before, blocks = (threading.active_count(), _descriptors()), _blocks()
     begun = time.monotonic()
 
@@ -106,7 +105,7 @@ def measure(cluster: Cluster, folder: Path, sessions: int, slots: int) -> QueueR
         timed_engine.times.all = time.monotonic() - started
         result.times.append(timed_engine.times)
 
-    with sampled_memory(result), SlurmEngine(SlurmSettings(slots=slots), folder / "shared", slurm) as engine:
+    with sampled_memory(result), SlurmEngine(SlurmSettings(), folder / "shared", slurm) as engine:
         with ThreadPoolExecutor(sessions) as pool:  # its threads end only after all sessions have ended
             ends = [pool.submit(run_session, engine, number) for number in range(sessions)]
             wait(ends)
@@ -182,7 +181,7 @@ class TimedEngine:
         requested, times = time.monotonic(), self.times
         with self._engine.seat(needs) as seat:
             ready, submitted = time.monotonic(), self._slurm.submitted.at
-            times.slot += submitted - requested
+            times.submission += submitted - requested
             times.queue += seat.allocation.queued_s
             times.facts += ready - submitted - seat.allocation.queued_s
             yield TimedSeat(seat, times)

@@ -39,7 +39,7 @@ from regbot.records.bisection import Bisection
 from regbot.records.files import MAX_RECORD_BYTES, RecordError, parse_record, read_record
 from regbot.records.run import Position, RawRun, Run
 from regbot.records.session import SessionHeader
-from regbot.report.bisection_comment import bisection_comment
+from regbot.report.bisection import bisection_page
 from regbot.workloads import RunSpec, plan, plan_of, timed_tasks
 from regbot.workloads.guest import RawRecord, build_run
 from regbot.workloads.hang import read_flight, read_notes, read_stacks
@@ -180,8 +180,7 @@ def write_packed_document(draw: random.Random, path: Path, model: type[Record], 
 
 def reply_with_bisection(path: Path) -> None:
     data = read_single_file(path.read_bytes(), bisection.MEMBER, MAX_RECORD_BYTES, "the artifact")
-    result = parse_record(data, Bisection, "the artifact")
-    bisection_comment(result, "https://github.com/acme/moe/commit/")
+    bisection_page(parse_record(data, Bisection, "the artifact"))
 
 
 def read_packed_proposal(path: Path) -> None:
@@ -192,7 +191,7 @@ def read_packed_proposal(path: Path) -> None:
 
 NONCE = "0" * 32
 ENDED = LaunchResult(
-    exit_code=0, timed_out=False, output_truncated=False, dir_overflow=False, left_behind=0, unkilled=0, wall_s=9.0,
+    exit_code=0, timed_out=False, output_truncated=False, excess="", left_behind=0, unkilled=0, wall_s=9.0,
     log_tail="",
 )  # fmt: skip
 SPEC = RunSpec(position=Position(block=1, slot=0, order="ABBA"), attempt=1, steps=8, cut=2)

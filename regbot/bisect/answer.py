@@ -1,54 +1,76 @@
 """The answer of a bisection, computed from its observations. This module measures nothing."""
 
 from collections.abc import Sequence
-from statistics import fmean
 
-from regbot.bisect import noisy
-from regbot.bisect.broken import describe_failures
-from regbot.bisect.context import BisectionSetup
 from regbot.bisect.exact_answer import exact_answer
 from regbot.bisect.noisy_answer import noisy_answer
-from regbot.records.bisection import Bisection, Observation
-from regbot.text.words import count
+from regbot.bisect.prepare import BisectionSetup
+from regbot.records.bisection import Bisection, BisectionHeader, Candidate, Observation
+from regbot.text.clip import clip_message
 
 
 def compute_answer(setup: BisectionSetup, observations: Sequence[Observation]) -> Bisection:
     """Return the answer that the observations give, whether or not the search has finished."""
-    if setup.header.exact:
-        return exact_answer(setup, observations)
-    return noisy_answer(setup, observations, estimate_run_costs(observations))
-
-
-def estimate_run_costs(observations: Sequence[Observation]) -> noisy.RunCosts:
-    """Return the mean seconds of the runs and of the builds so far, and the points that are already built.
-
-    Runs of an earlier check and values from the cache do not count. Before the first run, a run counts as one second
-    and a build as free. A point counts as built after its first measurement, even a failed one.
-    """
-    launched = [
-        observation for observation in observations if observation.purpose != "reused" and not observation.cached
-    ]
-    runs = [observation.wall_s for observation in launched if observation.usable]
-    builds = [observation.build_s for observation in launched if observation.built]
-    return noisy.RunCosts(
-        run_s=max(fmean(runs), 1e-3) if runs else 1.0,  # never 0, so that a run always has a cost
-        build_s=fmean(builds) if builds else 0.0,
-        built=frozenset(observation.point for observation in launched),
+    outline = _build_outline(setup, observations)
+    if setup.span.last == 0:
+        reason = "good and bad run the same code: only comments, documents or tests differ, and nothing was measured"
+        return outline.model_copy(update={"outcome": "none", "reasons": [reason]})
+    if not setup.header.exact:
+        answer = noisy_answer(setup, observations, outline)
+        return answer.model_copy(update={"reasons": [clip_message(reason) for reason in answer.reasons]})
+    outcome, reasons, changes = exact_answer(setup, observations)
+    candidates = changes[0].candidates if changes else []
+    culprit = candidates[0].point if len(candidates) == 1 else None
+    return outline.model_copy(
+        update={
+            "outcome": outcome,
+            "reasons": [clip_message(reason) for reason in reasons],
+            "changes": changes,
+            "candidates": candidates,
+            "culprit": culprit.commit if culprit is not None else None,
+            "version": culprit.version if culprit is not None else "",
+        }
     )
 
 
-def describe_progress(result: Bisection) -> str:
-    """Return the state of the search in a few words, for the progress line."""
-    return "; ".join(text for text in (_describe_belief(result), describe_failures(result.observations)) if text)
+def _build_outline(setup: BisectionSetup, observations: Sequence[Observation]) -> Bisection:
+    """Build an answer without a culprit: the inputs, the measurements and their cost."""
+    header = setup.header
+    own = [observation for observation in observations if observation.purpose != "reused"]
+    return Bisection(
+        outcome="undecided",
+        culprit=None,
+        candidates=[],
+        posterior=None,
+        on=header.on,
+        exact=header.exact,
+        axis=header.axis,
+        good=header.points[0],
+        bad=header.points[-1],
+        commits=len(header.points) - 1,
+        different=setup.span.last,
+        search_runs=sum(observation.purpose == "search" for observation in own),
+        confirm_runs=sum(observation.purpose == "confirm" for observation in own),
+        reused_runs=len(observations) - len(own),
+        builds=sum(observation.built for observation in own),
+        minutes=sum(observation.wall_s + observation.build_s for observation in own) / 60,
+        unmeasurable=_list_unmeasurable(header, observations),
+        observations=list(observations),
+        warnings=[*header.warnings, *setup.notes],
+    )
 
 
-def _describe_belief(result: Bisection) -> str:
-    """Return how many changes an exact search has located. For a noisy search, return two probabilities instead: that
-    of the likeliest candidate, and that of no culprit.
-    """
-    if result.exact:
-        return f"{count(len(result.changes), 'change')} so far" if result.changes else "no change located yet"
-    if not result.candidates:
-        return "no run yet"
-    best = result.candidates[0]
-    return f"{best.point.name} {100 * (result.posterior or 0):.0f}%, none {100 * (result.none_probability or 0):.0f}%"
+def _list_unmeasurable(header: BisectionHeader, observations: Sequence[Observation]) -> list[Candidate]:
+    """Return the points that have failures and no value, in order, each with its first reason. Void runs do not
+    count."""
+    measured_keys = {observation.point for observation in observations if observation.usable}
+    reasons: dict[str, str] = {}
+    for observation in observations:
+        is_failure = not observation.usable and not observation.void
+        if is_failure and observation.point not in measured_keys:
+            reasons.setdefault(observation.point, observation.reason)
+    return [
+        Candidate(point=point, measurable=False, reason=reasons[point.key])
+        for point in header.points
+        if point.key in reasons
+    ]

@@ -1,40 +1,25 @@
-"""Steps that all measurements of a point share: checkout, environment, observation, and the reason for a failure.
+"""Steps that all measurements of a point share: checkout, seat, observation, and the reason for a failure.
 
 A fault of the code under test raises no exception. If a point cannot be measured, the observation contains the reason.
 """
 
-import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from filelock import FileLock, Timeout
-
-from regbot.bisect.environments import VersionEnvironment, VersionUnavailable, find_shadowing
-from regbot.bisect.noisy import MeasurementRequest
-from regbot.checkout import Worktree
+from regbot.bisect.driver import MeasurementRequest
+from regbot.bisect.environments import VersionFolder, VersionUnavailable, find_shadowing, provide_version
+from regbot.engines import Engine, Needs, Seat, SeatLostError
 from regbot.records.bisection import Observation, Point
 from regbot.records.run import Arm, Run
 from regbot.sessions.worktrees import Worktrees, build_change_warnings
 from regbot.text.clip import clip, clip_message
 from regbot.text.printable import printable
-from regbot.workloads import Task
-
-
-class Measurer(Protocol):
-    """Makes the measurements of one bisection. Several slots may measure at the same time."""
-
-    def stratum(self, slot: int) -> str:
-        """Return the stratum of a slot: its node and session. Step times are compared within a stratum only."""
-        ...
-
-    def measure(self, request: MeasurementRequest, slot: int) -> Observation:
-        """Make one measurement. Raises CheckoutError or OSError if a part of regbot itself fails."""
-        ...
+from regbot.workloads import Checkout, Task
 
 
 @dataclass(frozen=True)
@@ -46,117 +31,100 @@ class PreparedPoint:
     paper: Path
     """Folder for the paper GPU of a torch in the checkout."""
     environment: Mapping[str, str]
-    """Environment variables of the run."""
-    python: str | None
-    """Interpreter with the version under test; None for the workload's own interpreter."""
+    """Environment variables of the checkout."""
+    version: VersionFolder | None
+    """The installed version under test; None in a search over commits."""
     built: bool
-    """Whether the checkout or the environment was built for this run, and did not come from the cache."""
+    """Whether the checkout or the version was built for this run, and did not come from the cache."""
     build_s: float
     """Seconds of the preparation; 0 if nothing was built."""
 
+    def launch(self, point: Point, task: Task) -> tuple[Task, Checkout]:
+        """Return the task and the checkout for a launch. The version under test comes first on the import path."""
+        if self.version is not None:
+            variables = self.version.variables(task.workload.environment.get("PYTHONPATH", ""))
+            environment = {**task.workload.environment, **variables}
+            task = replace(task, workload=task.workload.model_copy(update={"environment": environment}))
+        return task, Checkout(arm_of(point), self.path, self.environment)
+
 
 class PointCheckouts:
-    """The checkouts and environments of a bisection's points."""
+    """The checkouts of a bisection's points, with the versions of the dependency axis."""
 
     def __init__(
         self,
         trees: Worktrees,
-        build: tuple[str, ...],
+        note: Callable[[str], None],
+        build: Sequence[str] = (),
         package: str = "",
-        version_environment: Callable[[str], VersionEnvironment] | None = None,
-        notes: list[str] | None = None,
+        python: str = "",
     ) -> None:
-        """Create the checkouts.
-
-        ``trees`` makes the worktrees. ``build`` has the build commands of points that are measured without a workload.
-        ``package`` and ``version_environment`` are given if the points are versions of a package: the function returns
-        the environment of a version. Warnings about checkouts and environments are appended to ``notes``.
+        """``note`` keeps a warning for the result. ``build`` has the build commands of points that are measured by a
+        command. If the points are versions, ``package`` is the package, and ``python`` the interpreter to install for.
         """
-        self._notes = notes if notes is not None else []
-        self.trees, self._build = trees, build
-        self.package, self._provide_version = package, version_environment
+        self.trees, self.note, self._build, self._package, self._python = trees, note, build, package, python
 
-    def prepare(self, point: Point, task: Task | None, copy: int = 0) -> PreparedPoint | str:
+    def prepare(self, point: Point, task: Task | None) -> PreparedPoint | str:
         """Prepare the point for a run. If this is impossible because of the point, return the reason as text.
 
-        ``task`` is None if a command is measured. ``copy`` is then the number of the checkout, as ``reserve_copy``
-        yields it. Raises CheckoutError if regbot itself cannot make the checkout.
+        ``task`` is None if a command is measured. Raises CheckoutError if regbot itself cannot make the checkout.
         """
         start = time.monotonic()
         if task is not None:
-            tree = self.trees.worktree(arm_of(point), _with_all_files(task))
+            # The list of folders of a sparse checkout may not fit an old commit, so all files are checked out.
+            workload = task.workload.model_copy(update={"sparse": []})
+            tree = self.trees.worktree(arm_of(point), replace(task, workload=workload))
         else:
-            tree = self._check_out(point, copy)
+            tree = self.trees.check_out(point.commit, self._build, sys.executable)
         if isinstance(tree, str):  # the reason why the build failed
             return tree
-        environment, python, environment_built = dict(tree.environment), None, False
-        if point.version and self._provide_version is not None:  # the points are versions of a package
+        for warning in build_change_warnings(tree):
+            self.note(warning)
+        version = None
+        if point.version:
             try:
-                version_environment = _retry_once(self._provide_version, point.version)
+                version = provide_version(self.trees.cache, self._package, point.version, self._python)
             except VersionUnavailable as error:
                 return str(error)
-            self.note(*(f"{point.version}: {note}" for note in version_environment.warnings))
-            environment |= version_environment.variables
-            python, environment_built = version_environment.python, version_environment.built
-            roots = task.workload.source_roots if task is not None else ["."]
-            if shadowing := find_shadowing(version_environment, self.package, [tree.path / root for root in roots]):
-                return f"the checkout hides {self.package} {point.version}: {shadowing} comes first on the import path"
-        self.note(*build_change_warnings(tree))
-        built = tree.built or environment_built
-        return PreparedPoint(
-            tree.path, tree.paper, environment, python, built, time.monotonic() - start if built else 0.0
-        )
-
-    def note(self, *texts: str) -> None:
-        """Keep warnings about the measurements. Each text is kept once."""
-        self._notes += [text for text in texts if text not in self._notes]
-
-    @contextmanager
-    def reserve_copy(self, point: Point) -> Iterator[int]:
-        """Reserve a checkout of the point for one command. Yield the number of the checkout.
-
-        If commands of several slots measure the same point, each gets a checkout of its own, because a command may
-        write files into it.
-        """
-        folder = self.trees.repository_cache / "running"
-        folder.mkdir(parents=True, exist_ok=True)
-        for copy in itertools.count():
-            lock = FileLock(folder / f"{point.tree}.{copy}.lock", timeout=0)
-            try:
-                lock.acquire()
-            except Timeout:  # another command uses this copy
-                continue
-            try:
-                yield copy
-            finally:
-                lock.release()
-            return
-
-    def _check_out(self, point: Point, copy: int) -> Worktree | str:
-        """Check the point out and build it for a command. If the build fails, return the reason.
-
-        ``copy`` is the number of the checkout, as ``reserve_copy`` yields it.
-        """
-        # The marker is a build command without effect. The build commands are part of the name of a checkout, so each
-        # copy gets a checkout of its own.
-        copy_marker = (f": copy {copy}",) if copy else ()
-        return self.trees.check_out(point.commit, (*self._build, *copy_marker), sys.executable)
+            for warning in version.warnings:
+                self.note(f"{point.version}: {warning}")
+            roots = [tree.path / root for root in (task.workload.source_roots if task is not None else ["."])]
+            if shadowing := find_shadowing(version, self._package, self._python, roots):
+                return f"{self._package} {point.version} is hidden: {shadowing} comes first on the import path"
+        built = tree.built or (version is not None and version.built)
+        build_s = time.monotonic() - start if built else 0.0
+        return PreparedPoint(tree.path, tree.paper, tree.environment, version, built, build_s)
 
 
-def _retry_once(provide_version: Callable[[str], VersionEnvironment], version: str) -> VersionEnvironment:
-    """Return the environment of a version. Try a second time after a failure, because the cause may be the network."""
-    try:
-        return provide_version(version)
-    except VersionUnavailable:
-        return provide_version(version)
+class SessionSeat:
+    """The nodes of a bisection. They are reserved at the first run, and replaced if they are lost."""
 
+    def __init__(self, engine: Engine, needs: Needs, stack: ExitStack, check_stratum: str = "") -> None:
+        """``needs`` says what a run needs: ranks and GPUs. ``stack`` gives the nodes back at the end. ``check_stratum``
+        is the stratum of the check whose session the bisection continues; '' if there is none."""
+        self._engine, self._needs = engine, needs
+        self._reservation = stack.enter_context(ExitStack())
+        self._seat: Seat | None = None
+        self.stratum = check_stratum or f"session {time.time_ns()}"
 
-def _with_all_files(task: Task) -> Task:
-    """Return ``task`` with a checkout of all files, whatever its key ``sparse`` says.
+    def reserve(self) -> Seat:
+        """Return the seat. Wait for new nodes if there are none. Raises NoSeatError if there will be none, and
+        SeatLostError if other nodes may be available."""
+        if self._seat is None:
+            self._seat = self._reservation.enter_context(self._engine.seat(self._needs))
+        return self._seat
 
-    The list of folders in ``sparse`` may not fit an old commit. A commit without a needed file would look broken.
-    """
-    return replace(task, workload=task.workload.model_copy(update={"sparse": []}))
+    def replace(self) -> None:
+        """Give lost nodes back. The next nodes form another stratum."""
+        self._reservation.close()
+        self._seat = None
+        self.stratum = f"session {time.time_ns()}"
+
+    def record_loss(self, request: MeasurementRequest, error: SeatLostError) -> Observation:
+        """Give the lost nodes back and return a void observation. The loss says nothing about the point."""
+        stratum = self.stratum
+        self.replace()
+        return build_observation(request, stratum, usable=False, void=True, reason=clip_message(printable(str(error))))
 
 
 def arm_of(point: Point) -> Arm:
@@ -167,11 +135,7 @@ def arm_of(point: Point) -> Arm:
 def build_observation(
     request: MeasurementRequest, stratum: str, prepared: PreparedPoint | None = None, **fields: Any
 ) -> Observation:
-    """Build an observation from the request, the cost of preparing the point, and the other ``fields``.
-
-    ``prepared`` is None if the point could not be prepared. The field ``slot`` of an observation does not name a slot
-    for simultaneous measurements. It is the position of the run in its block, from 0.
-    """
+    """Build an observation from the request, the cost of preparing the point, and the other ``fields``."""
     return Observation(
         point=request.point.key,
         entry=request.entry,
@@ -180,8 +144,8 @@ def build_observation(
         block=request.block,
         slot=request.index_in_block,
         stratum=stratum,
-        built=bool(prepared and prepared.built),
-        build_s=prepared.build_s if prepared else 0.0,
+        built=prepared is not None and prepared.built,
+        build_s=prepared.build_s if prepared is not None else 0.0,
         **fields,
     )
 
@@ -191,9 +155,9 @@ def unusable_observation(request: MeasurementRequest, reason: str, stratum: str 
     return build_observation(request, stratum, usable=False, reason=clip_message(printable(reason)))
 
 
-def strip_arm_prefix(reason: str) -> str:
-    """Strip the name of the arm from a reason of the judge: ``head imported moe`` becomes ``imported moe``."""
-    return reason.removeprefix("head").lstrip(": ")
+def join_distrust(reasons: list[str]) -> str:
+    """Join reasons of the judge, without the name of the arm: ``head imported moe`` becomes ``imported moe``."""
+    return clip_message("; ".join(reason.removeprefix("head").lstrip(": ") for reason in reasons))
 
 
 def failure_reason(run: Run) -> str:

@@ -1,596 +1,244 @@
 """The search on noisy values: choose the next run from the runs so far.
 
-A search has up to four parts:
+The search makes the most informative run until one commit, or "no culprit", has the probability ``POSTERIOR``. The
+culprit is then compared with its parent (``confirmation.py``). A culprit that is not slower than its parent is cleared:
+it is no candidate any more, and the search continues.
 
-    search      makes the most informative runs until one commit, or "none", reaches the requested probability
-    confirm     compares the culprit with its parent, in ABBA blocks, by the paired gate. The gate clears a culprit that
-                is not slower than its parent. A cleared culprit is excluded, and the search continues. If the bisection
-                continues the session of a check, the posterior may confirm the culprit after any block
-    remainder   searches the ranges before and after the culprit for a second culprit. It uses the runs that exist
-                already and makes a few more. A second culprit is confirmed too
-    inside      searches the commits that the culprit brought in, if the culprit is a merge
-
-The observations are the only state, so an interrupted bisection continues from its log. Search runs and confirmation
-runs are counted separately. The posterior uses both kinds.
+The observations are the only state, so an interrupted bisection continues from its log. The posterior uses the runs of
+search and confirmation.
 """
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Literal
 
 import numpy as np
 
-from regbot.bisect import chained
-from regbot.bisect.broken import success_chances
-from regbot.bisect.span import Noise, NoisySpan, SpanAnalysis, analyse_span, build_culprit_model, failing_places
-from regbot.records.bisection import BisectionHeader, Observation, Point, Purpose
-from regbot.sessions.blocks import (
-    BLOCK_SLOTS,
-    MAX_ATTEMPTS,
-    Attempt,
-    block_count,
-    block_state,
-    draw_order,
-    pair_slots,
+from regbot.bisect.confirmation import Confirmation, confirm, effect_thresholds, posterior_test
+from regbot.bisect.driver import MeasurementRequest
+from regbot.bisect.span import Span, find_broken, skip_broken
+from regbot.records.bisection import Observation
+from regbot.stats.culprit import (
+    Bools,
+    CulpritModel,
+    Floats,
+    Posterior,
+    Sample,
+    affected_on_line,
+    culprit_model,
+    hypothesis_sets,
+    is_noise_known,
+    posterior,
 )
-from regbot.stats.culprit import CulpritModel, Floats, Sample, is_noise_known
-from regbot.stats.next_run import choose_next_run, run_costs, runs_before_none, unmeasured_shares
-from regbot.stats.paired import LOOKS, SequentialTest, Thresholds, sequential_test
+from regbot.stats.next_run import choose_next_run, run_costs
 
-BLOCK_VOID_LIMIT = 5
-"""After this many void runs in one block, the confirmation ends for this session."""
-MOVED_MARKER = ", nodes lost: "
-"""Marker in the name of a stratum. The text before the marker is the session. The text after the marker says how often
-nodes were lost.
-"""
-
+POSTERIOR = 0.95
+"""The search stops when a culprit, or no culprit, has this probability."""
+NONE_PRIOR = 0.1
+"""Prior probability that there is no culprit."""
 CONTINUED_CONFIRMATION_POSTERIOR = 0.5
 """A confirmation that has begun continues while the culprit has at least this probability."""
-
-MAX_UNCONFIRMED_CULPRITS = 3
-"""Maximum number of likely culprits whose confirmation did not prove a slowdown. With more of them the search stops,
-because the runs do not fit the model.
-"""
-
-REMAINDER_NONE_PRIOR = 0.7
-"""Prior probability that there is no second culprit."""
-REMAINDER_EFFECT_SHARE = 1 / 3
-"""The smallest second slowdown to look for, as a share of the first slowdown."""
-MAX_REMAINDER_RUNS = 10
-"""Maximum number of additional search runs for the range before or after a culprit, if the earlier runs do
-not suffice.
-"""
-
-MERGE_ITSELF_PRIOR = 0.2
-"""Prior probability that the merge itself is the culprit, and not a commit that it brought in."""
-
-SLOWER_SHARE, CLEARED_SHARE = 1 / 4, 1 / 2
-"""Shares of the effect that the search estimates. The gate confirms a culprit by proving a slowdown above the first
-share, and clears it by ruling out a slowdown of the second share.
-"""
-
-Status = Literal["searching", "none", "found", "undecided", "unmeasurable"]
-
-
-@dataclass(frozen=True)
-class MeasurementRequest:
-    """A request for one measurement."""
-
-    point: Point
-    purpose: Purpose
-    contrast: str = ""
-    """For a confirmation, the name of the contrast. Otherwise the name of the span, which is '' for the whole range."""
-    block: int = 0
-    """Number of the block in the contrast, from 1; 0 if the run belongs to no block."""
-    index_in_block: int = 0
-    """Position of the run in the block, from 0."""
-    entry: str = ""
-    """The workload to trace, if the bisection compares ledgers; '' if it compares times or what a command prints."""
+HANDOVER_POSTERIOR = 0.85
+"""Probability at which a confirmation begins if the bisection continues the session of a check. A pair of culprit and
+parent is then as informative as two search runs."""
+MAX_FAILURES = 2
+"""After this many failed runs in a row, a place is not run any more, even if earlier runs gave values."""
 
 
 @dataclass(frozen=True)
 class SearchSettings:
     """Settings of a noisy search."""
 
-    noise: Noise
-    posterior: float
-    """Probability at which a culprit is named."""
+    noise: float | None
+    """Standard deviation of the logarithm of a run's time; None if no noise is on record."""
+    noise_pairs: int
+    """Number of pairs that ``noise`` was estimated from; 0 if the user stated it."""
+    smallest: float
+    """Smallest slowdown to look for, as a log-ratio."""
     most_runs: int
-    """Maximum number of search runs."""
+    """Maximum number of runs."""
     summary: str
     """Summary of a run that the search compares: median, mean or cost."""
     indifference: float
     """The gate's indifference threshold, as a log-ratio. Smaller slowdowns do not matter."""
-    confirm: bool = True
-    """Whether a culprit is compared with its parent before it counts."""
     seed: int = 0
-    """Seed of the order of runs in a confirmation, and of the outcomes that are imagined for pending runs."""
-
-    @classmethod
-    def from_header(cls, header: BisectionHeader, indifference: float) -> "SearchSettings":
-        """Return the settings that a log's header gives. ``indifference`` comes from the configuration."""
-        noise_sd = math.log1p(header.noise_pct / 100) if header.noise_pct else None
-        return cls(
-            noise=Noise(noise_sd, header.noise_pairs),
-            posterior=header.posterior,
-            most_runs=header.most_runs,
-            summary=header.summary,
-            indifference=indifference,
-            confirm=header.confirm,
-            seed=header.seed,
-        )
+    """Seed of the order of runs in a confirmation."""
 
 
 @dataclass(frozen=True)
-class RunCosts:
-    """Mean seconds of a run and of a build so far."""
-
-    run_s: float = 1.0
-    build_s: float = 0.0
-    built: frozenset[str] = frozenset()
-    """Keys of the points that need no build."""
-
-
-@dataclass
 class SearchState:
-    """State of one search and its follow-up searches."""
+    """State of a search after the runs so far."""
 
-    span: NoisySpan
-    status: Status
-    """The status "found" means that a culprit is likely enough. Its confirmation may still be open
-    (``gate_finished``). "none": the answer is that the span has no culprit. "undecided": the search stopped without an
-    answer. "unmeasurable": good or bad cannot be measured.
+    span: Span
+    status: Literal["searching", "none", "found", "undecided", "unmeasurable"]
+    """found: a culprit is likely enough, but its confirmation may be open. undecided: the search stopped without an
+    answer. unmeasurable: good or bad cannot be measured."""
+    samples: tuple[Sample, ...]
+    broken: dict[int, Observation]
+    """Places that cannot be measured, each with its last failure."""
+    posterior: Posterior
+    likeliest: tuple[int, ...]
+    """The likeliest places. There are several if they cannot be separated, because the places between them are broken.
     """
-    analysis: SpanAnalysis | None = None
-    """Analysis of the runs in the span. It is never None in a state that ``compute_search`` returns."""
-    gate: SequentialTest | None = None
-    """Result of the culprit's confirmation so far; None before its first look."""
-    gate_finished: bool = False
-    """Whether the result of the confirmation is final, so that no more runs are needed."""
-    failure: str = ""
-    """Why the confirmation could not be finished; '' if nothing failed."""
-    nodes_unfit: bool = False
-    """Whether the confirmation ended because nodes were unfit. Another session can finish it."""
-    blocks: int = 0
-    """Number of complete blocks of the confirmation."""
-    cleared_places: tuple[int, ...] = ()
+    probability: float
+    """Probability that one of the likeliest places is the culprit."""
+    request: MeasurementRequest | None = None
+    """The next run."""
+    confirmation: Confirmation = field(default_factory=Confirmation)
+    cleared: tuple[int, ...] = ()
     """Places that a confirmation has cleared. They are no candidates any more."""
-    unmeasured_shares: tuple[float, ...] = ()
-    """After the answer "none": shares of the prior probability near which no place can be measured. For example, 0.5
-    means the place that has half of the prior probability before it.
-    """
-    requests: list[MeasurementRequest] = field(default_factory=list)
-    """The next run of this search, as a list of at most one request."""
-    children: dict[str, "SearchState"] = field(default_factory=dict)
-    """The follow-up searches by name: "inside", "before" and "after"."""
 
     @property
     def place(self) -> int:
-        """The place of the likeliest culprit.
+        """The place of the culprit: the last of the likeliest places that can be measured."""
+        usable = [place for place in self.likeliest if place not in self.broken]
+        return max(usable or self.likeliest)
 
-        If no run can separate several places, this is the last of them that can be measured.
-        """
-        assert self.analysis is not None
-        usable = [place for place in self.analysis.likeliest if self.analysis.available[place]]
-        return max(usable or self.analysis.likeliest)
-
-
-ExpandNoisyMerge = Callable[[Point], NoisySpan | None]
-"""Returns the span of the commits that a merge brought in; None if the commit is no merge, or if there is nothing to
-search.
-"""
+    @property
+    def parent(self) -> int:
+        """The place to compare the culprit with: the last place before it that can be measured."""
+        return max(place for place in range(min(self.likeliest)) if place not in self.broken)
 
 
 def compute_search(
-    span: NoisySpan,
-    observations: Sequence[Observation],
-    pending: Sequence[tuple[MeasurementRequest, str]],
-    stratum: str,
-    settings: SearchSettings,
-    mean_costs: RunCosts,
-    *,
-    expand_merge: ExpandNoisyMerge,
+    span: Span, observations: Sequence[Observation], stratum: str, settings: SearchSettings
 ) -> SearchState:
-    """Compute the state of the search in ``span``, and of its follow-up searches after the culprit is confirmed.
-
-    The first state that needs a run contains a request for it. ``stratum`` is the stratum of this run. ``pending`` has
-    the running requests, each with its stratum. ``mean_costs`` decides which run gives most information per second.
-    """
-    state = _compute_state(span, observations, pending, stratum, settings, mean_costs)
-    is_confirmed = state.gate_finished or not settings.confirm
-    if state.status != "found" or state.requests or not is_confirmed or state.analysis is None:
-        return state
-    for name, follow_up in _follow_up_spans(state, expand_merge):  # the spans of the follow-up searches
-        state.children[name] = compute_search(
-            follow_up, observations, pending, stratum, settings, mean_costs, expand_merge=expand_merge
-        )
-        if collect_requests(state.children[name]):  # the other follow-up searches wait until this one is done
-            break
-    return state
-
-
-def collect_requests(state: SearchState) -> list[MeasurementRequest]:
-    """Return the next requests of a state or of its follow-up searches."""
-    return state.requests or [request for child in state.children.values() for request in collect_requests(child)]
+    """Compute the state of the search. ``stratum`` is the stratum of the next run; '' if only the result is needed."""
+    cleared: tuple[int, ...] = ()
+    while True:
+        state = _compute_state(span, observations, stratum, settings, cleared)
+        if not (state.status == "found" and state.confirmation.is_cleared):
+            return state
+        cleared = (*cleared, *state.likeliest)
+        if len(cleared) >= span.last:
+            return replace(state, status="none", cleared=cleared)
 
 
 def _compute_state(
-    span: NoisySpan,
-    observations: Sequence[Observation],
-    pending: Sequence[tuple[MeasurementRequest, str]],
-    stratum: str,
-    settings: SearchSettings,
-    mean_costs: RunCosts,
+    span: Span, observations: Sequence[Observation], stratum: str, settings: SearchSettings, cleared: tuple[int, ...]
 ) -> SearchState:
-    """Compute the state of the search in one span, without its follow-up searches. Parameters as in ``compute_search``.
-
-    If the gate clears the likeliest culprit, the state is computed again without this culprit.
-    """
-    cleared_places: tuple[int, ...] = ()
-    while True:
-        model = build_culprit_model(span, settings.noise, cleared_places)
-        analysis = analyse_span(span, model, observations, settings.summary)
-        state = SearchState(span, "searching", analysis, cleared_places=cleared_places)
-        is_good_available, is_bad_available = analysis.available[0], analysis.available[-1]
-        if not (is_good_available and is_bad_available):
-            state.status = "unmeasurable"
-            return state
-        if not is_noise_known(model, analysis.samples):  # without the noise, the posterior cannot be trusted
-            return _request_run(state, model, observations, pending, stratum, settings, mean_costs=mean_costs)
-        if analysis.posterior.no_culprit >= settings.posterior:
-            chances = _measurement_chances(span, analysis, observations)
-            is_follow_up = span.remainder or bool(span.merge)
-            # Before the whole range gets the answer "none", points between the ends are run too. They would show a
-            # slowdown that a later commit undid.
-            if not is_follow_up and runs_before_none(model, analysis.samples, stratum, chances):
-                return _request_run(state, model, observations, pending, stratum, settings, mean_costs=mean_costs)
-            state.status = "none"
-            if not is_follow_up:
-                state.unmeasured_shares = tuple(unmeasured_shares(model, chances))
-            return state
-        has_confirmation = settings.confirm and _has_confirmation_run(span, state.place, observations)
-        # A search is chained if it continues the session of a check. Follow-up searches have a span with a name, and
-        # are not chained.
-        is_chained = settings.confirm and not span.name and chained.has_check_of_session(observations)
-        if has_confirmation:
-            needed_probability = CONTINUED_CONFIRMATION_POSTERIOR
-        elif is_chained:
-            needed_probability = min(settings.posterior, chained.HANDOVER_POSTERIOR)
-        else:
-            needed_probability = settings.posterior
-        is_likely = analysis.probability >= needed_probability
-        has_failed_often = (
-            settings.confirm and _count_unconfirmed(span, analysis, observations, settings) > MAX_UNCONFIRMED_CULPRITS
-        )
-        continues_confirmation = has_confirmation and is_likely
-        if has_failed_often and not continues_confirmation:
-            state.status = "undecided"
-            return state
-        if not is_likely:
-            return _request_run(state, model, observations, pending, stratum, settings, mean_costs=mean_costs)
-        state.status = "found"
-        if not settings.confirm:
-            return state
-        is_cleared = _confirm(state, observations, pending, stratum, settings)
-        # The posterior is looked at between blocks only, so that no block is left unfinished.
-        if is_chained and not state.gate_finished and not pending and state.requests[0].index_in_block == 0:
-            thresholds = _gate_thresholds(span, analysis, settings)
-            gate = chained.posterior_test(analysis, state.blocks, thresholds, settings.posterior, settings.summary)
-            if gate is not None:
-                state.gate, state.gate_finished, state.requests = gate, True, []
-        if not is_cleared:
-            return state
-        cleared_places = (*cleared_places, *analysis.likeliest)
-        candidate_count = len(span.points) - 1
-        if len(cleared_places) >= candidate_count:
-            state.status, state.cleared_places = "none", cleared_places
-            return state
+    """Compute the state of the search in which the places ``cleared`` are no candidates."""
+    model = _build_model(span, settings, cleared)
+    state = _analyse(span, model, observations, settings.summary, cleared)
+    if 0 in state.broken or span.last in state.broken:
+        return replace(state, status="unmeasurable")
+    noise_known = is_noise_known(model, state.samples)  # without the noise, the posterior cannot be trusted
+    if noise_known and state.posterior.no_culprit >= POSTERIOR:
+        return replace(state, status="none")
+    has_budget = sum(run.purpose != "reused" for run in observations) < settings.most_runs
+    is_chained = _continues_check(observations)
+    if not noise_known or state.probability < _needed_probability(state, observations, is_chained):
+        if not has_budget:
+            return replace(state, status="undecided")
+        place = _choose_place(state, model, observations, stratum)
+        request = MeasurementRequest(span.points[place]) if place is not None else None
+        return replace(state, status="searching" if request else "undecided", request=request)
+    thresholds = effect_thresholds(max(state.posterior.effect, settings.smallest), settings.indifference)
+    parent, culprit = span.points[state.parent], span.points[state.place]
+    confirmation = confirm(parent, culprit, observations, stratum, settings.seed, thresholds)
+    is_between_blocks = confirmation.request is not None and confirmation.request.index_in_block == 0
+    if is_chained and is_between_blocks:
+        gate = posterior_test(state.posterior, state.probability, confirmation.blocks, thresholds, settings.summary)
+        confirmation = Confirmation(gate, blocks=confirmation.blocks) if gate is not None else confirmation
+    request = confirmation.request if has_budget else None
+    return replace(state, status="found", confirmation=confirmation, request=request)
 
 
-def _request_run(
-    state: SearchState,
-    model: CulpritModel,
-    observations: Sequence[Observation],
-    pending: Sequence[tuple[MeasurementRequest, str]],
-    stratum: str,
-    settings: SearchSettings,
-    *,
-    mean_costs: RunCosts,
+def _build_model(span: Span, settings: SearchSettings, cleared: Sequence[int]) -> CulpritModel:
+    weights = np.ones(span.last)
+    weights[[place - 1 for place in cleared]] = 0.0  # the first place (good) has no weight
+    affected = affected_on_line(len(span.points))
+    return culprit_model(affected, weights, NONE_PRIOR, settings.smallest, settings.noise, settings.noise_pairs)
+
+
+def _analyse(
+    span: Span, model: CulpritModel, observations: Sequence[Observation], summary: str, cleared: tuple[int, ...]
 ) -> SearchState:
-    """Add a request for the next search run to ``state``, and return ``state``.
-
-    ``model`` has the prior of each place. ``mean_costs`` has the cost of a run and of a build.
-
-    The state gets no request while a run of a confirmation is pending. It becomes "undecided" if the maximum number of
-    runs is reached, or if no place can be measured any more.
-    """
-    span, analysis = state.span, state.analysis
-    assert analysis is not None
-    # A remainder is the range before or after a culprit that was found. Its runs are counted separately.
-    purpose: Purpose = "remainder" if span.remainder else "search"
-    if _is_run_limit_reached(span, purpose, observations, pending, settings):
-        state.status = "undecided"
-        return state
-    if any(request.purpose == "confirm" for request, _ in pending):
-        return state
-    # The values of the running measurements are not known yet, so 0 stands for them.
-    running = [
-        Sample(span.places[request.point.key], value=0.0, stratum=request_stratum)
-        for request, request_stratum in pending
-        if request.point.key in span.places
-    ]
-    # The places that need no build, so that a run of them costs less.
-    built = [place for place, point in enumerate(span.points) if point.key in mean_costs.built]
-    chances = _measurement_chances(span, analysis, observations)
-    if not chances.any():
-        state.status = "undecided"
-        return state
-    if is_noise_known(model, analysis.samples) and analysis.posterior.no_culprit >= settings.posterior:
-        # "None" is probable enough. A few places between the ends are still run before it becomes the answer.
-        places = runs_before_none(model, analysis.samples, stratum, chances, running)
-        if not places:
-            return state
-        chosen = places[0]
-    else:
-        chosen = choose_next_run(
-            model,
-            analysis.samples,
-            stratum,
-            chances,
-            running,
-            run_costs(len(span.points), built, mean_costs.run_s, mean_costs.build_s),
-            seed=settings.seed,
-        )
-    state.requests = [MeasurementRequest(span.points[chosen], purpose, span.name)]
-    return state
-
-
-def _is_run_limit_reached(
-    span: NoisySpan,
-    purpose: Purpose,
-    observations: Sequence[Observation],
-    pending: Sequence[tuple[MeasurementRequest, str]],
-    settings: SearchSettings,
-) -> bool:
-    """Return whether the search may make no more runs.
-
-    The limit of a remainder counts the runs of its own span only: those with the name of the span as ``contrast``. The
-    limit of a search counts all search runs, also those of other spans. Runs from the cache do not count.
-    """
-    runs = [run for run in observations if run.purpose == purpose and not run.cached]
-    if purpose == "remainder":
-        span_run_count = sum(run.contrast == span.name for run in runs)
-        return span_run_count + len(pending) >= MAX_REMAINDER_RUNS
-    return len(runs) + len(pending) >= settings.most_runs
-
-
-def _measurement_chances(span: NoisySpan, analysis: SpanAnalysis, observations: Sequence[Observation]) -> Floats:
-    """Return for each place the chance that a run of it gives a value.
-
-    The chance is 0 for a place that failed and has no value. It is also 0 for a place whose last ``MAX_ATTEMPTS`` runs
-    failed, even if earlier runs gave values.
-    """
-    measured = {sample.point for sample in analysis.samples}
-    broken = [int(place) for place in np.flatnonzero(~analysis.available)]
-    chances = success_chances(len(span.points), measured, broken)
-    chances[failing_places(span, observations, MAX_ATTEMPTS)] = 0.0
-    return chances
-
-
-def contrast_name(span: NoisySpan, place: int) -> str:
-    """Return the name of the confirmation of ``place``, which its runs carry."""
-    return f"{span.points[place].key} against its parent"
-
-
-def _has_confirmation_run(span: NoisySpan, place: int, observations: Sequence[Observation]) -> bool:
-    name = contrast_name(span, place)
-    return any(run.purpose == "confirm" and run.contrast == name for run in observations)
-
-
-def _count_unconfirmed(
-    span: NoisySpan, analysis: SpanAnalysis, observations: Sequence[Observation], settings: SearchSettings
-) -> int:
-    """Return how many places of the span have a confirmation that did not prove a slowdown."""
-    confirmation_names = {run.contrast for run in observations if run.purpose == "confirm"}
-    span_names = {contrast_name(span, place) for place in range(1, len(span.points))}
-    thresholds = _gate_thresholds(span, analysis, settings)
-    # The runs of a contrast are identified by its name. The points matter for new requests only, which are not used.
-    unused_point = span.points[0]
-    unconfirmed_count = 0
-    for name in confirmation_names & span_names:
-        sides = ContrastSides(name, unused_point, unused_point)
-        contrast = evaluate_contrast(sides, observations, pending=(), seed=settings.seed, thresholds=thresholds)
-        if contrast.gate is None or contrast.gate.decision != "regressed":
-            unconfirmed_count += 1
-    return unconfirmed_count
-
-
-def _gate_thresholds(span: NoisySpan, analysis: SpanAnalysis, settings: SearchSettings) -> Thresholds:
-    """Return the thresholds of a confirmation, as log-ratios.
-
-    A slowdown above ``eps`` confirms the culprit. Ruling out a slowdown of ``delta`` clears it. Both are shares of the
-    effect that the search estimates, but ``eps`` is at most the gate's indifference threshold
-    (``settings.indifference``). The effect counts as at least ``span.smallest``, the smallest slowdown to look for.
-    """
-    effect = max(analysis.posterior.effect, span.smallest)
-    return Thresholds(delta=CLEARED_SHARE * effect, eps=min(settings.indifference, SLOWER_SHARE * effect))
-
-
-def _confirm(
-    state: SearchState,
-    observations: Sequence[Observation],
-    pending: Sequence[tuple[MeasurementRequest, str]],
-    stratum: str,
-    settings: SearchSettings,
-) -> bool:
-    """Evaluate the confirmation of the culprit from the runs so far, and store its result in ``state``.
-
-    Returns whether the gate clears the culprit. If the confirmation needs another run, ``state`` gets a request for it.
-    """
-    assert state.analysis is not None
-    span, place = state.span, state.place
-    parent = span.points[_nearest_measurable_before(state)]
-    thresholds = _gate_thresholds(span, state.analysis, settings)
-    name, culprit = contrast_name(span, place), span.points[place]
-    result = evaluate_contrast(
-        ContrastSides(name, parent, culprit), observations, pending, settings.seed, thresholds, stratum
+    broken = find_broken(span, observations)
+    samples = tuple(
+        Sample(span.place_by_key[run.point], run.values[summary], stratum_of(run))
+        for run in observations
+        if run.usable and run.point in span.place_by_key
     )
-    state.gate, state.gate_finished = result.gate, result.finished
-    state.failure, state.nodes_unfit = result.failure, result.nodes_unfit
-    state.requests, state.blocks = result.requests, result.blocks
-    return result.is_cleared
+    span_posterior = posterior(model, samples)
+    # Hypotheses that no run can separate belong to one set. Hypothesis k is that the place k + 1 is the culprit. A
+    # hypothesis with the prior 0 has been cleared.
+    set_numbers = hypothesis_sets(model, _available(span, broken))
+    probabilities = np.bincount(set_numbers, weights=span_posterior.culprit)
+    likeliest_set = int(np.argmax(probabilities))
+    likeliest = np.flatnonzero((set_numbers == likeliest_set) & (model.prior > 0)) + 1
+    return SearchState(
+        span=span,
+        status="searching",
+        samples=samples,
+        broken=broken,
+        posterior=span_posterior,
+        likeliest=tuple(int(place) for place in likeliest),
+        probability=float(probabilities[likeliest_set]),
+        cleared=cleared,
+    )
 
 
-@dataclass(frozen=True)
-class ContrastSides:
-    """The two points that a contrast compares."""
-
-    name: str
-    """Name of the contrast. Its runs have this name as ``Observation.contrast``."""
-    parent: Point
-    culprit: Point
+def _available(span: Span, broken: Collection[int]) -> Bools:
+    available = np.ones(len(span.points), dtype=bool)
+    available[list(broken)] = False
+    return available
 
 
-@dataclass(frozen=True)
-class Contrast:
-    """State of a paired comparison of two points after the runs so far."""
-
-    gate: SequentialTest | None
-    """Result of the gate so far; None before its first look."""
-    finished: bool
-    """Whether the comparison needs no more runs, because it is decided, has all its pairs, or has failed."""
-    requests: list[MeasurementRequest]
-    """The next run, as a list of at most one request."""
-    failure: str = ""
-    """Why the comparison could not be finished; '' if there is no such reason."""
-    nodes_unfit: bool = False
-    """Whether the comparison failed because nodes of this session were unfit, and not because of a point."""
-    blocks: int = 0
-    """Number of complete blocks."""
-
-    @property
-    def is_cleared(self) -> bool:
-        """Whether the gate shows no slowdown: the two points are equally fast, or the culprit is faster."""
-        return self.finished and self.gate is not None and self.gate.decision in ("no_change", "improved")
+def _needed_probability(state: SearchState, observations: Sequence[Observation], is_chained: bool) -> float:
+    """Return the probability at which the culprit of ``state`` is compared with its parent."""
+    culprit = state.span.points[state.place].key
+    if any(run.purpose == "confirm" and run.contrast == culprit for run in observations):
+        return CONTINUED_CONFIRMATION_POSTERIOR
+    return HANDOVER_POSTERIOR if is_chained else POSTERIOR
 
 
-def evaluate_contrast(
-    sides: ContrastSides,
-    observations: Sequence[Observation],
-    pending: Sequence[tuple[MeasurementRequest, str]],
-    seed: int,
-    thresholds: Thresholds,
-    stratum: str = "",
-) -> Contrast:
-    """Evaluate the ABBA blocks of two points with the paired gate, at its planned looks. A is the parent.
-
-    ``sides`` are the two points. ``seed`` decides the order of the runs in each block. ``thresholds`` say which
-    slowdown confirms the culprit, and which clears it. ``stratum`` is the stratum of the next run; '' if only the
-    result is needed. If another stratum has begun the block, the block is repeated in ``stratum``, because the two runs
-    of a pair must come from one session.
-    """
-    contrast_runs = [run for run in observations if run.purpose == "confirm" and run.contrast == sides.name]
-    log_ratios: dict[str, list[float]] = {}  # by summary (median, mean or cost): culprit against parent, pair by pair
-    gate: SequentialTest | None = None
-    for block in range(1, block_count(LOOKS[-1]) + 1):  # the blocks that the last look needs
-        order = draw_order(seed, sides.name, block)  # "ABBA" or "BAAB"
-        block_runs = [run for run in contrast_runs if run.block == block]
-        state = block_state(_list_attempts(block_runs, stratum), BLOCK_VOID_LIMIT)
-        # "failed": runs failed by themselves too often. "lost": too many runs were void, because the nodes are unfit.
-        if state.status in ("failed", "lost"):
-            last_failure = [run for run in block_runs if not run.usable][-1]
-            nodes_unfit = state.status == "lost"
-            return Contrast(gate, finished=True, requests=[], failure=last_failure.reason, nodes_unfit=nodes_unfit)
-        if state.status == "open":  # ``state.slot`` is the position of the next run in the block
-            point = sides.parent if order[state.slot] == "A" else sides.culprit
-            request = MeasurementRequest(point, "confirm", sides.name, block, state.slot)
-            return Contrast(gate, finished=False, requests=[] if pending else [request], blocks=block - 1)
-        runs = _last_attempt(block_runs)
-        for base_index, head_index in pair_slots(order):
-            base, head = runs[base_index], runs[head_index]
-            for summary in base.values.keys() & head.values.keys():  # the values are logarithms
-                log_ratios.setdefault(summary, []).append(head.values[summary] - base.values[summary])
-        gate = sequential_test(log_ratios, primary_tests=len(log_ratios), thresholds=thresholds)
-        if gate is not None and gate.final:  # it has decided, or this was the last look
-            break
-    return Contrast(gate, finished=True, requests=[])
+def _continues_check(observations: Sequence[Observation]) -> bool:
+    """Return whether the bisection continues the session of a check: its own runs have the stratum of reused runs."""
+    check_strata = {run.stratum for run in observations if run.purpose == "reused"}
+    return any(run.purpose != "reused" and run.stratum in check_strata for run in observations)
 
 
-def _list_attempts(runs: Sequence[Observation], stratum: str) -> list[Attempt]:
-    """Return the attempts at a block: the failed ones, and the current one last.
-
-    A failed attempt has the fault "run" if a run failed by itself, or "nodes" if its run was void because of the nodes.
-    Its number of runs does not matter, so it is always 1. The attempts are listed by fault and not in order of time.
-
-    ``stratum`` is the stratum of the next run; '' means the stratum of the last run. Nodes that were lost in another
-    session do not count. If another stratum has begun the block and not finished it, the current attempt begins anew.
-    """
-    session = _stratum_session(stratum or (runs[-1].stratum if runs else ""))
-    failed_count = sum(not run.usable and not run.void for run in runs)
-    lost_count = sum(run.void and _stratum_session(run.stratum) == session for run in runs)
-    current = _last_attempt(runs)
-    is_complete = len(current) == BLOCK_SLOTS
-    begins_anew = bool(stratum and current) and current[-1].stratum != stratum and not is_complete
-    return [
-        *[Attempt(runs=1, fault="run")] * failed_count,
-        *[Attempt(runs=1, fault="nodes")] * lost_count,
-        Attempt(runs=0 if begins_anew else len(current)),
-    ]
+def _choose_place(
+    state: SearchState, model: CulpritModel, observations: Sequence[Observation], stratum: str
+) -> int | None:
+    """Return the place with the most expected information per second; None if no place can be measured."""
+    span = state.span
+    available = _available(span, {*state.broken, *_failing_places(span, observations)})
+    if not available.any():
+        return None
+    place = choose_next_run(model, state.samples, stratum, available, _mean_costs(span, observations))
+    measured = {sample.point for sample in state.samples}
+    is_beside_broken = not available[max(place - 1, 0) : place + 2].all()
+    if place in measured or not is_beside_broken:
+        return place
+    before = max((other for other in measured if other < place), default=0)
+    after = min((other for other in measured if other > place), default=span.last)
+    return skip_broken(place, [other for other in range(before + 1, after) if available[other]] or [place])
 
 
-def _last_attempt(runs: Sequence[Observation]) -> list[Observation]:
-    """Return the runs of a block after its last failure that come from the same stratum as the last run."""
-    failures = [number for number, run in enumerate(runs) if not run.usable]
-    attempt = list(runs[failures[-1] + 1 :] if failures else runs)
-    return [run for run in attempt if run.stratum == attempt[-1].stratum]
+def _failing_places(span: Span, observations: Sequence[Observation]) -> set[int]:
+    """Return the places whose last ``MAX_FAILURES`` runs all failed."""
+    streaks: dict[int, int] = {}
+    for run in observations:
+        if run.point in span.place_by_key and not run.void:
+            place = span.place_by_key[run.point]
+            streaks[place] = 0 if run.usable else streaks.get(place, 0) + 1
+    return {place for place, failures in streaks.items() if failures >= MAX_FAILURES}
 
 
-def _stratum_session(stratum: str) -> str:
-    """Return the session of a stratum, without the number of lost nodes."""
-    return stratum.partition(MOVED_MARKER)[0]
+def _mean_costs(span: Span, observations: Sequence[Observation]) -> Floats:
+    """Return the expected seconds of a run at each place. A place that was run before needs no build."""
+    own_runs = [run for run in observations if run.purpose != "reused"]
+    run_s = [run.wall_s for run in own_runs if run.usable]
+    build_s = [run.build_s for run in own_runs if run.built]
+    built = {span.place_by_key[run.point] for run in own_runs if run.point in span.place_by_key}
+    mean_run_s = max(fmean(run_s), 1e-3) if run_s else 1.0  # never 0, so that a run always has a cost
+    return run_costs(len(span.points), built, mean_run_s, fmean(build_s) if build_s else 0.0)
 
 
-def _nearest_measurable_before(state: SearchState) -> int:
-    """Return the place of the culprit's parent. If the parent cannot be measured, return the nearest earlier place that
-    can be measured.
-    """
-    assert state.analysis is not None
-    parent = state.span.before(min(state.analysis.likeliest))
-    while parent > 0 and not state.analysis.available[parent]:
-        parent = state.span.before(parent)
-    return parent
-
-
-def _follow_up_spans(state: SearchState, expand_merge: ExpandNoisyMerge) -> list[tuple[str, NoisySpan]]:
-    """Return the names and spans of the follow-up searches for a culprit.
-
-    "inside" is the branch that the culprit merged. "before" and "after" are the rest of the range. They exist only on a
-    line, because in a history with branches the culprit does not divide the range in two.
-    """
-    assert state.analysis is not None
-    span, place = state.span, state.place
-    point = span.points[place]
-    follow_ups: list[tuple[str, NoisySpan]] = []
-    if len(state.analysis.likeliest) == 1 and (merged_span := expand_merge(point)) is not None:
-        follow_ups.append(("inside", merged_span))
-    if not span.is_line:
-        return follow_ups
-    smallest = max(span.smallest, REMAINDER_EFFECT_SHARE * state.analysis.posterior.effect)
-    place_before, bad_place = _nearest_measurable_before(state), len(span.points) - 1
-    good_place = 0
-    if place_before > good_place:
-        name = f"before {point.key}"
-        follow_ups.append(("before", span.part(name, good_place, place_before, REMAINDER_NONE_PRIOR, smallest)))
-    if place < bad_place:
-        follow_ups.append(("after", span.part(f"after {point.key}", place, bad_place, REMAINDER_NONE_PRIOR, smallest)))
-    return follow_ups
-
-
-def culprit_probabilities(state: SearchState) -> list[float]:
-    """Return the culprit probability of every place of the state's span.
-
-    The first place is the good end. It cannot be the culprit, so its probability is 0.
-    """
-    assert state.analysis is not None
-    return [0.0, *map(float, state.analysis.posterior.culprit)]
+def stratum_of(run: Observation) -> str:
+    """Return the stratum of a run. Each block of a confirmation is a stratum of its own, so that a drift of the node
+    between blocks cancels."""
+    return f"{run.stratum} {run.contrast} {run.block}" if run.purpose == "confirm" else run.stratum

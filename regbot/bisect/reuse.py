@@ -4,9 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from regbot.bisect.chained import CheckLease
 from regbot.judge.pairs import pair_up, summarise_timing
 from regbot.records.bisection import BisectionHeader, Observation
 from regbot.records.files import RecordError
@@ -25,6 +23,31 @@ ALPHA = 0.05
 
 MIN_NOISE_PAIRS = 4
 """With fewer pairs, the standard deviation of the pairs is not used as the noise."""
+
+
+LEASE_GAP_S = 30 * 60.0
+"""A bisection continues the session of a check if it begins at most this many seconds after the last run of the check,
+on the same machine. The runs of both then have the same level, which saves a third of the runs.
+"""
+
+
+@dataclass(frozen=True)
+class CheckLease:
+    """The machine that a check used, and the time of its last run."""
+
+    engine: str
+    """Name of the engine."""
+    host: str
+    """Name of the machine."""
+    end_unix_s: float
+    """End of the last run of the check, in seconds since 1970."""
+    stratum: str
+    """Stratum of the runs of the check."""
+
+    def continued_stratum(self, engine: str, host: str, now_unix_s: float) -> str:
+        """Return the stratum of the check if a bisection on this engine and host continues its session; else ''."""
+        is_same_machine = (self.engine, self.host) == (engine, host)
+        return self.stratum if is_same_machine and 0 <= now_unix_s - self.end_unix_s <= LEASE_GAP_S else ""
 
 
 @dataclass(frozen=True)
@@ -49,36 +72,21 @@ class ReusedRuns:
     """
 
 
-class ReuseOptions(Protocol):
-    """The options that select the check: its folder or file, and whether its runs are reused at all."""
-
-    @property
-    def check(self) -> Path | None: ...
-    @property
-    def reuse(self) -> bool: ...
-
-
-def load_reused_runs(options: ReuseOptions, header: BisectionHeader, node_class: str) -> ReusedRuns:
+def load_reused_runs(check: Path | None, header: BisectionHeader, node_class: str) -> ReusedRuns:
     """Load the runs of the check that --check names, or of the check in ``regbot-out``.
 
-    ``node_class`` is the class of the node on which the bisection will run. If --check is not given and the check in
-    ``regbot-out`` does not fit, nothing is reused. Raises RecordError if --check names a check that cannot be used.
+    ``node_class`` is the class of the node on which the bisection will run. If ``check`` is None and the check in
+    ``regbot-out`` does not fit, nothing is reused. Raises RecordError if ``check`` names a check that cannot be used.
     """
-    if not options.reuse:  # the user wants no runs of a check
-        return ReusedRuns()
-    path = options.check if options.check is not None else CHECK_FOLDER
+    path = check or CHECK_FOLDER
     file = path / SESSION if path.is_dir() else path
-    if options.check is None and not file.exists():
-        return ReusedRuns()
     try:
         session = read_session(file)
-    except RecordError:
-        if options.check is not None:
-            raise
-        return ReusedRuns()
-    if mismatch := _find_mismatch(session, header, node_class):
-        if options.check is not None:
+        if mismatch := _find_mismatch(session, header, node_class):
             raise RecordError(f"{file}: {mismatch}", "leave out --check, or name another check")
+    except RecordError:
+        if check is not None:
+            raise
         return ReusedRuns()
     return _reuse_session(session, header)
 

@@ -1,46 +1,37 @@
-"""Measurement of a ledger by a static trace: exact, without a GPU, and cached."""
+"""Measurement of a ledger by a static trace: exact, and without a GPU."""
 
 import hashlib
 import json
-import shutil
-import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import replace
-from importlib.metadata import distributions
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
-from regbot import __version__
+from regbot.bisect.driver import MeasurementRequest
 from regbot.bisect.measure import (
     PointCheckouts,
     PreparedPoint,
-    arm_of,
     build_observation,
     failure_reason,
-    strip_arm_prefix,
+    join_distrust,
     unusable_observation,
 )
-from regbot.bisect.noisy import MeasurementRequest
 from regbot.config import LIBRARY_DISPATCHERS
 from regbot.engines import Engine
-from regbot.engines.guest import guest_folder
 from regbot.judge.backends import DISPATCHER, unmet_dispatcher_request
 from regbot.judge.validity import distrust_run
-from regbot.records.bisection import Observation, Point
-from regbot.records.files import RecordError, read_record, write_record
+from regbot.records.bisection import Observation
+from regbot.records.files import write_record
 from regbot.records.ledger import Ledger
 from regbot.records.run import Run
 from regbot.removal import discard_folder
+from regbot.sessions.trace_devices import TraceDevices
 from regbot.sessions.worktrees import folder_name
-from regbot.text.clip import clip_message
-from regbot.workloads import Checkout, Limits, Scratch, Task, interpreter, trace
-from regbot.workloads.paper import NoPaperGpuError
+from regbot.workloads import Checkout, Limits, Scratch, Task, trace
+from regbot.workloads.paper import Libraries
 
 
 class TraceMeasurer:
-    """Measurer that traces workloads. It caches traces by a key that contains everything that affects a trace."""
+    """Measurer that traces workloads. All points of a workload are traced on the device that a check would use."""
 
     def __init__(
         self,
@@ -49,83 +40,71 @@ class TraceMeasurer:
         engine: Engine,
         out: Path,
         limits: Limits,
-        index_options: Sequence[str] = (),
+        *,
+        libraries: Libraries,
+        known: Mapping[str, Run],
     ) -> None:
-        """``tasks`` has the task of each entry. ``out`` is the output folder, and ``limits`` bound a run's output.
-        ``index_options`` are the options of pip for a search over versions.
+        """``tasks`` has the task of each entry, and ``known`` an earlier trace of an entry, whose device is kept.
+        ``out`` is the output folder, and ``libraries`` builds the paper GPU.
         """
-        self._index_options = list(index_options)
         self._tasks, self._checkouts, self._engine = tasks, checkouts, engine
         self._out, self._limits = out, limits
+        self._devices = TraceDevices(tasks.values(), list(known.values()), libraries)
+        self._settled = set(known)  # entries whose device does not change any more
 
-    def stratum(self, slot: int) -> str:
-        """Return a name of the slot. Ledgers are exact, so their strata are not used."""
-        return f"slot {slot}"
+    def stratum(self) -> str:
+        return ""  # ledgers are exact, so their strata are not used
 
-    def measure(self, request: MeasurementRequest, slot: int) -> Observation:
-        """Return an observation with the digest of the workload's ledger at the requested point.
-
-        The ledger comes from the cache or from a new trace. ``slot`` only names the folder of the trace.
-        """
-        task, point = self._tasks[request.entry], request.point
-        # The version of an editable package does not identify its files. A trace that may use such a package is not
-        # cached.
-        is_cacheable = not list_editable_packages(task, self._checkouts.trees.repo)
-        cache_file = self._checkouts.trees.repository_cache / "traces" / f"{self._cache_key(task, point)}.json"
-        cached = _load_cached_trace(cache_file) if is_cacheable else None
-        if cached is not None:
-            return self._to_observation(request, cached, cached=True)
-        prepared = self._checkouts.prepare(point, task)
+    def measure(self, request: MeasurementRequest) -> Observation:
+        """Return an observation with the digest of the workload's ledger at the requested point."""
+        prepared = self._checkouts.prepare(request.point, self._tasks[request.entry])
         if isinstance(prepared, str):  # the reason why the point cannot be measured
             return unusable_observation(request, prepared)
-        python = prepared.python or task.workload.python
-        traced_task = replace(task, workload=task.workload.model_copy(update={"python": python}))
-        scratch = self._out / "runs" / f"{folder_name(task.entry)}.{folder_name(point.key)}.{slot}"
-        checkout = Checkout(arm_of(point), prepared.path, prepared.environment)
-        try:
-            paper_library = self._find_paper_library(traced_task, prepared)
-        except NoPaperGpuError as error:
-            return unusable_observation(request, f"its program runs on a paper GPU only: {error}")
-        run = trace(traced_task, checkout, self._engine, Scratch(scratch, self._limits), paper=paper_library)
+        task, checkout = prepared.launch(request.point, self._tasks[request.entry])
+        scratch = self._out / "runs" / f"{folder_name(task.entry)}.{folder_name(request.point.key)}"
+        run = self._trace(task, checkout, prepared.paper, Scratch(scratch, self._limits))
+        if isinstance(run, str):
+            return unusable_observation(request, run)
         discard_folder(scratch / "record")
-        if run.outcome == "ok" and is_cacheable:
-            write_record(cache_file, run)
+        if run.outcome == "ok":
+            self._settled.add(task.entry)
         return self._to_observation(request, run, prepared)
 
-    def _find_paper_library(self, task: Task, prepared: PreparedPoint) -> Path | None:
-        """Return the library of the paper GPU if the task can only be traced on a paper GPU; None otherwise.
+    def _trace(self, task: Task, checkout: Checkout, paper: Path, scratch: Scratch) -> Run | str:
+        """Trace one point on a paper GPU, or as a CPU program. Return a reason if it can be traced on neither.
 
-        Other tasks are traced as CPU programs. Raises NoPaperGpuError if the library cannot be built.
+        If the first point of a workload fails on the paper GPU, all of its points are traced as CPU programs. ``paper``
+        is the folder for the paper GPU of a torch in the checkout.
         """
-        if task.has_cpu_program:
-            return None
-        with closing(self._checkouts.trees.open_libraries(self._out / "runs" / "paper")) as libraries:
-            return libraries.library(interpreter(task, prepared.path), prepared.path, prepared.paper).path
+        if self._devices.is_on_paper(task):
+            library = self._devices.library(task, checkout.root, paper)
+            if library is None and not task.has_cpu_program:
+                return f"its program runs on a paper GPU only: {self._devices.rejection(task)}"
+            if library is not None:
+                run = trace(task, checkout, self._engine, scratch, paper=library)
+                if run.outcome == "ok" or task.entry in self._settled or not task.has_cpu_program:
+                    return run
+                self._devices.reject(task, run.reason)
+            self._devices.drop_rejected()
+        run = trace(task, checkout, self._engine, scratch)
+        return self._devices.with_device_warning(run, task)
 
-    def _to_observation(
-        self, request: MeasurementRequest, run: Run, prepared: PreparedPoint | None = None, cached: bool = False
-    ) -> Observation:
-        """Store the run and return its observation. ``prepared`` is None for a run from the cache."""
-        # A cached run may come from another point with the same tree.
-        run = run.model_copy(update={"arm": arm_of(request.point)})
+    def _to_observation(self, request: MeasurementRequest, run: Run, prepared: PreparedPoint) -> Observation:
+        """Store the run and return its observation."""
         name = f"ledgers/{folder_name(run.workload)}.{folder_name(request.point.key)}.json"
         write_record(self._out / name, run)
-        distrust_reasons: list[str] = []
-        state = ""
+        distrust = state = ""
         if run.outcome == "ok":
-            distrust_reasons = [strip_arm_prefix(reason) for reason in self._distrust_reasons(run)]
-            if run.ledger is not None and not distrust_reasons:
-                state = ledger_state(run.ledger)
-        usable = state != ""
+            distrust = join_distrust(list(self._distrust_reasons(run)))
+            state = ledger_state(run.ledger) if run.ledger is not None and not distrust else ""
         return build_observation(
             request,
             stratum="",
             prepared=prepared,
-            usable=usable,
-            reason="" if usable else clip_message("; ".join(distrust_reasons)) or failure_reason(run),
+            usable=state != "",
+            reason="" if state else distrust or failure_reason(run),
             state=state,
-            cached=cached,
-            wall_s=0.0 if cached else run.wall_s,
+            wall_s=run.wall_s,
             record=name,
         )
 
@@ -141,22 +120,6 @@ class TraceMeasurer:
             self._checkouts.note("the traces use a stand-in for the requested dispatcher, which needs GPUs")
         else:
             yield from unmet_dispatcher_request(run)
-
-    def _cache_key(self, task: Task, point: Point) -> str:
-        """Return the cache key of a trace: a digest of the tree, the version of the dependency, the workload with its
-        variant, mesh and shape, regbot itself, and the interpreter with its packages.
-        """
-        parts = {
-            "tree": point.tree,
-            "version": [self._checkouts.package, point.version, self._index_options],
-            "workload": task.workload.model_dump(mode="json"),
-            "variant": repr(task.variant),
-            "mesh": repr(task.parallelism),
-            "shape": task.shape.id,
-            "regbot": [__version__, _guest_digest()],
-            "python": _describe_packages(task),
-        }
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def ledger_state(ledger: Ledger) -> str:
@@ -176,80 +139,3 @@ def ledger_state(ledger: Ledger) -> str:
     unclassified = sorted((call.name, call.count) for call in ledger.unclassified)
     text = json.dumps([groups, unclassified, ledger.rank_digests])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _load_cached_trace(path: Path) -> Run | None:
-    """Return the cached run; None if there is none, or if it has no ledger."""
-    try:
-        run = read_record(path, Run)
-    except RecordError:
-        return None
-    return run if run.outcome == "ok" and run.ledger is not None else None
-
-
-def _guest_digest() -> str:
-    """Return a digest of regbot's guest code, which runs in the training process and takes the trace."""
-    digest = hashlib.sha256()
-    for path in sorted(path for path in guest_folder().rglob("*") if path.suffix in (".py", ".cpp", ".h")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-def list_editable_packages(task: Task, repo: Path) -> list[str]:
-    """Return the folders of editable packages that a task's interpreter can import.
-
-    Two editable packages are left out: regbot itself, because the cache key contains a digest of it, and ``repo``,
-    because the checkout replaces it.
-    """
-    python = interpreter(task, Path("/"))  # an interpreter in the checkout does not exist below /, so it is not found
-    if python == sys.executable:
-        package_folders = [Path(folder) for folder in sys.path if folder]
-    else:
-        program = shutil.which(python)
-        package_folders = _list_package_folders(program) if program is not None else []
-    # pip writes this file for a package that was installed from a folder (PEP 610).
-    origin_files = [file for folder in package_folders for file in folder.glob("*.dist-info/direct_url.json")]
-    folders = []
-    for file in origin_files:
-        is_regbot = file.parent.name.startswith(("regbot_moe-", "regbot-"))
-        folder = None if is_regbot else _read_editable_folder(file)
-        if folder is not None and not folder.resolve().is_relative_to(repo.resolve()):
-            folders.append(str(folder))
-    return folders
-
-
-def _read_editable_folder(origin_file: Path) -> Path | None:
-    """Return the source folder of an editable package; None if it is not editable, or the file is not readable."""
-    try:
-        origin = json.loads(origin_file.read_text("utf-8"))
-        if not origin.get("dir_info", {}).get("editable"):
-            return None
-        return Path(unquote(urlsplit(origin["url"]).path))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def _describe_packages(task: Task) -> str:
-    """Return a description of the packages that a task's interpreter can import, without running the interpreter.
-
-    For regbot's own interpreter these are names and versions. For another one these are its folders of packages with
-    their times of change, which differ after an installation.
-    """
-    python = interpreter(task, Path("/"))  # an interpreter in the checkout does not exist below /
-    if python == sys.executable:
-        return json.dumps(
-            sorted(f"{distribution.metadata['Name']} {distribution.version}" for distribution in distributions())
-        )
-    program = shutil.which(python)
-    if program is None:
-        # The interpreter lies in the checkout. The tree and the build commands decide its packages, and both are in the
-        # cache key already.
-        return python
-    folders = _list_package_folders(program)
-    return json.dumps([program, *sorted(f"{folder} {folder.stat().st_mtime_ns}" for folder in folders)])
-
-
-def _list_package_folders(program: str) -> list[Path]:
-    """Return the folders ``site-packages`` and ``dist-packages`` of an interpreter, such as ``venv/bin/python``."""
-    prefix = Path(program).parent.parent
-    return list(prefix.glob("lib*/python*/*-packages"))

@@ -120,12 +120,6 @@ def list_diff_entries(repo: Path, before: str, after: str) -> list[DiffEntry]:
     return list(parse_entries(result.out))
 
 
-def list_differing_files(repo: Path, trees: Sequence[tuple[str, str]]) -> list[list[str] | None]:
-    """Return, for each pair of trees, the paths of files with different bytes; None for a pair if git fails."""
-    diffs = _diff_trees(repo, trees)
-    return [[entry.name for entry in entries] if entries is not None else None for entries in diffs]
-
-
 def digest_behaviour(repo: Path, base: str, head: str, inert: Sequence[str]) -> str | None:
     """Return a digest of everything in ``head`` that may affect a run; None if it is unknown.
 

@@ -347,7 +347,6 @@ class SlurmSettings(Record):
         default=None, description="default: all GPUs of a node in the partition"
     )
     exclusive: bool = Field(default=True, description="no other job on the nodes, because it would disturb the timings")
-    slots: Annotated[int, Field(ge=1, le=1000)] = Field(default=1, description="number of seats at the same time")
     time_limit_min: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="time limit of one reservation; default: the session's longest duration and a margin"
     )

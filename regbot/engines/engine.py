@@ -73,11 +73,6 @@ class Engine(Protocol):
         ...
 
     @property
-    def slots(self) -> int:
-        """Largest number of seats at the same time, which is the number of sessions that can be timed in parallel."""
-        ...
-
-    @property
     def sandbox(self) -> Sandbox | None:
         """The sandbox for every launch and every build; None if the code is trusted."""
         ...

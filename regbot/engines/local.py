@@ -61,7 +61,6 @@ class LocalEngine:
     """Runs launches on this machine, which is its only seat. Thread-safe."""
 
     name = "local"
-    slots = 1
     sandbox: Sandbox | None = None
     _sets_file_times = True
 

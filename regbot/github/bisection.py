@@ -26,7 +26,7 @@ from regbot.github.types import Comment, WorkflowRun
 from regbot.github.workflow_start import compute_nonce
 from regbot.records.bisection import Bisection
 from regbot.records.files import MAX_RECORD_BYTES, parse_record
-from regbot.report.bisection_comment import bisection_comment, list_linked_points
+from regbot.report.bisection import bisection_page, list_named_points
 from regbot.report.markdown import UntrustedText, Words, code, sentence
 from regbot.text.clip import short_commit
 
@@ -38,8 +38,6 @@ MARKER = "<!-- regbot:bisect "
 """Start of the invisible first line of a reply. The id of the workflow run follows."""
 _TITLE = re.compile(r"regbot-bisect ([1-9]\d{0,8}) ([0-9a-f]{40}) ([0-9a-f]{40}) ([0-9a-f]{16})")
 """Title of a workflow run: pull request, good commit, bad commit, nonce."""
-_REPOSITORY_URL = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._-]+)+")
-"""URL of a repository's page. Only such a URL is written into a reply as a link."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ def post_bisection(forge: Forge, run: WorkflowRun, bot: str) -> BisectionReply |
     fault = ""
     try:
         result = _read_result(forge, request)
-        text = bisection_comment(result, _build_commit_url(run))
+        text = bisection_page(result)
     except UnusableArtifact as error:
         text = _write_failure(request, error.reason)
     except ForgeError:
@@ -152,14 +150,6 @@ def _find_comment(forge: Forge, request: BisectionRequest, comments: Sequence[Co
     return None
 
 
-def _build_commit_url(run: WorkflowRun) -> str:
-    """Return the URL of the repository's commits, ``.../commit/``, to which a hash can be appended."""
-    repository_url, separator, _ = run.url.partition("/actions/runs/")
-    if not separator or not _REPOSITORY_URL.fullmatch(repository_url):
-        raise ForgeError(f"GitHub gives no usable URL for run {run.id}")
-    return f"{repository_url}/commit/"
-
-
 def _read_result(forge: Forge, request: BisectionRequest) -> Bisection:
     """Return the result in the run's artifact. Raises UnusableArtifact if the result does not answer ``request``."""
 
@@ -173,9 +163,9 @@ def _read_result(forge: Forge, request: BisectionRequest) -> Bisection:
     is_requestable = not result.axis and result.on != "command"
     if not is_same_range or not is_requestable:
         raise UnusableArtifact("the job's artifact answers another request")
-    # The reply links these points, so each of them must be a commit in the range, and not a version of a dependency.
-    linked_points = {point.key: point for point in list_linked_points(result)}
-    for point in linked_points.values():
+    # The reply accuses these points, so each of them must be a commit in the range, and not a version of a dependency.
+    named_points = {point.key: point for point in list_named_points(result)}
+    for point in named_points.values():
         if point.version or not _is_in_range(forge, point.commit, request):
             raise UnusableArtifact("the job's artifact names a commit outside the range: ", UntrustedText(point.commit))
     return result

@@ -19,9 +19,9 @@ from regbot.records.verdict import Decision, Finding
 from regbot.text.clip import short_commit
 
 SearchMetric = Literal["ledger", "time", "command"]
-Purpose = Literal["search", "confirm", "remainder", "reused"]
-"""Why something was measured. confirm: to compare a culprit with its parent. remainder: to search for a second culprit
-before or after the first. reused: for an earlier check, whose run the search uses."""
+Purpose = Literal["search", "confirm", "reused"]
+"""Why something was measured. confirm: to compare a culprit with its parent. reused: for an earlier check, whose run
+the search uses."""
 BisectionOutcome = Literal["culprit", "none", "undecided", "unmeasurable"]
 """none: no point of the range is the culprit. unmeasurable: the range could not be searched."""
 
@@ -47,9 +47,6 @@ class Point(Record):
         default=None, description="number of the pull request, from the subject"
     )
     version: Text = Field(default="", description="version of the dependency; '' in a search over commits")
-    weight: Annotated[float, Field(gt=0, le=1e6)] = Field(
-        default=1.0, description="prior suspicion that it is the culprit, relative to the others"
-    )
     same_as_before: bool = Field(
         default=False,
         description="whether it runs the same code as the previous point: only comments, documents or tests differ",
@@ -77,17 +74,9 @@ class BisectionHeader(Record):
     points: Annotated[list[Point], Field(min_length=2)] = Field(
         description="the points to search; the good end first, the bad end last"
     )
-    corner: Point | None = Field(
-        default=None,
-        description="for versions between two commits: the point with good's code and the first version; all points of "
-        "``points`` have bad's code. The corner shows what the code alone changed",
-    )
-    full: bool = Field(default=False, description="whether all commits of the range are points, not only first parents")
-    paths: list[Text] = Field(default_factory=list, description="only commits that change these paths are points")
     entries: list[Text] = Field(default_factory=list, description="workloads that are traced, or the one that is timed")
     plan: TimedPlan | None = Field(default=None, description="plan of the timed workload; None in other searches")
     command: Message = Field(default="", description="the measuring command; '' in other searches")
-    options: list[Text] = Field(default_factory=list, description="the other options, as words of the command line")
     terms: Text = Field(
         default="",
         description="digest of all settings that affect a measurement; a log is resumed only with the same digest",
@@ -100,17 +89,7 @@ class BisectionHeader(Record):
     noise_pairs: Annotated[int, Field(ge=0)] = Field(
         default=0, description="number of pairs that the recorded noise was estimated from; 0: the user stated it"
     )
-    posterior: Annotated[float, Field(gt=0.5, lt=1)] = Field(
-        default=0.95, description="the search stops when a culprit, or no culprit, has this probability"
-    )
-    none_prior: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.1, description="prior probability that there is no culprit"
-    )
-    most_runs: Annotated[int, Field(ge=2)] = Field(default=200, description="maximum number of search runs")
-    budget_min: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="maximum minutes of all runs together"
-    )
-    confirm: bool = Field(default=True, description="whether the culprit is confirmed against its parent")
+    most_runs: Annotated[int, Field(ge=2)] = Field(default=200, description="maximum number of runs")
     seed: Annotated[int, Field(ge=0)] = Field(default=0, description="seed of all random choices")
     warnings: list[Message] = Field(default_factory=list)
 
@@ -128,19 +107,15 @@ class Observation(Record):
         description="whether the failure is not the commit's fault, such as an unfit node; the measurement is repeated",
     )
     reason: Message = Field(default="", description="why it is not usable; '' if it is")
-    skipped: bool = Field(
-        default=False, description="whether the command skipped the point on purpose, with exit code 125"
-    )
     state: Text = Field(default="", description="exact search: the compared value (a digest, or a number as text)")
     values: dict[str, float] = Field(
         default_factory=dict,
         description="noisy search: natural logarithm of each summary; exact search: 'cost', unchanged",
     )
     stratum: Text = Field(default="", description="group of runs with a common level: one node and session")
-    contrast: Text = Field(default="", description="confirmation: the comparison that it belongs to")
+    contrast: Text = Field(default="", description="confirmation: key of the culprit that is compared")
     block: Annotated[int, Field(ge=0)] = Field(default=0, description="confirmation: number of the block, from 1")
     slot: Annotated[int, Field(ge=0)] = Field(default=0, description="confirmation: place in the block, from 0")
-    cached: bool = Field(default=False, description="whether it was taken from the cache, without a launch")
     built: bool = Field(default=False, description="whether a worktree or an environment was built for it")
     build_s: Annotated[float, Field(ge=0)] = Field(default=0.0, description="seconds of the build")
     wall_s: Annotated[float, Field(ge=0)] = Field(default=0.0, description="seconds of the run, without the build")
@@ -175,11 +150,6 @@ class Change(Record):
         description="key of the point that the culprit is compared with: its first parent, the version before it, or "
         "the measured commit before it"
     )
-    left_out: Annotated[int, Field(ge=0)] | None = Field(
-        default=None,
-        description="number of commits between `parent` and the culprit that are no points of the search; None if "
-        "`parent` is the first parent or a version",
-    )
     merge: Commit | None = Field(
         default=None, description="the merge commit through which the culprit joined the searched branch"
     )
@@ -187,35 +157,11 @@ class Change(Record):
     findings: list[Finding] = Field(default_factory=list, description="changes in the ledger")
     before: Text = Field(default="", description="exact search: the value before the change")
     after: Text = Field(default="", description="exact search: the value after the change")
-    undone: bool = Field(default=False, description="whether a later commit of the range reverts the change")
     estimate: Estimate | None = Field(default=None, description="confirmation: the culprit compared with its parent")
-    confirmed: Literal["yes", "no", "undecided", "exact", "not asked"] = Field(
+    confirmed: Literal["yes", "undecided", "exact"] = Field(
         description="whether pairs of the culprit and its parent confirm the slowdown. exact: the search is exact and "
-        "needs no confirmation. not asked: the options switch the confirmation off"
+        "needs no confirmation"
     )
-    text: Message = Field(description="the change in one sentence")
-
-
-class Remainder(Record):
-    """Answer to the question whether another commit, before or after the culprit, caused a part of the slowdown."""
-
-    where: Literal["before", "after"] = Field(description="part of the range, relative to the culprit")
-    culprit: Text = Field(alias="of", description="key of the culprit")
-    none_probability: Share = Field(description="probability that this part of the range has no second culprit")
-    text: Message
-
-
-class PointSummary(Record):
-    """One point of the searched range, for the picture in the report."""
-
-    key: Text
-    probability: Share = Field(default=0.0, description="probability that it is the culprit")
-    runs: Annotated[int, Field(ge=0)] = Field(default=0, description="number of its runs")
-    mean: float | None = Field(
-        default=None,
-        description="how much slower its runs are than the runs of the good end, in percent; None for an exact search",
-    )
-    measurable: bool = True
 
 
 class Bisection(Record):
@@ -234,19 +180,8 @@ class Bisection(Record):
     none_probability: Share | None = Field(
         default=None, description="probability that there is no culprit; None for an exact search"
     )
-    changes: list[Change] = Field(default_factory=list, description="all changes, the first change included")
-    remainders: list[Remainder] = Field(
-        default_factory=list, description="searches for a second culprit before and after the culprit"
-    )
-    code: Estimate | None = Field(
-        default=None,
-        description="in a search over versions between two commits: slowdown that the commits alone cause, at the "
-        "first version",
-    )
-    blame: Message = Field(
-        default="",
-        description="in a search over versions between two commits: sentence whether the dependency, the code or both "
-        "caused the change",
+    changes: list[Change] = Field(
+        default_factory=list, description="all changes, the first change included; a noisy search finds one"
     )
     on: SearchMetric
     exact: bool
@@ -259,14 +194,8 @@ class Bisection(Record):
     )
     search_runs: Annotated[int, Field(ge=0)]
     confirm_runs: Annotated[int, Field(ge=0)]
-    remainder_runs: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="runs that search for a second culprit before or after the culprit"
-    )
     reused_runs: Annotated[int, Field(ge=0)] = Field(
         default=0, description="runs of a check that the search used without launching them again"
-    )
-    cached_runs: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="measurements that were taken from the cache, without a launch"
     )
     builds: Annotated[int, Field(ge=0)]
     minutes: Annotated[float, Field(ge=0)]
@@ -274,19 +203,15 @@ class Bisection(Record):
         default=None, description="standard deviation of one run in percent, estimated at the end of the search"
     )
     unmeasurable: list[Candidate] = Field(default_factory=list, description="points that could not be measured")
-    places: list[PointSummary] = Field(default_factory=list, description="the points for the picture, in their order")
     observations: list[Observation] = Field(default_factory=list)
     reasons: list[Message] = Field(default_factory=list, description="the outcome in sentences")
-    reproduce: Message = Field(default="", description="command that repeats the search")
     warnings: list[Message] = Field(default_factory=list)
 
 
 class BisectionPlan(Record):
     """Expected cost of a bisection, computed before anything is measured.
 
-    ``commits`` and ``different`` have the same meaning as in ``Bisection``. If the bisection cannot succeed,
-    ``possible`` is false and ``reasons`` says why. An expected number is null if it is unknown. ``most_runs`` is the
-    maximum number of search runs.
+    ``commits`` and ``different`` have the same meaning as in ``Bisection``. An unknown number is null.
     """
 
     schema_id: Literal["regbot/bisect-plan@1"] = Field(default="regbot/bisect-plan@1", alias="schema")
@@ -294,17 +219,15 @@ class BisectionPlan(Record):
     exact: bool
     commits: int
     different: int
-    most_runs: int
+    most_runs: int = Field(description="maximum number of runs")
     ratio: float | None = Field(
-        default=None, description="smallest slowdown to look for, divided by the noise of a run; None if unknown"
+        default=None, description="slowdown to look for, divided by the noise of a run; None if unknown"
     )
-    expected_runs: float | None = None
-    runs_90: float | None = Field(default=None, description="nine of ten bisections need no more search runs")
-    expected_builds: float | None = None
+    expected_runs: float | None = Field(
+        default=None, description="search runs: the maximum for an exact search, else about the mean"
+    )
     confirm_runs: int = Field(default=0, description="maximum number of runs to confirm one culprit")
-    expected_min: float | None = None
-    success: Share | None = Field(default=None, description="probability that the right commit is named")
-    possible: bool
+    expected_min: float | None = Field(default=None, description="minutes of the search runs, without builds")
     reasons: list[Message] = Field(default_factory=list)
 
 

@@ -1,9 +1,8 @@
-"""Device for the traces of each workload: a paper GPU, or CPU programs if one arm fails on a paper GPU."""
+"""Device for the traces of each workload: a paper GPU, or CPU programs if one fails on a paper GPU."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from regbot.checkout import Worktree
 from regbot.records.run import Run
 from regbot.text.clip import clip_message
 from regbot.workloads import Task, interpreter
@@ -11,14 +10,14 @@ from regbot.workloads.paper import Libraries, NoPaperGpuError
 
 
 class TraceDevices:
-    """Chooses one device for both arms of a workload.
+    """Chooses one device for both arms of a workload, or for all points of a bisection.
 
     A workload begins on a paper GPU if its configuration wants that. If an arm fails there, the workload is *rejected*
     and later traced as a CPU program, if it has one.
     """
 
     def __init__(self, tasks: Iterable[Task], known: Sequence[Run], libraries: Libraries) -> None:
-        """``known`` has the runs of an earlier start of this check. ``libraries`` builds the paper GPU."""
+        """``known`` has the runs of an earlier start. ``libraries`` builds the paper GPU."""
         self._libraries = libraries
         self._rejected: dict[str, str] = {}  # workload name -> why the workload cannot be traced on a paper GPU
         self._on_paper: set[str] = set()  # names of the workloads that are traced on a paper GPU
@@ -32,21 +31,23 @@ class TraceDevices:
                 self._without_cpu_program.add(task.workload_name)
             # A paper GPU is a device "cuda". A workload that has not been traced yet counts as traced on it.
             if traced_devices.get(task.entry, "cuda") != "cuda":
-                self.reject(task, "it was traced as a CPU program before this check was resumed")
+                self.reject(task, "it was traced as a CPU program before the command was resumed")
         self.drop_rejected()
 
     def is_on_paper(self, task: Task) -> bool:
         """Return whether the workload of ``task`` is traced on a paper GPU."""
         return task.workload_name in self._on_paper
 
-    def library(self, task: Task, tree: Worktree) -> Path | None:
-        """Return the library that implements the paper GPU, for the torch of ``task``. Return None if the workload is
-        rejected, which also happens here if the library cannot be built.
+    def library(self, task: Task, root: Path, private: Path) -> Path | None:
+        """Return the library that implements the paper GPU, for the torch of ``task`` in the checkout ``root``. Return
+        None if the workload is rejected, which also happens here if the library cannot be built.
+
+        ``private`` is the folder for the library of a torch in the checkout.
         """
         if task.workload_name in self._rejected:
             return None
         try:
-            return self._libraries.library(interpreter(task, tree.path), tree.path, tree.paper).path
+            return self._libraries.library(interpreter(task, root), root, private).path
         except NoPaperGpuError as error:
             self.reject(task, str(error))
             return None

@@ -114,7 +114,7 @@ class TraceRunner:
         tree = self._trees.worktree(arm, task)
         if isinstance(tree, str):  # a string says why there is no worktree
             return []
-        library = self._devices.library(task, tree)
+        library = self._devices.library(task, tree.path, tree.paper)
         if library is None:
             return []
         names = ", ".join(task.entry for _, task in batch)
@@ -146,7 +146,7 @@ class TraceRunner:
             self._say(f"trace {task.entry} at {arm.name} {arm.commit[:7]}")
             run = self._trace(arm, task, attempt, tree)
             return self._record(self._devices.with_device_warning(run, task), task)
-        library = self._devices.library(task, tree)
+        library = self._devices.library(task, tree.path, tree.paper)
         if library is None and not task.has_cpu_program:
             reason = f"its program runs on a paper GPU only: {self._devices.rejection(task)}"
             return self._record(bare_run(task, arm, "refused", reason, attempt), task)

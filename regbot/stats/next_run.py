@@ -4,7 +4,6 @@ The next run may repeat the good or the bad end. A search that always runs the c
 makes no progress, because it never learns the levels of the two ends.
 """
 
-import math
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -18,7 +17,6 @@ from regbot.stats.culprit import (
     Sample,
     group_posterior,
     is_noise_known,
-    posterior,
     split_groups,
 )
 
@@ -30,24 +28,6 @@ SPLIT_QUANTILES = (0.1, 0.25, 0.4, 0.6, 0.75, 0.9)
 SPLIT_GROUPS = 5
 """Candidate points also split each of this many likeliest groups of hypotheses in half."""
 
-BETWEEN_SHARES = (0.5, 0.25, 0.75)
-"""Shares of the prior probability at which points between the ends are run, most important first."""
-
-NEAR_SHARE = 1 / 8
-"""A point is near one of ``BETWEEN_SHARES`` if the prior probability that it is affected differs from the share by at
-most this value, half of the distance between two shares. In a range with few points, the nearest point between the ends
-counts as near even if it is farther away.
-"""
-LOWEST_CHANCE = 0.15
-"""A point may be run for one of ``BETWEEN_SHARES`` only if its chance to give a value is at least this. After three
-failures around a point, its chance is an eighth.
-"""
-
-IMAGINED_OUTCOMES = 6
-"""Number of outcomes drawn for the pending runs, so that the next run adds information to what the pending runs will
-show.
-"""
-
 _NODES, _NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
 """Nodes and weights of Gauss-Hermite quadrature, for means over a standard normal distribution."""
 
@@ -56,121 +36,31 @@ def choose_next_run(
     model: CulpritModel,
     samples: Sequence[Sample],
     stratum: str,
-    chances: Floats | Bools,
-    pending: Sequence[Sample] = (),
+    available: Bools,
     costs: Floats | None = None,
-    *,
-    seed: int = 0,
 ) -> int:
     """Return the point to run next in ``stratum``: the one with the most expected information per unit of ``costs``.
 
     The first two runs of a stratum are the two ends. If the noise is not known, the ends are repeated until it is.
 
-    ``chances``: for each point, the chance that a run of it gives a value; 0 if the point cannot be measured.
-    ``pending``: runs that have not ended; their values are ignored. ``costs``: for each point, what a run of it takes,
-    such as its seconds (``run_costs``); None if all runs take the same. Raises ValueError if no point can be measured.
+    ``available``: for each point, whether it can be measured. ``costs``: for each point, what a run of it takes, such
+    as its seconds (``run_costs``); None if all runs take the same. Raises ValueError if no point can be measured.
     """
-    points = np.flatnonzero(chances)
+    points = np.flatnonzero(available)
     if not points.size:
         raise ValueError("no point can be measured")
-    begun_points = [sample.point for sample in (*samples, *pending) if sample.stratum == stratum]
-    ended_runs = sum(sample.stratum == stratum for sample in samples)
-    if opening := _opening_points(model, chances, begun_points, ended_runs):
-        return opening[0]
-    if not is_noise_known(model, [*samples, *pending]):  # pending runs count as repeats already
-        good_end, bad_end = int(points[0]), int(points[-1])
-        return min((bad_end, good_end), key=begun_points.count)  # the end with fewer runs
+    good_end, bad_end = int(points[0]), int(points[-1])
+    run_points = [sample.point for sample in samples if sample.stratum == stratum]
+    if len(run_points) < 2:
+        return bad_end if good_end in run_points else good_end
+    if not is_noise_known(model, samples):
+        return min((bad_end, good_end), key=run_points.count)
     beliefs = group_posterior(model, samples)
-    candidates = _candidate_points(model, beliefs, chances)
-    summed_gains = np.zeros(len(candidates))
-    for outcome in imagine_outcomes(model, samples, pending, seed):
-        later_beliefs = group_posterior(model, [*samples, *outcome]) if outcome else beliefs
-        summed_gains += _information_gain(model, later_beliefs, stratum, candidates)
-    worth = summed_gains * chances[candidates]
+    candidates = _candidate_points(model, beliefs, available)
+    worth = _information_gain(model, beliefs, stratum, candidates)
     if costs is not None:
         worth = worth / costs[candidates]
     return int(candidates[int(np.argmax(worth))])
-
-
-def _opening_points(
-    model: CulpritModel, chances: Floats | Bools, begun_points: Sequence[int], ended_runs: int
-) -> list[int]:
-    """Return points for the first runs of a stratum, best first: the good end, the bad end, then points in between.
-
-    ``begun_points`` has the point of every run of the stratum that has begun; these points are left out. If nothing is
-    left, the result is the end with fewer runs. Returns [] if two or more runs of the stratum have ended.
-    """
-    if ended_runs >= 2:
-        return []
-    points = np.flatnonzero(chances)
-    ends = [int(points[0]), int(points[-1])]
-    order = [*dict.fromkeys((*ends, *_points_between(model, chances).values()))]
-    new_points = [point for point in order if point not in begun_points]
-    return new_points or [min(ends, key=begun_points.count)]
-
-
-def runs_before_none(
-    model: CulpritModel,
-    samples: Sequence[Sample],
-    stratum: str,
-    chances: Floats | Bools,
-    pending: Sequence[Sample] = (),
-) -> list[int]:
-    """Return the points to run in ``stratum`` before a search may answer "none", that is, no culprit.
-
-    A slowdown that a later commit removed does not show at the ends. So points between the ends must be run, at a
-    quarter, a half and three quarters of the prior probability. A run says something about its point only if its
-    stratum also has a run of the good end, because each stratum has its own level. ``chances``: as in
-    ``choose_next_run``. ``pending``: runs that have not ended; their points are not returned.
-    """
-    points = np.flatnonzero(chances)
-    if not points.size:
-        return []
-    good_end = int(points[0])
-    strata_with_good_end = {sample.stratum for sample in samples if sample.point == good_end}
-    measured = {sample.point for sample in samples if sample.stratum in strata_with_good_end}
-    measured_or_pending = measured | {sample.point for sample in pending}
-    points_between = dict.fromkeys(_points_between(model, chances).values())
-    missing = [point for point in points_between if point not in measured_or_pending]
-    has_good_end = any(sample.stratum == stratum and sample.point == good_end for sample in (*samples, *pending))
-    if missing and not has_good_end:
-        return [good_end, *missing]
-    return missing
-
-
-def unmeasured_shares(model: CulpritModel, chances: Floats | Bools) -> list[float]:
-    """Return those of ``BETWEEN_SHARES`` near which no point can be measured.
-
-    Returns [] if there is no point between the ends. ``chances``: as in ``choose_next_run``.
-    """
-    if len(chances) < 3:
-        return []
-    points = _points_between(model, chances)
-    return [share for share in sorted(BETWEEN_SHARES) if share not in points]
-
-
-def _points_between(model: CulpritModel, chances: Floats | Bools) -> dict[float, int]:
-    """Return, for each of ``BETWEEN_SHARES``, a point between the ends near this share of the prior probability.
-
-    For example, the point for the share 0.5 contains the culprit with a prior probability of about one half. A share is
-    left out if no point near it can be measured. A point with a small chance is replaced by another near point with a
-    larger chance.
-    """
-    inner_chances = np.asarray(chances[1:-1], dtype=float)  # without the two ends
-    # For each inner point, the prior probability that it contains the culprit, given that there is one.
-    affected_share = (model.prior.astype(np.float32) @ model.contains)[1:-1]
-    if not affected_share.size:
-        return {}
-    affected_share = affected_share / model.prior.sum()
-    points = {}
-    for share in BETWEEN_SHARES:
-        distance = np.abs(affected_share - share)
-        is_near = distance <= max(NEAR_SHARE, distance.min()) + 1e-6  # with a tolerance for rounding errors
-        is_usable = is_near & (inner_chances >= LOWEST_CHANCE)
-        if is_usable.any():
-            best_inner = int(np.argmax(is_usable * inner_chances * (1 - distance)))
-            points[share] = 1 + best_inner  # the inner points begin at point 1
-    return points
 
 
 def split_worth(part: Floats, total: float) -> Floats:
@@ -185,14 +75,13 @@ def split_worth(part: Floats, total: float) -> Floats:
     return worth
 
 
-def _candidate_points(model: CulpritModel, beliefs: GroupPosterior, chances: Floats | Bools) -> NDArray[np.intp]:
+def _candidate_points(model: CulpritModel, beliefs: GroupPosterior, available: Bools) -> NDArray[np.intp]:
     """Return points that may be informative: the ends, measured points, and points that split the hypotheses.
 
     The posterior of all hypotheses is split in half and at ``SPLIT_QUANTILES``. Each of the likeliest groups is split
     in half.
     """
-    available_points = np.flatnonzero(chances)
-    available_chances = chances[available_points]
+    available_points = np.flatnonzero(available)
     group_mass = beliefs.posterior.sum(axis=(1, 2))
     all_hypotheses = split_groups(model, beliefs.labels, group_mass, beliefs.prior)
     likeliest_groups = [int(group) for group in np.argsort(-group_mass)[:SPLIT_GROUPS]]
@@ -202,7 +91,7 @@ def _candidate_points(model: CulpritModel, beliefs: GroupPosterior, chances: Flo
     affected_mass = (np.array(distributions, dtype=np.float32) @ model.contains)[:, available_points]
     positions = {0, len(available_points) - 1}  # the two ends, as indices of ``available_points``
     for distribution, mass in zip(distributions, affected_mass, strict=True):
-        worth = available_chances * split_worth(mass, float(distribution.sum()))
+        worth = split_worth(mass, float(distribution.sum()))
         positions.add(int(np.argmax(worth)))
     total = float(all_hypotheses.sum())
     for quantile in SPLIT_QUANTILES:
@@ -287,51 +176,6 @@ def _affected_share(model: CulpritModel, beliefs: GroupPosterior, point: int, gr
     with np.errstate(invalid="ignore", divide="ignore"):
         share: Floats = np.where(beliefs.prior > 0, affected_mass / beliefs.prior, 0.0)[group_ids]
     return np.clip(share, 0.0, 1.0)
-
-
-def imagine_outcomes(
-    model: CulpritModel, samples: Sequence[Sample], pending: Sequence[Sample], seed: int
-) -> list[list[Sample]]:
-    """Return ``IMAGINED_OUTCOMES`` outcomes of the pending runs, drawn from the posterior. An outcome has one sample
-    for each pending run. Returns one empty outcome if no run is pending.
-
-    For each outcome a hypothesis is drawn first, then the effect, then the values of the runs.
-    """
-    if not pending:
-        return [[]]
-    beliefs = group_posterior(model, samples)
-    group_mass = beliefs.posterior.sum(axis=(1, 2))
-    culprit_probabilities = split_groups(model, beliefs.labels, group_mass, beliefs.prior)
-    probabilities = np.append(culprit_probabilities, beliefs.no_culprit)
-    cumulative = np.cumsum(probabilities) / probabilities.sum()
-    no_culprit = len(model.prior)  # index of "no culprit" in ``probabilities``, after all hypotheses
-    # ``group_posterior`` subtracts the mean of all values.
-    mean_value = math.fsum(sample.value for sample in samples) / len(samples) if samples else 0.0
-    rng = np.random.default_rng([seed, len(samples), len(pending)])
-    whole_posterior = posterior(model, samples)
-    # Shape (hypotheses, measured points): 1 if the hypothesis affects the point.
-    hits = model.contains[:, beliefs.strata.points].astype(float)
-    outcomes = []
-    # The quantiles of the posterior are evenly spaced, with one random offset.
-    for quantile in (np.arange(IMAGINED_OUTCOMES) + rng.random()) / IMAGINED_OUTCOMES:
-        hypothesis = min(int(np.searchsorted(cumulative, quantile)), no_culprit)
-        effect = (
-            max(0.0, rng.normal(whole_posterior.effect, whole_posterior.effect_sd)) if hypothesis != no_culprit else 0.0
-        )
-        outcome = []
-        level_errors: dict[str, float] = {}  # error of each stratum's level, shared by all runs of the stratum
-        for run in pending:
-            has_effect = effect > 0
-            # One row, because ``_stratum_level`` takes one row for each group.
-            affected_points = hits[hypothesis : hypothesis + 1] if has_effect else np.zeros((1, hits.shape[1]))
-            level, share, var = _stratum_level(beliefs, affected_points, run.stratum)
-            slowdown = effect if has_effect and model.affected[hypothesis, run.point] else 0.0
-            level_error = level_errors.setdefault(run.stratum, rng.normal(0, math.sqrt(var)))
-            # The level already includes ``share`` of the effect, because some runs in the level are affected.
-            value = level - effect * float(share[0]) + level_error + slowdown + rng.normal(0, beliefs.noise)
-            outcome.append(Sample(run.point, mean_value + value, run.stratum))
-        outcomes.append(outcome)
-    return outcomes
 
 
 def run_costs(points: int, built: Collection[int], run_s: float, build_s: float) -> Floats:

@@ -4,8 +4,6 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
-from operator import le
 from pathlib import Path
 from types import ModuleType
 
@@ -43,22 +41,6 @@ def test_the_bound_is_that_of_the_gaussian_channel(peers: ModuleType) -> None:
     assert peers.bound(64, 5.0) == pytest.approx(5.55, abs=0.006)
     assert peers.capacity(20.0) == pytest.approx(1.0), "two levels far apart: a run tells one bit"
     assert peers.capacity(0.01) == pytest.approx(0.01**2 / 8 / 0.693147, rel=1e-3), "and near each other, hardly any"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("commits", [3, 13, 16])
-def test_git_bisect_as_simulated_tests_what_git_tests(peers: ModuleType, commits: int, tmp_path: Path) -> None:
-    culprits = sorted({1, commits // 3, commits // 2 + 1, commits})
-    result = [peers.git_bisect(commits, partial(le, culprit)) for culprit in culprits]
-    assert [named for named, _ in result] == culprits
-    assert list(peers.real_git_bisect(tmp_path, commits, culprits)) == result
-
-
-def test_one_slot_on_the_simulated_clock_searches_as_the_driver_does(culprits: ModuleType) -> None:
-    for number in range(5):
-        case = culprits.Case(32, 3.0, number)
-        driven, timed = culprits.bisect(case, confirm=False), culprits.on_slots(case, 1, one_level=True)
-        assert (timed.named, timed.runs) == (driven.named, driven.search)
 
 
 def test_a_case_is_the_same_whoever_bisects_it(culprits: ModuleType) -> None:

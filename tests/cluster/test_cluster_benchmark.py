@@ -24,13 +24,11 @@ def queued() -> Iterator[ModuleType]:
         yield importlib.import_module("queued_sessions")
 
 
-@pytest.fixture(scope="module", params=[(8, 2), (4, 4)], ids=["in the driver", "in Slurm's queue"])
-def queue(
-    request: pytest.FixtureRequest, queued: ModuleType, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Any, Path]:
-    """What was found of a queue whose sessions wait there, and its folder."""
+@pytest.fixture(scope="module")
+def queue(queued: ModuleType, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """What was found of a queue of sessions, and its folder."""
     folder = tmp_path_factory.mktemp("queue") / "queue"
-    return queued.measure(cluster, folder, *request.param), folder
+    return queued.measure(cluster, folder, 4), folder
 
 
 def test_all_of_a_queue_of_sessions_end_and_nothing_is_left(queue: tuple[Any, Path]) -> None:
@@ -41,7 +39,7 @@ def test_all_of_a_queue_of_sessions_end_and_nothing_is_left(queue: tuple[Any, Pa
     assert asked["sbatch"] == asked["scancel"] == found.sessions, "a reservation each, given back once"
     assert asked["srun"] == (RUNS + 1) * found.sessions, "a step for each run, and one that asks what the nodes are"
     spent = found.times[0]
-    assert spent.all >= spent.slot + spent.queue + spent.facts + spent.steps + spent.release
+    assert spent.all >= spent.submission + spent.queue + spent.facts + spent.steps + spent.release
     assert spent.steps > spent.guest > RUNS * 3 * 0.01
 
 
@@ -73,9 +71,7 @@ def test_a_job_a_reservation_and_a_thread_that_are_left_are_named(
 
 
 def test_growth_is_counted_from_the_first_sessions_on_and_asking_in_the_worst_seconds(queued: ModuleType) -> None:
-    found = queued.QueueResult(
-        sessions=100, slots=2, samples=[(0, 60.0), (19, 80.0), (20, 81.0), (60, 99.0), (100, 90.0)]
-    )
+    found = queued.QueueResult(sessions=100, samples=[(0, 60.0), (19, 80.0), (20, 81.0), (60, 99.0), (100, 90.0)])
     assert queued.memory(found) == (99.0, 18.0)
     asked = [(float(at), "squeue") for at in (0, 30, 31, 32, 33, 39, 60)] + [(35.0, "sbatch")]
     assert queued.most_per_s(asked, ("squeue",)) == 0.5

@@ -11,16 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from regbot.bisect.measure import PointCheckouts
-from regbot.records.bisection import Bisection, Point
-from regbot.records.files import read_record
 from regbot.records.session import read_session
 from regbot.sessions.worktrees import Worktree, Worktrees
 from support.command_cases import CONFIG, train
 from support.costs import line
 from support.git_repos import Repository
-from support.layers import CONFIG as LAYER_CONFIG
-from support.layers import GOOD_LAYER
 
 REGBOT = str(Path(sys.executable).with_name("regbot"))
 NAMES = ("acme/moe", "other/moe")
@@ -72,15 +67,6 @@ def test_worktrees_of_one_tree_are_built_for_each_repository(tmp_path: Path) -> 
     assert acme.environment["TRITON_CACHE_DIR"] != other.environment["TRITON_CACHE_DIR"]
 
 
-def test_commands_on_one_tree_do_not_wait_for_the_copies_of_another_repository(tmp_path: Path) -> None:
-    source, commits = line(tmp_path / "source", 1)
-    node = Node(tmp_path, source)
-    acme, other = (PointCheckouts(node.worktrees(name), ()) for name in NAMES)
-    point = Point(commit=commits[0], tree=source.git("rev-parse", f"{commits[0]}^{{tree}}"))
-    with acme.reserve_copy(point) as first, acme.reserve_copy(point) as second, other.reserve_copy(point) as third:
-        assert (first, second, third) == (0, 1, 0)
-
-
 @pytest.mark.slow
 def test_earlier_sessions_are_joined_by_the_same_repository_only(tmp_path: Path) -> None:
     source = Repository.create(tmp_path / "source")
@@ -95,19 +81,3 @@ def test_earlier_sessions_are_joined_by_the_same_repository_only(tmp_path: Path)
     acme, other, again = (joined_runs(name) for name in (*NAMES, NAMES[0]))
     assert (acme, other) == (0, 0)
     assert again >= 8, "four pairs of the first check"
-
-
-@pytest.mark.slow
-def test_traces_are_found_again_by_the_same_repository_only(tmp_path: Path) -> None:
-    source = Repository.create(tmp_path / "source")
-    files = {"userpkg/__init__.py": "", "regbot.toml": LAYER_CONFIG}
-    good = source.commit("good", {**files, "userpkg/moe.py": GOOD_LAYER})
-    bad = source.commit("bad", {"userpkg/moe.py": GOOD_LAYER.replace(FORWARD, FORWARD + SUM)})
-    node = Node(tmp_path, source)
-
-    def count_cached(name: str) -> int:
-        return read_record(node.regbot(name, "bisect", good, bad) / "bisection.json", Bisection).cached_runs
-
-    acme, other, again = (count_cached(name) for name in (*NAMES, NAMES[0]))
-    assert (acme, other) == (0, 0)
-    assert again == 2

@@ -72,7 +72,6 @@ class Scene:
             candidates=[candidate],
             parent=points[culprit - 1].key,
             confirmed="exact",
-            text="it changed",
             before="5",
             after="7",
         )

@@ -134,7 +134,9 @@ class Bisecting:
 
     def found(self, good: str, bad: str, command: str, **options: Any) -> Bisection:
         """The answer, in this process. ``options`` as the flow has them."""
-        asked = BisectionOptions(self.repository.path, self.cache, self.out, good, bad, command=command, **options)
+        asked = BisectionOptions(
+            repo=self.repository.path, cache=self.cache, out=self.out, good=good, bad=bad, command=command, **options
+        )
         return bisect(asked)
 
     def answer(self, good: str, bad: str, *arguments: str) -> tuple[int, dict[str, Any]]:

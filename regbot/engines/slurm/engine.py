@@ -3,7 +3,6 @@
 import hashlib
 import json
 import secrets
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
@@ -43,7 +42,6 @@ class SlurmEngine:
         self._settings, self._folder, self._say = settings, folder, say
         self.sandbox = sandbox
         self._slurm = slurm or Slurm()
-        self._slots = threading.BoundedSemaphore(settings.slots)
         self._trace_seat = SharedSeat(self._reserve_trace_node)
         self._reservations: set[Reservation] = set()
 
@@ -55,10 +53,6 @@ class SlurmEngine:
         # Other threads may still wait for nodes, for example after an interrupt. Releasing ends their wait.
         for reservation in list(self._reservations):
             self._release(reservation)
-
-    @property
-    def slots(self) -> int:
-        return self._settings.slots
 
     @property
     def gpus(self) -> int:
@@ -80,13 +74,12 @@ class SlurmEngine:
 
     @contextmanager
     def seat(self, needs: Needs) -> Iterator[Seat]:
-        """Wait for a free slot and for nodes, and reserve the nodes until the context exits. Raises NoSeatError."""
+        """Wait for nodes, and reserve them until the context exits. Raises NoSeatError."""
         layout = self._layout(needs)
-        with self._slots:
-            self._trace_seat.close_if_idle()  # the new seat may need the node of the trace seat
-            with self._reserve_seat(needs, layout) as seat:
-                self._store_node(layout, seat.node)
-                yield seat
+        self._trace_seat.close_if_idle()  # the new seat may need the node of the trace seat
+        with self._reserve_seat(needs, layout) as seat:
+            self._store_node(layout, seat.node)
+            yield seat
 
     def describe(self, needs: Needs) -> Node | None:
         """Return the node of the last seat with the same layout; None if there was no such seat.
