@@ -41,6 +41,10 @@ MAX_SUBMODULES = 500
 """Limit on the submodules of a commit, nested ones included. A chain of commits could nest them without end."""
 
 
+MAX_NAME = 200
+"""Largest length of the name of a submodule that is cloned in the user's repository. A path cannot be of any length."""
+
+
 @dataclass(frozen=True)
 class CommitSource:
     """Where to fetch commits of the repository or of one submodule from."""
@@ -256,7 +260,7 @@ def list_submodules(
         path = variables.get("path", "")
         if path in commits:
             # Git keeps the clone of a submodule in modules/NAME. An unsafe name would lead out of this folder.
-            name_is_safe = not Path(name).is_absolute() and ".." not in Path(name).parts
+            name_is_safe = not Path(name).is_absolute() and ".." not in Path(name).parts and len(name) <= MAX_NAME
             url = absolute_url(parent.url, variables.get("url", ""))
             refusal = _explain_refusal(url, addresses) if variables.get("url") else ""
             source = CommitSource(

@@ -259,6 +259,13 @@ def test_gitmodules_that_is_a_link_is_not_read(victim: Victim, service: Service)
     assert not service.calls
 
 
+def test_a_submodule_with_a_name_of_any_length_is_no_bug_of_regbot(victim: Victim) -> None:
+    (victim.repo.path / ".git/modules").mkdir()
+    commit = victim.with_submodule("https://evil.example/x.git", name="a" * 5000)
+    with pytest.raises(CheckoutError, match="cannot be fetched: no local clone has it"):
+        victim.check_out(commit)
+
+
 def test_submodules_are_not_nested_without_end(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each commit of the chain has the commit before it as its submodule."""
     monkeypatch.setattr("regbot.checkout.worktrees.MAX_SUBMODULES", 2)
