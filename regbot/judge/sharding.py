@@ -132,8 +132,8 @@ def _describe_guesses(base: Ledger, head: Ledger) -> tuple[list[str], bool]:
         return [], False
     size_guesses_agree = _list_size_guesses(base) == _list_size_guesses(head)
     if base_guesses != head_guesses and size_guesses_agree and base.scope == "step":
-        only_base = [guess for guess in base_guesses if guess not in head_guesses]
-        only_head = [guess for guess in head_guesses if guess not in base_guesses]
+        only_base = sorted({*base_guesses} - {*head_guesses})
+        only_head = sorted({*head_guesses} - {*base_guesses})
         by_arm = f"{_list_guesses(only_base)} only in base, {_list_guesses(only_head)} only in head"
         return [f"assumptions of a healthy step differ between the arms, and no size depends on them: {by_arm}"], False
     if base_guesses == head_guesses and base.scope == "step":

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from regbot.ledgers.readers import ReadError, Source, hlo, hlo_groups
+from regbot.ledgers.readers import ReadError, Source, hlo
 from regbot.ledgers.readers.hlo_collectives import find_module, find_phase
 from regbot.ledgers.readers.hlo_groups import (
-    BadGroup,
     Devices,
     ReplicaGroup,
-    ReplicaGroups,
     find_group,
     find_permute_group,
 )
@@ -399,16 +397,6 @@ def test_a_collective_without_device_0_is_a_guess_and_not_hidden(tmp_path: Path)
     ledger = read_text(tmp_path, text)
     assert only(ledger.entries, kind="all_gather").axis == "[1-3]"
     assert any("leave device 0 out" in guess for guess in ledger.guesses)
-
-
-def test_groups_that_differ_from_line_to_line_cost_no_more_than_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hlo_groups, "MAX_WORK", 200)
-    groups = ReplicaGroups(EIGHT)
-    for _ in range(100):
-        groups.find_group("channel_id=1, replica_groups=[1,8]<=[8]", reduces_or_gathers=False)
-    groups.find_group("channel_id=1, replica_groups=[2,4]<=[8]", reduces_or_gathers=False)
-    with pytest.raises(BadGroup, match="too many distinct groups"):
-        groups.find_group(f"channel_id=1, replica_groups={{{{{'0,1,' * 50}}}}}", reduces_or_gathers=False)
 
 
 def test_groups_of_replicas_reach_over_all_partitions_unless_they_are_global() -> None:
