@@ -173,7 +173,7 @@ def _suspect_faults(file: StepFile) -> tuple[str, ...]:
 
     The time of a neighbouring step then contains this work. The log reader finds these steps.
     """
-    suspect = file.log.suspect if file.log is not None else ()  # step numbers
+    suspect = {*file.log.suspect} if file.log is not None else set()  # step numbers
     return _limit_faults(
         [
             f"{file.name}: step {number} ({seconds:g} s) was not waited for: only its dispatch was timed, "

@@ -222,7 +222,8 @@ def _find_losing_units(view: View) -> set[str]:
     before = {unit: _scale_to_experts(_chain_reductions(view, unit), gained_exchanges.get(unit)) for unit in view.units}
     after = {unit: _chain_reductions(view.reverse, unit) for unit in view.units}  # "before" in the reverse view
     reductions = _list_reductions(before, after)
-    reaches, group_sets = {each.reach for each in reductions}, {each.group_names for each in reductions}
+    reaches = {reduction.reach for reduction in reductions}
+    group_sets = {reduction.group_names for reduction in reductions}
     if len(reaches) > MAX_REACHES or len(group_sets) > MAX_REACHES:
         return {unit for unit in view.units if _loses_elements(before[unit], after[unit])}
     losing_units: set[str] = set()

@@ -40,8 +40,8 @@ MAX_LISTED_ERRORS = 1000
 MAX_DEPTH = 64
 """Largest number of nested lists and objects in JSON. Records, traces and configurations have about ten."""
 
-_NO_BRACKETS = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[^"\[\]{}]++', re.DOTALL)
-"""Everything in JSON except the brackets of lists and objects: strings, and the text between strings and brackets."""
+_BRACKET = re.compile(r'[^"\[\]{}]*+(?:"(?:[^"\\]++|\\.)*+"?[^"\[\]{}]*+)*+([\[\]{}]|\Z)', re.DOTALL)
+"""The next bracket of a list or an object in JSON, or the end, with the strings and the other text before it."""
 
 R = TypeVar("R", bound=Record)
 
@@ -138,8 +138,8 @@ def check_depth(text: str) -> None:
     if text.count("[") + text.count("{") <= MAX_DEPTH:  # usual, and much faster
         return
     depth = 0
-    for bracket in _NO_BRACKETS.sub("", text):
-        depth += 1 if bracket in "[{" else -1
+    for bracket in _BRACKET.findall(text):
+        depth += 1 if bracket in ("[", "{") else -1
         if depth > MAX_DEPTH:
             raise DeepNestingError(f"nested too deeply, in more than {MAX_DEPTH} levels")
 

@@ -18,6 +18,7 @@ The ledger does not say how much of the communication was exposed. That is a tim
 little about times. Pairs of timed runs measure them.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -133,13 +134,14 @@ def _name_axes(traced_axes: Mapping[str, Axis], claimed_axes: Mapping[str, Axis]
     The result maps a label to a name. The name is that of the guest's axis with the same ranks. If the guest has
     several such axes, their names are joined by |.
     """
-    names = {}
-    for label, axis in traced_axes.items():
-        matching = [name for name, claimed_axis in claimed_axes.items() if claimed_axis.ranks == axis.ranks]
-        is_unnamed = label.startswith("[")
-        if is_unnamed and matching:
-            names[label] = "|".join(matching)
-    return names
+    names_by_ranks: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for name, claimed_axis in claimed_axes.items():
+        names_by_ranks[tuple(claimed_axis.ranks)].append(name)
+    return {
+        label: "|".join(names_by_ranks[ranks])
+        for label, axis in traced_axes.items()
+        if label.startswith("[") and (ranks := tuple(axis.ranks)) in names_by_ranks  # '[' begins a label of ranks
+    }
 
 
 def _check_liveness(claim: RawProfile, planted_ledger: Ledger, step_ledger: Ledger) -> Liveness:

@@ -3,6 +3,7 @@
 Own samples follow the frameworks' format strings. Values of the real files were read off them by hand.
 """
 
+import contextlib
 import json
 import math
 import tracemalloc
@@ -408,6 +409,23 @@ def test_the_requested_format_is_used(log: Path) -> None:
     assert read(log, lines).step_s == (1.0,)
     assert read(log, lines, format_name="maxtext").step_s == (3.0,)
     assert "has no step with a time" in refusal(log, [maxtext_line(1)], format_name="megatron")
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "1e999", "-Infinity", "NaN"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[[1.0, 1, 1.0], [2.0, NUMBER, 1.0]]",
+        "[[1.0, 1, 1.0], [NUMBER, 2, NUMBER]]",
+        '{"iteration-time": {"values": {"1": NUMBER, "2": 5}}}',
+        '{"iteration-time": {"start_step": NUMBER, "step_interval": NUMBER, "values": [1, 2]}}',
+        '{"perf/step_time_seconds": 1, "step": 1, "learning/loss": NUMBER}\n{"perf/step_time_seconds": 1, "step": 2}',
+        '{"perf/step_time_seconds": NUMBER, "step": NUMBER}\n{"perf/step_time_seconds": 1, "step": 2}\n',
+    ],
+)
+def test_numbers_that_nobody_can_calculate_with_are_left_out_or_refused(log: Path, content: str, number: str) -> None:
+    with contextlib.suppress(LogError):
+        assert all(0 < seconds < 10 for seconds in read(log, content.replace("NUMBER", number)).step_s)
 
 
 def test_a_path_that_is_no_file_is_an_error(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from regbot.ledgers.readers.kernels import classify
 from regbot.ledgers.readers.kineto_layout import Layout, find_candidates, learn_layout
 from regbot.ledgers.readers.source import Source
-from regbot.records.files import DeepNestingError, check_depth
+from regbot.records.files import MAX_DEPTH, DeepNestingError, check_depth
 from regbot.text.clip import clip
 
 MAX_EVENT_BYTES = 8 * 2**20
@@ -347,18 +347,21 @@ class TraceReader:
 
         ``tail`` is the end of the file. ``start`` is a position in it, inside of the event list or of its last event.
         """
-        depth = 0
-        ends: dict[int, int] = {}  # the end of the first bracket that closes down to each depth below that of the start
+        is_cut_off = self.source.error("is cut off: its list of events does not end; copy it again")
+        depth = 0  # relative to the start
+        ends: dict[int, int] = {}  # the end of the first bracket that closes down to each depth
         for token in _BRACKET.finditer(tail, start):
             if token[1] is not None:
                 depth += 1
             elif token[2] is not None:
                 depth -= 1
-                ends.setdefault(min(depth, 0), token.end())
+                ends.setdefault(depth, token.end())
+            if abs(depth) > 2 * MAX_DEPTH:
+                raise is_cut_off
         is_bare = not self.envelope  # the file is a bare list of events, so nothing encloses the list
         end = ends.get(depth if is_bare else depth + 1, 0) if depth < 0 else 0
-        if not end or tail[end - 1 : end] != b"]" or (is_bare and tail[end:].strip()):
-            raise self.source.error("is cut off: its list of events does not end; copy it again")
+        if tail[max(end - 1, 0) : end] != b"]" or (is_bare and tail[end:].strip()):
+            raise is_cut_off
         if not is_bare:
             # An empty key makes the rest, such as ', "key": 1}', a complete JSON object.
             self.envelope.update(self._parse_object(b'{"":0' + tail[end:], "the part after its events"))
