@@ -22,6 +22,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ RESERVE_BYTES, RESERVE_FILES, RESERVE_SHARE = 2**30, 100_000, 0.1
 """Free bytes and free files that a guest must leave on a disk, so that regbot can write its own: at most this share of
 the disk. They are many, because the guest goes on writing until it is looked at and ended."""
 MAX_FILES_BEFORE = 1_000_000
-"""Maximum number of files in the folders of a guest when it starts. Counting as many takes a few seconds."""
+"""Maximum number of files in a folder of a guest when it starts. Counting as many takes a few seconds."""
 FILES_PER_LOOK = 4096
 """Number of files that are counted between two looks at the free space."""
 GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
@@ -445,19 +446,22 @@ class DiskGrowth:
     """
 
     def __init__(self, folders: Sequence[str], max_bytes: int, max_files: int) -> None:
-        """Count the folders before the guest starts. Raises OSError if they cannot be counted.
+        """Count the folders before the guest starts.
 
-        ``max_bytes`` and ``max_files`` limit the growth of all folders together.
+        ``max_bytes`` and ``max_files`` limit the growth of all folders together. What an earlier guest left in a folder
+        that persists must not prevent this one: unreadable folders do not count, and a folder with more than
+        MAX_FILES_BEFORE files is not counted again. Only ``find_shortage`` then bounds it.
         """
-        self.folders, self.max_bytes, self.max_files = folders, max_bytes, max_files
+        self.max_bytes, self.max_files = max_bytes, max_files
+        self.folders: list[str] = []
         self.bytes_before = self.files_before = 0
-        # What an earlier guest left in a folder that persists must not prevent this one.
         unreadable: list[OSError] = []
-        for size in _sizes(folders, unreadable.append):
-            self.bytes_before += size
-            self.files_before += 1
-            if self.files_before > MAX_FILES_BEFORE:
-                raise OSError(f"{', '.join(folders)}: more than {MAX_FILES_BEFORE:,} files, too many to count again")
+        for folder in folders:
+            sizes = list(islice(_sizes([folder], unreadable.append), MAX_FILES_BEFORE + 1))
+            if len(sizes) <= MAX_FILES_BEFORE:
+                self.folders.append(folder)
+                self.bytes_before += sum(sizes)
+                self.files_before += len(sizes)
         # One folder of each file system. A request to a shared file system is slow.
         self.disks = list({Path(folder).stat().st_dev: folder for folder in folders}.values())
         self.last_states = self._query_disks()

@@ -13,6 +13,7 @@ import pytest
 from regbot.checkout import Build, BuildError, check_out
 from regbot.engines import LaunchResult, LocalEngine, NoSeatError
 from regbot.engines.availability import unavailable_reason
+from regbot.engines.confinement import DiskGrowth
 from regbot.engines.sandbox import Sandbox
 from regbot.sessions.worktrees import confined_builder
 from support import escapes
@@ -89,6 +90,22 @@ def test_what_a_guest_leaves_in_a_folder_that_persists_stops_no_later_guest(tree
     later = run(tree, "open('result', 'w').close()")
     assert (later.excess, later.exit_code, (tree / "result").exists()) == ("", 0, True)
     assert run(tree, f"os.mkdir('more'); os.chdir('more')\n{DEEP_FOLDERS}").excess.startswith("made files that cannot")
+
+
+def test_a_folder_that_earlier_guests_filled_with_files_stops_no_later_guest(tmp_path: Path) -> None:
+    """A small limit in place of the million files with which counting would take too long."""
+    full, empty = tmp_path / "full", tmp_path / "empty"
+    for folder in (full, empty):
+        folder.mkdir()
+    for number in range(30):
+        (full / str(number)).touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("regbot.engines.confinement.MAX_FILES_BEFORE", 20)
+        growth = DiskGrowth([str(full), str(empty)], max_bytes=2**30, max_files=5)
+    assert growth.find_excess(has_ended=True) == ""
+    for number in range(6):
+        (empty / str(number)).touch()
+    assert growth.find_excess(has_ended=True) == "wrote more than 5 files (sandbox.disk_files)"
 
 
 @pytest.mark.parametrize(
