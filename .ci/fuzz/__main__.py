@@ -17,6 +17,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -32,6 +33,19 @@ KILLED_BYTES, KILLED_S = 3 * 2**30, 60
 """A process is ended at these limits, so that a fault does not take the machine with it."""
 
 
+@dataclass(frozen=True)
+class Usage:
+    """Number of inputs, and the most CPU seconds and megabytes that one of them took."""
+
+    inputs: int = 0
+    cpu_s: float = 0.0
+    memory_mb: int = 0
+
+    def join(self, other: "Usage") -> "Usage":
+        most_s, most_mb = max(self.cpu_s, other.cpu_s), max(self.memory_mb, other.memory_mb)
+        return Usage(self.inputs + other.inputs, most_s, most_mb)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=600)
@@ -41,12 +55,12 @@ def main() -> int:
     options = parser.parse_args()
     targets = {target.name: target for target in TARGETS if options.target in target.name}
     if options.input:
-        failure = run_input(targets[options.input.split(":", 2)[2]], options.input, keep=True)
-        print(failure or "no failure")
+        failure, usage = run_input(targets[options.input.split(":", 2)[2]], options.input, keep=True)
+        print(failure or "no failure", usage)
         return bool(failure)
     print(f"seed {options.seed}, {len(targets)} targets")
     failures: dict[str, list[str]] = {}
-    counts = dict.fromkeys(targets, 0)
+    most: dict[str, Usage] = dict.fromkeys(targets, Usage())
     end = time.monotonic() + options.seconds
     number = 0
     while time.monotonic() < end:
@@ -54,32 +68,34 @@ def main() -> int:
             if target.limits is LARGE and (position + number) % LARGE_SHARE:
                 continue
             seed = f"{options.seed}:{number}:{target.name}"
-            if failure := run_input(target, seed):
+            failure, usage = run_input(target, seed)
+            most[target.name] = most[target.name].join(usage)
+            if failure:
                 summary = f"{target.name}: {failure.splitlines()[-1]}"
                 if summary not in failures:
                     print(f"\n{seed}: {failure}", flush=True)
                 failures.setdefault(summary, []).append(seed)
-            counts[target.name] += 1
         number += 1
-    print(", ".join(f"{name} {count}" for name, count in counts.items()))
+    for name, usage in most.items():
+        print(f"{name}: {usage.inputs} inputs, at most {usage.cpu_s:.1f} s and {usage.memory_mb} MB")
     for summary, seeds in failures.items():
         print(f"FAILED {len(seeds)} times, first {seeds[0]}: {summary}")
     return bool(failures)
 
 
-def run_input(target: Target, seed: str, keep: bool = False) -> str:
+def run_input(target: Target, seed: str, keep: bool = False) -> tuple[str, Usage]:
     """Return why the input of ``seed`` fails, '' if it does not. The last line is the same for the same fault."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "input"
-        if run_child(lambda: write_input(target, seed, path))[0]:
-            return "the input could not be made"
+        if (fault := run_child(lambda: write_input(target, seed, path))[0]) and not path.exists():
+            return f"the input could not be made: {fault}", Usage()
         if keep:
             shutil.copy(path, "fuzz-input")
         report, usage = run_child(lambda: read_input(target, path))
-    return report or find_excess(target.limits, usage)
+    return report or find_excess(target.limits, usage), usage
 
 
-def run_child(work: Callable[[], str]) -> tuple[str, resource.struct_rusage]:
+def run_child(work: Callable[[], str]) -> tuple[str, Usage]:
     """Return what ``work`` returns in a process of its own, or how this process ended, and its use of resources."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -92,7 +108,8 @@ def run_child(work: Callable[[], str]) -> tuple[str, resource.struct_rusage]:
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
         report = pipe.read().decode("utf-8", "replace")
-    _, status, usage = os.wait4(child, 0)
+    _, status, used = os.wait4(child, 0)
+    usage = Usage(1, used.ru_utime + used.ru_stime, used.ru_maxrss // 1024)
     return report or (f"ended with status {status}" if status else ""), usage
 
 
@@ -113,13 +130,12 @@ def read_input(target: Target, path: Path) -> str:
     return ""
 
 
-def find_excess(limits: Limits, usage: resource.struct_rusage) -> str:
+def find_excess(limits: Limits, usage: Usage) -> str:
     """Return which of ``limits`` was exceeded, '' if none."""
-    cpu_s = usage.ru_utime + usage.ru_stime
-    if usage.ru_maxrss > limits.memory_mb * 1024:
-        return f"{usage.ru_maxrss / 1024:.0f} MB\nmore memory than {limits.memory_mb} MB"
-    if cpu_s > limits.cpu_s and cpu_s > limits.cpu_s * measure_loop() / LOOP_S:
-        return f"{cpu_s:.1f} s\nmore time than {limits.cpu_s} s"
+    if usage.memory_mb > limits.memory_mb:
+        return f"{usage.memory_mb} MB\nmore memory than {limits.memory_mb} MB"
+    if usage.cpu_s > limits.cpu_s and usage.cpu_s > limits.cpu_s * measure_loop() / LOOP_S:
+        return f"{usage.cpu_s:.1f} s\nmore time than {limits.cpu_s} s"
     return ""
 
 

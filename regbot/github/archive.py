@@ -18,12 +18,15 @@ _ENCRYPTED_FLAG = 0x1
 """Bit of a zip entry's flags that marks the entry as encrypted."""
 _CHUNK_BYTES = 1024 * 1024
 """Bytes to unpack before the size limit is checked again."""
-_SMALL_ARCHIVE_BYTES = 128 * 1024
-_SMALL_ARCHIVE_MEMORY = 64 * 1024 * 1024
-"""Memory that the records of an archive of up to ``_SMALL_ARCHIVE_BYTES`` may take."""
-_MEMORY_PER_BYTE = 1024
-"""Memory that the records of a larger archive may take for each further byte. Real ledgers take up to 350."""
-_MAX_MEMORY = 8 * 1024**3
+MAX_SIGNATURES = 100
+"""Each file of an archive has one signature in its directory. A few more can occur by chance in a large archive."""
+SMALL_ARCHIVE_BYTES = 128 * 1024
+SMALL_ARCHIVE_MEMORY = 112 * 1024 * 1024
+"""Memory that the records of an archive of up to ``SMALL_ARCHIVE_BYTES`` may take."""
+MEMORY_PER_BYTE = 2048
+"""Memory that the records of a larger archive may take for each further byte. Real ledgers take about 350."""
+MAX_MEMORY = 12 * 1024**3
+"""Memory that the records of any archive may take. A hosted machine of GitHub has 16 GB."""
 
 
 def read_single_file(
@@ -40,8 +43,10 @@ def read_single_file(
         raise RecordError(
             f"{origin}: {len(archive):,} bytes, more than the {max_packed_bytes:,} it may have", "it was not read"
         )
-    further_bytes = max(0, len(archive) - _SMALL_ARCHIVE_BYTES)
-    max_memory = min(_MAX_MEMORY, _SMALL_ARCHIVE_MEMORY + _MEMORY_PER_BYTE * further_bytes)
+    if archive.count(b"PK\x01\x02") > MAX_SIGNATURES:
+        raise RecordError(f"{origin}: must contain only the file {name}, but contains many files")
+    further_bytes = max(0, len(archive) - SMALL_ARCHIVE_BYTES)
+    max_memory = min(MAX_MEMORY, SMALL_ARCHIVE_MEMORY + MEMORY_PER_BYTE * further_bytes)
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as zip_file:
             entries = zip_file.infolist()

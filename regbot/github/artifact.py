@@ -12,10 +12,11 @@ ARTIFACT = "regbot-session"
 """Name of the uploaded artifact."""
 MEMBER = "session.jsonl"
 """Name of the only file in the artifact."""
-MAX_ARCHIVE_BYTES = 32 * 1024 * 1024
+MAX_ARCHIVE_BYTES = 128 * 1024 * 1024
 """Size limit of the zip archive."""
-MAX_SESSION_BYTES = 128 * 1024 * 1024
-"""Size limit of the unpacked session. A session of twelve pairs with 64 ranks has about 20 MB."""
+MAX_SESSION_BYTES = 1024**3
+"""Size limit of the unpacked session. A session of 20 workloads, each with 48 pairs and a full ledger in every run, has
+about 250 MB."""
 MAX_LINES = 10_000
 """Largest number of lines in a session file. The file has one line for the header and one for each run."""
 

@@ -59,6 +59,8 @@ def read(log: StepLogFile) -> StepLog:
         document = parse_json(log.document())
     except ValueError as error:
         raise log.error(WHOLE_FILE, f"is not complete JSON: {error}", _ADVICE) from error
+    if not isinstance(document, list):
+        raise log.error(WHOLE_FILE, "is not a list of scalars", _ADVICE)
     entries = [_parse_entry(entry) for entry in document]
     ratios: list[float] = []  # of the wall time per step to the value
     for earlier, later in pairwise(entries):

@@ -13,7 +13,7 @@ from pydantic_core import CoreSchema
 
 MAX_CHARACTERS = 100_000
 """Largest length of a text, for example of a value in a configuration."""
-MAX_INTEGER = 2**63
+MAX_INTEGER = 2**63 - 1
 
 _LIMITS: dict[Any, dict[str, Any]] = {
     # Validation of a list ends at its first invalid item, so that a million of them are one error.

@@ -11,10 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from regbot.github import artifact
+from regbot.github import archive, artifact
 from regbot.github.artifact import MEMBER, read_artifact
-from regbot.records.files import RecordError
-from support.timed_builder import HEADER, session_of, statics
+from regbot.records.files import RecordError, estimate_memory
+from regbot.records.ledger import Ledger
+from regbot.records.run import RankSteps, Run
+from regbot.sessions.schedule import Slot
+from support.ledger_builder import smoke_ledger
+from support.timed_builder import HEADER, play, session_of, statics, timed_run, timing
 
 
 def session_text() -> bytes:
@@ -105,6 +109,74 @@ def test_a_zip_bomb_is_refused_while_it_is_unpacked(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(artifact, "MAX_SESSION_BYTES", 10**6)
     with pytest.raises(RecordError, match=r"unpacks to more than 1,000,000 bytes; it was not read"):
         read_artifact(zipped((MEMBER, b" " * 10**7)), "artifact 7")
+
+
+BOMBS = {
+    "numbers": lambda text: text.replace('"@"', ",".join(["1"] * 4_000_000)),
+    "empty objects": lambda text: text.replace('"@"', ",".join(["{}"] * 500_000)),
+    "short texts": lambda text: text.replace('"@"', ",".join(['"x"'] * 2_000_000)),
+    "long texts": lambda text: text.replace('"@"', ",".join([f'"{"x" * 3000}"'] * 10_000)),
+    "spaces": lambda text: text.replace('"@"', " " * 50_000_000),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
+def test_a_small_archive_does_not_unpack_to_millions_of_values(
+    monkeypatch: pytest.MonkeyPatch, bomb: Callable[[str], str]
+) -> None:
+    monkeypatch.setattr(artifact, "parse_session", lambda *_: pytest.fail("it was parsed"))
+    text = bomb(HEADER.model_copy(update={"warnings": ["@"]}).to_line()).encode()
+    archive = zipped((MEMBER, text + session_text().partition(b"\n")[2]))
+    assert len(archive) < 80_000
+    with pytest.raises(RecordError, match="unpacks to more values than any record of its size; it was not read"):
+        read_artifact(archive, "artifact 7")
+
+
+def test_an_archive_of_thousands_of_files_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = zipped(*((f"{number}", b"") for number in range(2000)))
+    monkeypatch.setattr(zipfile, "ZipFile", lambda *_: pytest.fail("it was opened"))
+    with pytest.raises(RecordError, match=r"must contain only the file session.jsonl, but contains many files"):
+        read_artifact(archive, "artifact 7")
+
+
+def full_ledger() -> Ledger:
+    """Return a ledger of 94 layers, as large as that of Qwen3-235B."""
+    return smoke_ledger(layers=94, world=64)
+
+
+def test_a_session_of_many_workloads_and_pairs_fits_with_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 20 workloads with 48 pairs of full ledgers and 8 ranks, the test reads the lines of five pairs."""
+    draw = random.Random(1)
+
+    def launch(at: Slot) -> Run:
+        seconds = [0.1 + draw.random() / 100 for _ in range(50)]
+        steps = [[draw.gauss(0.1, 0.001) for _ in range(50)] for _ in range(24)]
+        ranks = {
+            str(rank): RankSteps(
+                step_s=seconds,
+                cpu_s=steps[rank],
+                wait_s=steps[8 + rank],
+                overlapped_s=steps[16 + rank],
+                memory_bytes=[draw.randrange(8 * 10**10) for _ in range(50)],
+                peak_bytes=8 * 10**10,
+            )
+            for rank in range(8)
+        }
+        return timed_run(at, seconds, timing=timing(seconds, ranks=ranks), ledger=full_ledger())
+
+    timed_runs = play(launch)[:10]
+    lines = [run.to_line().encode() for run in timed_runs]
+    text = HEADER.to_line().encode() + b"".join(lines)
+    packed = zipped((MEMBER, text))
+    runs = 20 * (2 * 48 + 4)
+    room = 2
+    assert room * runs * max(map(len, lines)) < artifact.MAX_SESSION_BYTES
+    assert room * runs * len(packed) / len(lines) < artifact.MAX_ARCHIVE_BYTES
+    assert room * (runs + 1) < artifact.MAX_LINES
+    assert room * runs * estimate_memory(lines[0]) < archive.MAX_MEMORY
+    monkeypatch.setattr(archive, "SMALL_ARCHIVE_MEMORY", archive.SMALL_ARCHIVE_MEMORY // room)
+    monkeypatch.setattr(archive, "MEMORY_PER_BYTE", archive.MEMORY_PER_BYTE // room)
+    assert len(read_artifact(packed, "artifact 7").runs) == len(lines)
 
 
 def test_an_archive_above_the_limit_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:

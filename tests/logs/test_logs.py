@@ -392,6 +392,7 @@ def test_golden_values_without_times_are_errors(log: Path, document: object, why
 def test_golden_values_that_were_cut_off_are_an_error(log: Path) -> None:
     whole = json.dumps({"iteration-time": {"start_step": 1, "values": {str(step): 1.0 for step in range(99)}}})
     assert "is not complete JSON" in refusal(log, whole[:-40])
+    assert "is not a list of scalars" in refusal(log, "1.5")
 
 
 # any file
