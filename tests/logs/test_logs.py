@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from regbot.logs import FORMATS, LogError, StepLog, read_log
+from regbot.logs import FORMATS, LogError, StepLog, StepLogFile, read_log, tensorboard
 
 FIXTURES = Path(__file__).resolve().parents[3] / "shared" / "fixtures"
 
@@ -392,7 +392,6 @@ def test_golden_values_without_times_are_errors(log: Path, document: object, why
 def test_golden_values_that_were_cut_off_are_an_error(log: Path) -> None:
     whole = json.dumps({"iteration-time": {"start_step": 1, "values": {str(step): 1.0 for step in range(99)}}})
     assert "is not complete JSON" in refusal(log, whole[:-40])
-    assert "is not a list of scalars" in refusal(log, "1.5")
 
 
 # any file
@@ -490,3 +489,9 @@ def _check_beginnings(log: Path, text: str, whole: Sequence[object]) -> None:
         except LogError:
             continue
         assert list(run.steps) == list(whole[: len(run.steps)])
+
+
+def test_scalars_that_are_no_list_are_an_error(log: Path) -> None:
+    log.write_text("1.5")
+    with pytest.raises(LogError, match="is not a list of scalars"):
+        tensorboard.read(StepLogFile(log, 1.0))
