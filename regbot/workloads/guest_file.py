@@ -78,7 +78,7 @@ def _check_file(path: Path, max_bytes: int) -> None:
 
 
 def _read_files(paths: Sequence[Path], names: Sequence[str], request: Mapping[str, Any]) -> list[Any]:
-    """Return the contents of ``paths``. ``names`` are their names in messages, and ``request`` says how to read them."""
+    """Return the contents of ``paths``. ``names`` are their names in messages; ``request`` says how to read them."""
     absolute_paths = [str(path.absolute()) for path in paths]
     answer = run_program({**request, "paths": absolute_paths})
     if error := answer.get("error", ""):
