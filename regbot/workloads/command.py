@@ -212,7 +212,7 @@ def _read_step_log(task: Task, result: LaunchResult, log: LogFile) -> tuple[Outc
     try:
         return "ok", "", read_step_log(path, task.workload.log_format, task.workload.tokens_per_step)
     except GuestFileError as error:
-        return "no_record", clip_message(printable(str(error).replace(path.name, "its log"))), None
+        return "no_record", clip_message(printable(str(error))), None
 
 
 def _judge_steps(step_log: StepLog, requested: int, cut: int, wall_s: float) -> tuple[Outcome, str]:

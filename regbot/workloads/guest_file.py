@@ -16,6 +16,7 @@ from typing import Any
 from regbot.ledgers.readers import Reader
 from regbot.logs import StepLog
 from regbot.logs.step_log import LogStep
+from regbot.records.files import MAX_RECORD_BYTES
 from regbot.records.ledger import Ledger
 from regbot.text.clip import clip
 from regbot.text.printable import printable
@@ -48,13 +49,17 @@ def read_ledgers(
     for path in paths:
         _check_file(path, max_bytes)
     request = {"reader": reader.NAME, "max_bytes": max_expansion * max_bytes, "options": options}
-    return [Ledger.model_validate(content) for content in _read_files(paths, request)]
+    contents = _read_files(paths, [path.name for path in paths], request)
+    return [Ledger.model_validate(content) for content in contents]
 
 
 def read_step_log(path: Path, format_name: str, tokens_per_step: float | None) -> StepLog:
-    """Return the step log in ``path``. The arguments are those of ``regbot.logs.read_log``. Raises GuestFileError."""
+    """Return the step log in ``path``. The arguments are those of ``regbot.logs.read_log``.
+
+    Raises GuestFileError. Its message calls the file 'its log'.
+    """
     options = {"format_name": format_name, "tokens_per_step": tokens_per_step}
-    (content,) = _read_files([path], {"reader": "logs", "options": options})
+    (content,) = _read_files([path], ["its log"], {"reader": "logs", "options": options})
     tuples = {name: tuple(content[name]) for name in ("suspect", "warnings")}
     return StepLog(**{**content, **tuples, "steps": tuple(LogStep(*step) for step in content["steps"])})
 
@@ -72,12 +77,13 @@ def _check_file(path: Path, max_bytes: int) -> None:
         )
 
 
-def _read_files(paths: Sequence[Path], request: Mapping[str, Any]) -> list[Any]:
-    """Return the contents of ``paths``. ``request`` says how to read them."""
-    answer = run_program({**request, "paths": list(map(str, paths))})
+def _read_files(paths: Sequence[Path], names: Sequence[str], request: Mapping[str, Any]) -> list[Any]:
+    """Return the contents of ``paths``. ``names`` are their names in messages; ``request`` says how to read them."""
+    absolute_paths = [str(path.absolute()) for path in paths]
+    answer = run_program({**request, "paths": absolute_paths})
     if error := answer.get("error", ""):
-        for path in paths:
-            error = error.replace(str(path), path.name)
+        for path, name in zip(absolute_paths, names, strict=True):
+            error = error.replace(path, name)
         raise GuestFileError(error)
     contents: list[Any] = answer["contents"]
     return contents
@@ -85,10 +91,15 @@ def _read_files(paths: Sequence[Path], request: Mapping[str, Any]) -> list[Any]:
 
 def run_program(request: Mapping[str, Any]) -> dict[str, Any]:
     """Run ``read_guest_files`` within its limits, and return its answer."""
-    limits = {"limit_s": READ_LIMIT_S, "limit_bytes": READ_LIMIT_BYTES}
+    limits = {
+        "limit_s": READ_LIMIT_S,
+        "limit_bytes": READ_LIMIT_BYTES,
+        "limit_answer_bytes": MAX_RECORD_BYTES,
+        "import_path": [str(Path(folder).absolute()) for folder in sys.path],
+    }
     try:
         process = subprocess.run(
-            # With -P, nothing is imported from the program's own folder.
+            # With -P, nothing is imported from the folder of the program.
             (sys.executable, "-P", str(_PROGRAM), json.dumps({**request, **limits})),
             cwd="/",
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # each thread would take address space

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path.append(str(Path(__file__).resolve().parents[2]))  # the folder of regbot, if it is not installed
+    sys.path[:] = json.loads(sys.argv[1])["import_path"]  # so that the same regbot is imported
 
 from regbot.errors import UserError
 
@@ -41,9 +41,14 @@ def _read_files(request: dict[str, Any]) -> list[Any]:
 
 def main() -> None:
     request = json.loads(sys.argv[1])
-    resource.setrlimit(resource.RLIMIT_CPU, (request["limit_s"], request["limit_s"]))
-    resource.setrlimit(resource.RLIMIT_AS, (request["limit_bytes"], request["limit_bytes"]))
-    json.dump(answer_request(request), sys.stdout)
+    for kind, limit in ((resource.RLIMIT_CPU, request["limit_s"]), (resource.RLIMIT_AS, request["limit_bytes"])):
+        _, hard_limit = resource.getrlimit(kind)
+        if hard_limit == resource.RLIM_INFINITY or limit < hard_limit:
+            resource.setrlimit(kind, (limit, limit))
+    text = json.dumps(answer_request(request))
+    if len(text) > request["limit_answer_bytes"]:
+        text = json.dumps({"error": "its files have more collectives or steps than a record may have"})
+    sys.stdout.write(text)
 
 
 if __name__ == "__main__":

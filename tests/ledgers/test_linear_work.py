@@ -81,14 +81,12 @@ def test_a_comparison_takes_twice_the_work_for_twice_the_ledgers(make: Callable[
 @pytest.mark.slow
 @pytest.mark.parametrize("family", LONG_TEXTS, ids=": ".join)
 def test_a_long_text_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: tuple[str, str]) -> None:
-    """A search that begins again at each character would take a process far above this limit."""
+    """A search that begins again at each part of the text takes minutes."""
     (reader, _), path = family, tmp_path / "file"
     path.write_bytes(LONG_TEXTS[family](LONG))
-    monkeypatch.setattr(guest_file, "READ_LIMIT_S", 20)
-    request: dict[str, object] = {"reader": reader, "paths": [str(path)], "max_bytes": 2**30, "options": {}}
-    if reader in {log_format.NAME for log_format in FORMATS}:
-        request |= {"reader": "logs", "options": {"format_name": reader, "tokens_per_step": 1.0}}
-    assert "not read within" not in run_program(request).get("error", "")
+    monkeypatch.setattr(guest_file, "READ_LIMIT_S", 15)
+    answer = run_program({"reader": reader, "paths": [str(path)], "max_bytes": 2**30, "options": {}})
+    assert "not read within" not in answer.get("error", "")
 
 
 @pytest.mark.parametrize("layout", ["kineto", "sorted"])

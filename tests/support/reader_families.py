@@ -14,7 +14,6 @@ from support.nsys_exports import SCHEMA
 from traces.writer import GEMM, Event, Writer, event, metadata, operator, text
 
 Make = Callable[[int], bytes]
-SIX_HUNDRED = '{"a":' * 600 + "1" + "}" * 600
 
 
 def read_any(name: str, path: Path) -> str:
@@ -47,10 +46,6 @@ def nested(n: int, layout: str = "kineto") -> bytes:
     return trace([row], layout=layout).replace(b'"DEEP"', b"[" * n + b"]" * n)
 
 
-def devices(n: int) -> bytes:
-    return trace([event("kernel", GEMM, number, 1, 7, pid=number) for number in range(n)])
-
-
 def groups_and_rows(n: int) -> bytes:
     groups = [{"pg_name": str(number), "pg_desc": "", "ranks": [0, 1, 2, number + 3]} for number in range(n)]
     return trace([operator("c10d::allreduce_", 20 * number) for number in range(n)], groups)
@@ -79,11 +74,9 @@ def _row(number: int, **words: Any) -> Event:
 
 def rows_with_strides(n: int) -> bytes:
     """Each row stands for a thousand ranks."""
-    words = {"Group size": 1000, "Global rank stride": 1}
-    return trace(
-        operator("record_param_comms", 20 * n, **metadata("allreduce") | words | {"Global rank start": n})
-        for n in range(n)
-    )
+    words = metadata("allreduce") | {"Group size": 1000, "Global rank stride": 1}
+    starts = [{"Global rank start": number} for number in range(n)]
+    return trace(operator("record_param_comms", 0, **words | start) for start in starts)
 
 
 def entries_and_compute(n: int) -> bytes:
@@ -104,11 +97,6 @@ def empty_gzip_members(n: int) -> bytes:
 
 def kernel_name(part: str) -> Make:
     return lambda n: trace([event("kernel", part * n, 0, 5, 7, 0)])
-
-
-def overlapping_marks(n: int) -> bytes:
-    """Marks of events at distances that no event can have."""
-    return trace([_row(0)]).replace(b'"dtype"', b'"a":"X","b":["' + b'X","' * n + b'"],"dtype"')
 
 
 # HLO
@@ -208,12 +196,6 @@ def groups_in_each_line(n: int) -> bytes:
         f"%g{number} = f32[8]{{0}} all-gather(%p), channel_id=1, replica_groups=[{number + 1},64]<=[{64 * number + 64}]"
         for number in range(n)
     ]
-    return module(computation("main", lines, entry=True))
-
-
-def meshes_without_axes(n: int) -> bytes:
-    """Each has a text of 4000 characters, and a name of an axis could begin at each of them."""
-    lines = [GATHER.replace("[1,8]<=[8]", f"mesh[{number}{'a' * 4000}] {{'a'}}") for number in range(n)]
     return module(computation("main", lines, entry=True))
 
 
@@ -390,23 +372,10 @@ FAMILIES: dict[tuple[str, str], tuple[Make, int]] = {
 
 _EXCHANGE = '%r = f32[8] custom-call(f32[8] %x), custom_call_target="ragged_all_to_all", backend_config="'
 LONG_TEXTS: dict[tuple[str, str], Make] = {
-    ("kineto", "ends of a list"): list_ends,
-    ("kineto", "marks of events"): overlapping_marks,
-    ("kineto", "devices"): lambda n: devices(n // 10),
-    ("kineto", "gzip members"): lambda n: empty_gzip_members(n // 2),
     **{
         ("kineto", f"a kernel called {part}"): kernel_name(part)
-        for part in ("symmetric_memory::", "nccl_ep_prob", "nccl_ep::a", "nccl_ep::", "deep_ep::", "_kernel")
+        for part in ("symmetric_memory::", "nccl_ep_prob", "nccl_ep::")
     },
-    ("hlo", "opening brackets"): line_of_program("%a = f32[8] add(%p), a=", "("),
-    ("hlo", "closing braces"): lambda n: module(computation("main", [GATHER], entry=True), "\n}" * n),
-    ("hlo", "metadata in metadata"): line_of_program(GATHER, r", metadata={\""),
     ("hlo", "groups in a configuration"): line_of_program(_EXCHANGE, "replica_groups = dense<"),
-    ("hlo", "meshes without axes"): lambda n: meshes_without_axes(n // 200),
-    ("hlo", "meshes in a mesh"): line_of_program(GATHER.partition("[1,8]")[0], "replica_groups=mesh["),
-    ("megatron", "line ends"): lambda n: b"\r\n" * 10 * n,
-    ("megatron", "long lines"): lambda n: (b" iteration 1/" + b"1" * 16_000 + b"\n") * (n // 500),
-    ("maxtext", "long lines"): lambda n: (b"completed step: 1, seconds: 1" + b",000.0" * 2500 + b"\n") * (n // 500),
-    ("torchtitan", "long lines"): lambda n: (b"step: 1  loss: 1 tps: 1 tflops: " + b"1" * 16_000 + b"\n") * (n // 500),
 }
-"""The same for texts that C code searches, whose work no count of lines shows. The files have some bytes for each 1."""
+"""The same for texts that regular expressions search, whose work no count of lines shows."""

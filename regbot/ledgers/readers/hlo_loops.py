@@ -20,6 +20,8 @@ MAX_INSTRUCTIONS = 64
 """Conditions and fusions with more scalars are ignored. The condition of a usual loop has three scalars."""
 MAX_DEPTH = 32
 """Largest depth of nested additions and fusions that are followed."""
+MAX_INTEGER = 2**64
+"""Larger integers are unknown. Repeated additions could make them as long as the program."""
 BASE_STEPS, CHARACTERS_PER_STEP = 1000, 8
 """Largest number of instructions that are evaluated in a program: ``BASE_STEPS``, plus one for each
 ``CHARACTERS_PER_STEP`` characters of the program so far. A scan needs five instructions, which are longer.
@@ -183,8 +185,10 @@ class Evaluator:
             return None
         self._remaining_steps -= 1
         self._values[key] = None  # an instruction that refers to itself is unknown
-        self._values[key] = result = self._evaluate(scope, instruction, depth + 1)
-        return result
+        result = self._evaluate(scope, instruction, depth + 1)
+        if result is not None and abs(result.offset) < MAX_INTEGER:
+            self._values[key] = result
+        return self._values[key]
 
     def _resolve_callee(self, scope: "_Scope", instruction: Instruction, depth: int) -> "_Callee | None":
         """Return the computation that a fusion or call runs, with its parameter values.

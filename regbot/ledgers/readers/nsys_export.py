@@ -83,7 +83,8 @@ class Export:
         self._columns: dict[str, set[str]] = {}
         """Names of the columns by table, for those of the three tables that the database has."""
         for name, kind, sql in schema_rows:
-            if name in tables and kind == "table" and "VIRTUAL" not in str(sql).upper():
+            is_new = name in tables and name not in self._columns
+            if is_new and kind == "table" and "VIRTUAL" not in str(sql).upper():
                 # Generated columns are not among these.
                 column_rows = database.execute(f"PRAGMA table_info({name})")
                 self._columns[name] = {str(column_name) for _, column_name, *_ in column_rows}
