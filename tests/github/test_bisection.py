@@ -106,7 +106,7 @@ UNUSABLE: dict[str, tuple[Callable[[Scene], bytes | None], str]] = {
     "no zip": (lambda _: b"PK\x03", "is not a zip archive"),
     "two members": (lambda s: zipped((MEMBER, s.result().to_json().encode()), ("x", b"")), "contains 2 files"),
     "a path": (lambda s: zipped((f"../../{MEMBER}", b"{}")), "must contain only the file bisection.json"),
-    "a bomb": (lambda _: zipped((MEMBER, b" " * (MAX_RECORD_BYTES + 1))), "unpacks to more than"),
+    "a bomb": (lambda _: zipped((MEMBER, b" " * (MAX_RECORD_BYTES + 1))), "unpacks to more"),
     "NaN": (lambda s: zipped((MEMBER, b'{"minutes": NaN}')), "NaN is not a number"),
     "a key twice": (lambda s: zipped((MEMBER, b'{"found": "none", "found": "none"}')), "appears twice"),
     "another schema": (lambda s: _changed(s, schema="regbot/session@1"), "cannot be read"),
