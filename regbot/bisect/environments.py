@@ -87,16 +87,20 @@ class VersionFolder:
     """A version of the package, installed into a folder."""
 
     folder: Path
+    python: str
+    """The interpreter it is installed for: a name or an absolute path."""
     built: bool
     """Whether this call installed the version, and did not find it in the cache."""
     warnings: tuple[str, ...] = ()
 
     def variables(self, import_path: str = "") -> dict[str, str]:
         """Return the environment variables of a launch with this version. ``import_path`` is the launch's own
-        PYTHONPATH."""
+        PYTHONPATH. A command's ``python`` is the interpreter that the version is installed for."""
+        beside_python = [str(Path(self.python).parent)] if "/" in self.python else []
+        on_path = [str(self.folder / "bin"), *beside_python, os.environ.get("PATH", os.defpath)]
         return {
             "PYTHONPATH": os.pathsep.join(filter(None, (str(self.folder), import_path))),
-            "PATH": os.pathsep.join((str(self.folder / "bin"), os.environ.get("PATH", os.defpath))),
+            "PATH": os.pathsep.join(on_path),
         }
 
 
@@ -115,7 +119,7 @@ def provide_version(cache: Path, package: str, version: str, python: str) -> Ver
             home.mkdir(parents=True)
             warnings = _install(home / "packages", package, version, python)
             warnings_file.write_text(json.dumps(warnings))
-        return VersionFolder(home / "packages", is_new, tuple(json.loads(warnings_file.read_text())))
+        return VersionFolder(home / "packages", python, is_new, tuple(json.loads(warnings_file.read_text())))
 
 
 def find_shadowing(installed: VersionFolder, package: str, python: str, roots: Sequence[Path] = ()) -> str:

@@ -5,15 +5,9 @@ import json
 import pytest
 
 from github_fake.fixtures import hub as hub
+from regbot.github.artifact import MAX_ARCHIVE_BYTES
 from regbot.records.session import Session
-from support.forge_cases import (
-    Bench,
-    changed,
-    headline,
-    lines_of,
-    only,
-    zipped,
-)
+from support.forge_cases import Bench, changed, headline, lines_of, only, zipped
 from support.forge_cases import bench as bench
 from support.hostile import inert
 
@@ -54,7 +48,7 @@ def test_an_artifact_that_claims_or_has_too_many_bytes_is_not_read(bench: Bench)
     assert "was not read" in only(bench.post(run)).text
     assert not any(path.startswith("/artifacts/") for _, path, _ in bench.hub.requests)
     run = bench.static(number, None)
-    run.artifact("regbot-session", b"x" * (33 * 1024 * 1024), size=10)
+    run.artifact("regbot-session", b"x" * (MAX_ARCHIVE_BYTES + 1), size=10)
     assert "was not read" in only(bench.post(run)).text
 
 
