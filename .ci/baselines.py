@@ -10,8 +10,8 @@ from regbot.baselines import Store
 from regbot.baselines.query import stored_ledger
 from regbot.check.static_trace import TraceOptions, trace_working_tree
 from regbot.cli.options import cache_folder
-from regbot.config import Config, load_config
 from regbot.judge import judge_ledgers
+from regbot.records.config import Config, load_config
 from regbot.workloads import plan
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -38,10 +38,10 @@ from queued_sessions import (
     task_of,
 )
 
-from regbot.config import SlurmSettings
 from regbot.engines import Launch, LocalEngine, Needs, clean_environment
 from regbot.engines.slurm import SlurmEngine
 from regbot.engines.slurm.commands import Slurm
+from regbot.records.config import SlurmSettings
 from support.slurm_cluster import Cluster, missing
 
 MOST_MB = 256.0

@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from regbot.config import Workload
 from regbot.engines import LocalEngine
+from regbot.records.config import Workload
 from regbot.records.run import Arm, Run
-from regbot.shapes import load_shape
 from regbot.workloads import Checkout, Limits, Scratch, Task, single_task, trace
 from regbot.workloads.paper import library_for
+from regbot.workloads.shapes import load_shape
 
 SHAPE = "mixtral-8x7b"
 KINDS = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")

@@ -18,8 +18,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from regbot.engines import Launch, LocalEngine, clean_environment
-from regbot.health import Monitor
-from regbot.health.nvml import Nvml, find_nvml
+from regbot.engines.health import Monitor
+from regbot.engines.health.nvml import Nvml, find_nvml
 from support.nvml_stand_in import Card, StandIn
 
 

@@ -15,18 +15,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from regbot.checkout import Worktree
-from regbot.config import SessionSettings, SlurmSettings, Workload
+from regbot.check.sessions.timed import SessionRunner
 from regbot.engines import Launch, LaunchResult, Needs, Seat
 from regbot.engines.slurm import SlurmEngine
 from regbot.engines.slurm.commands import Slurm
+from regbot.records.config import SessionSettings, SlurmSettings, Workload
 from regbot.records.files import RecordError, append_line
 from regbot.records.run import Arm
 from regbot.records.session import SessionHeader, TimedPlan, read_session
 from regbot.records.settings import ThroughputThresholds
-from regbot.sessions.timed import SessionRunner
-from regbot.shapes import load_shape
 from regbot.workloads import Scratch, Task, plan_of, single_task
+from regbot.workloads.checkout import Worktree
+from regbot.workloads.shapes import load_shape
 from support.slurm_cluster import Cluster
 
 PROGRAM = """

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from regbot.checkout import Build, check_out
+from regbot.workloads.checkout import Build, check_out
 
 FOLDERS = 500
 TRAIN_FILES = 100

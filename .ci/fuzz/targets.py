@@ -20,8 +20,6 @@ from unittest.mock import patch
 from documents import DocumentMaker
 
 from regbot import records
-from regbot.checkout.changes import ChangedFiles
-from regbot.config import GitHub, parse_config
 from regbot.engines.launch import LaunchResult
 from regbot.errors import UserError
 from regbot.github import artifact, bisection, proposal, trusted_runs, verdict_text
@@ -33,18 +31,20 @@ from regbot.github.run_artifact import UnusableArtifact
 from regbot.github.trusted_runs import build_trusted_session
 from regbot.github.types import WorkflowRun
 from regbot.judge import judge
+from regbot.judge.preflight.dump import read_dump
 from regbot.ledgers.readers import READERS, ReadError, Source
-from regbot.logs import FORMATS, LogError, StepLogFile
-from regbot.preflight.dump import read_dump
 from regbot.records.base import Record
 from regbot.records.bisection import Bisection
+from regbot.records.config import GitHub, parse_config
 from regbot.records.files import MAX_RECORD_BYTES, RecordError, parse_record, read_record
 from regbot.records.run import Position, RawRun, Run
 from regbot.records.session import SessionHeader
 from regbot.report.bisection import bisection_page
 from regbot.workloads import RunSpec, plan, plan_of, timed_tasks
+from regbot.workloads.checkout.changes import ChangedFiles
 from regbot.workloads.guest import RawRecord, build_run
 from regbot.workloads.hang import read_stacks
+from regbot.workloads.logs import FORMATS, LogError, StepLogFile
 from regbot.workloads.timed import read_ranks
 from support.nsys_exports import export
 from support.timed_builder import HEADER, NODE, noisy, play, statics

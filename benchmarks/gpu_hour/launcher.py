@@ -144,7 +144,7 @@ def list_gpus() -> tuple[list[str], str | None]:
 
 def read_geometry(shape: str, size: str) -> dict[str, Any]:
     """Return the dimensions of a size of a shape, from the file that regbot reads too."""
-    document = tomllib.loads((ROOT / "regbot" / "shapes" / "data" / f"{shape}.toml").read_text(encoding="utf-8"))
+    document = tomllib.loads((ROOT / "regbot" / "workloads" / "shapes" / "data" / f"{shape}.toml").read_text(encoding="utf-8"))
     return {**document["geometry"], **document["sizes"][size]}
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from regbot.text.clip import clip
-from regbot.text.table import columns
+from regbot.records.text.clip import clip
+from regbot.records.text.table import columns
 
 MAX_CHARACTERS = 200
 """Characters of a value in a table. Fixtures keep all of them."""

@@ -12,11 +12,11 @@ from gpu_hour.comparison import compare_with_paper
 from gpu_hour.records import StageRecords
 from gpu_hour.rows import Row, format_rows
 from gpu_hour.stages import BLOCKS, HANG_LIMIT_S, NOISE_SHAPE, PLANTED_PCT, SHAPES, STAGES
-from regbot.calibrate.flow import build_calibration
-from regbot.config.schema import SessionSettings
-from regbot.doctor.diagnosis import guest_checks
+from regbot.check.calibrate.flow import build_calibration
+from regbot.cli.doctor.diagnosis import guest_checks
 from regbot.errors import UserError
 from regbot.ledgers.readers import ReadError, read_file
+from regbot.records.config.schema import SessionSettings
 from regbot.records.files import read_record
 from regbot.records.node import RawNodeProbe
 from regbot.records.run import Arm, Position, Run

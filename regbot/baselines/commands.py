@@ -31,11 +31,11 @@ from regbot.records.baseline import (
     format_time,
 )
 from regbot.records.session import Session
+from regbot.records.text.clip import clip_label, short_commit
+from regbot.records.text.printable import printable
+from regbot.records.text.words import count
 from regbot.records.verdict import Verdict
 from regbot.stats.prediction import SESSION_RUNS
-from regbot.text.clip import clip_label, short_commit
-from regbot.text.printable import printable
-from regbot.text.words import count
 
 MIN_HASH_CHARS = 6
 """Minimum length of a prefix that selects a stored session by the hash in its file name."""

@@ -23,11 +23,11 @@ from regbot.baselines.query import TERMS, check_not_in_future
 from regbot.baselines.store import BaselineError, Store
 from regbot.records.baseline import Baseline, EnvironmentKey
 from regbot.records.history import History, HistoryChange, HistoryPoint, HistorySeries, HistoryTrend
+from regbot.records.text.clip import short_commit
+from regbot.records.text.printable import printable
+from regbot.records.text.table import columns
+from regbot.records.text.words import count as count_noun
 from regbot.stats.history import MAX_LEVELS, bucket_starts, change_points
-from regbot.text.clip import short_commit
-from regbot.text.printable import printable
-from regbot.text.table import columns
-from regbot.text.words import count as count_noun
 
 POINTS = 60
 """Default number of points of a series. This number of bars fits on a terminal line."""

@@ -30,9 +30,9 @@ from regbot.records.baseline import (
 from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, Run, Tier
 from regbot.records.session import Session, SessionHeader, TimedPlan
+from regbot.records.text.clip import LABEL_CHARACTERS, clip, short_commit
 from regbot.records.verdict import RunVerdict, Throughput, Verdict
 from regbot.stats.prediction import SESSION_RUNS
-from regbot.text.clip import LABEL_CHARACTERS, clip, short_commit
 
 FUTURE_TOLERANCE = timedelta(hours=1)
 """Maximum time by which a session's clock may be ahead of this machine's clock."""

@@ -38,7 +38,7 @@ from regbot.records.baseline import Anchor, Baseline
 from regbot.records.calibration import Calibration
 from regbot.records.files import MAX_RECORD_BYTES, RecordError, parse_json, parse_record, read_capped
 from regbot.records.ledger import Ledger
-from regbot.text.clip import clip
+from regbot.records.text.clip import clip
 
 INCOMING = ".incoming"
 ATTRIBUTES = ".gitattributes"

@@ -13,10 +13,10 @@ from regbot.baselines.intake import FUTURE_TOLERANCE
 from regbot.baselines.names import ANCHOR, CALIBRATION, LEDGERS, class_folder
 from regbot.baselines.store import HASH_NAME, RESTORE, BaselineError, Store
 from regbot.records.baseline import Anchor, Baseline, BaselineCheck, format_time, parse_time
-from regbot.shapes import ShapeError, load_shape
-from regbot.shapes.model_code import MODEL_FILES, model_hash
-from regbot.text.clip import clip_message, short_commit
-from regbot.text.words import count
+from regbot.records.text.clip import clip_message, short_commit
+from regbot.records.text.words import count
+from regbot.workloads.shapes import ShapeError, load_shape
+from regbot.workloads.shapes.model_code import MODEL_FILES, model_hash
 
 README = "README.md"
 CPU_PROGRAM = "dispatch-mode"

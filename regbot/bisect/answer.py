@@ -6,7 +6,7 @@ from regbot.bisect.exact_answer import exact_answer
 from regbot.bisect.noisy_answer import noisy_answer
 from regbot.bisect.prepare import BisectionSetup
 from regbot.records.bisection import Bisection, BisectionHeader, Candidate, Observation
-from regbot.text.clip import clip_message
+from regbot.records.text.clip import clip_message
 
 
 def compute_answer(setup: BisectionSetup, observations: Sequence[Observation]) -> Bisection:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from regbot.bisect.driver import MeasurementRequest
+from regbot.check.sessions.blocks import BLOCK_PAIRS, BLOCK_SLOTS, MAX_ATTEMPTS, block_count, draw_order, pair_slots
 from regbot.records.bisection import Observation, Point
-from regbot.sessions.blocks import BLOCK_PAIRS, BLOCK_SLOTS, MAX_ATTEMPTS, block_count, draw_order, pair_slots
 from regbot.stats.culprit import Posterior
 from regbot.stats.paired import LOOKS, Interval, SequentialTest, Thresholds, decide, sequential_test
 

@@ -20,7 +20,7 @@ from regbot.engines import Engine, EngineError, Launch, LaunchResult, NoSeatErro
 from regbot.engines.guest import describe_exit
 from regbot.records.bisection import Observation
 from regbot.records.files import RecordError, read_capped, write_text
-from regbot.text.clip import clip
+from regbot.records.text.clip import clip
 
 SKIP_EXIT_CODE = 125
 """Exit code by which a command says that it cannot measure this point, as in git bisect."""

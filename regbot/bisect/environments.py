@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from regbot.checkout.cache import lock
-from regbot.checkout.git import without_credentials
-from regbot.config import ConfigError
-from regbot.removal import remove_folder
-from regbot.text.clip import clip, clip_label
-from regbot.text.printable import printable
+from regbot.engines.removal import remove_folder
+from regbot.records.config import ConfigError
+from regbot.records.text.clip import clip, clip_label
+from regbot.records.text.printable import printable
+from regbot.workloads.checkout.cache import lock
+from regbot.workloads.checkout.git import without_credentials
 
 INSTALL_TIMEOUT_S = 1800.0
 PROBE_TIMEOUT_S = 120.0

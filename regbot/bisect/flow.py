@@ -19,15 +19,15 @@ from regbot.bisect.plan import plan_cost
 from regbot.bisect.prepare import BisectionSetup, common_interpreter, prepare
 from regbot.bisect.step_times import StepTimeMeasurer
 from regbot.bisect.traces import TraceMeasurer
-from regbot.checkout import prune
+from regbot.check.sessions.run_log import RunLog
+from regbot.check.sessions.worktrees import Worktrees
 from regbot.engines import Engine, Needs, open_engine
 from regbot.records.bisection import Bisection, BisectionLog, BisectionPlan, Observation, read_bisection
 from regbot.records.files import write_record, write_text
+from regbot.records.text.progress import Progress, Watcher
 from regbot.report.bisection import bisection_page, plan_text
-from regbot.sessions.run_log import RunLog
-from regbot.sessions.worktrees import Worktrees
-from regbot.text.progress import Progress, Watcher
 from regbot.workloads import Limits, needs_of
+from regbot.workloads.checkout import prune
 
 LOG, RESULT, PAGE = "bisection.jsonl", "bisection.json", "bisection.md"
 """Files of the output folder."""

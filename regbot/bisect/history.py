@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from regbot.checkout.arms import uncommitted_warnings
-from regbot.checkout.changes import have_same_code
-from regbot.checkout.git import (
+from regbot.records.bisection import Point
+from regbot.records.text.clip import clip_label, short_commit
+from regbot.records.text.printable import printable
+from regbot.workloads.checkout.arms import uncommitted_warnings
+from regbot.workloads.checkout.changes import have_same_code
+from regbot.workloads.checkout.git import (
     DEEPEN_ADVICE,
     OFFLINE,
     CheckoutError,
@@ -22,9 +25,6 @@ from regbot.checkout.git import (
     is_shallow,
     try_git,
 )
-from regbot.records.bisection import Point
-from regbot.text.clip import clip_label, short_commit
-from regbot.text.printable import printable
 
 _FIELDS = ("%H", "%T", "%P", "%an", "%aI", "%s")
 """Fields of a commit in the format of git log: hash, tree, parents, author, author's date, subject."""

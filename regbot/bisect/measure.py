@@ -13,12 +13,12 @@ from typing import Any
 
 from regbot.bisect.driver import MeasurementRequest
 from regbot.bisect.environments import VersionFolder, VersionUnavailable, find_shadowing, provide_version
+from regbot.check.sessions.worktrees import Worktrees, build_change_warnings
 from regbot.engines import Engine, Needs, Seat, SeatLostError
 from regbot.records.bisection import Observation, Point
 from regbot.records.run import Arm, Run
-from regbot.sessions.worktrees import Worktrees, build_change_warnings
-from regbot.text.clip import clip, clip_message
-from regbot.text.printable import printable
+from regbot.records.text.clip import clip, clip_message
+from regbot.records.text.printable import printable
 from regbot.workloads import Checkout, Task
 
 

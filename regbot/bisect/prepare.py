@@ -23,13 +23,13 @@ from regbot.bisect.span import Span, build_span
 from regbot.bisect.versions import build_points, parse_axis, versions_between
 from regbot.check.configuration import confine, find_config
 from regbot.check.references import store_at, with_references
-from regbot.checkout import CheckoutError
-from regbot.checkout.git import check_files_present, find_commit
-from regbot.config import DEFAULTS, Config, ConfigError
 from regbot.engines import open_engine
 from regbot.records.bisection import BisectionHeader, Point, SearchMetric
-from regbot.text.clip import clip_message
+from regbot.records.config import DEFAULTS, Config, ConfigError
+from regbot.records.text.clip import clip_message
 from regbot.workloads import Task, needs_of, plan, plan_of, timed_tasks
+from regbot.workloads.checkout import CheckoutError
+from regbot.workloads.checkout.git import check_files_present, find_commit
 
 
 @dataclass

@@ -10,9 +10,9 @@ from regbot.records.bisection import BisectionHeader, Observation
 from regbot.records.files import RecordError
 from regbot.records.run import Run
 from regbot.records.session import Session, TimedPlan, read_session
+from regbot.records.text.clip import clip_label, short_commit
 from regbot.stats.launch import launch_cut
 from regbot.stats.paired import interval
-from regbot.text.clip import clip_label, short_commit
 
 SESSION = "session.jsonl"
 CHECK_FOLDER = Path("regbot-out")

@@ -12,7 +12,9 @@ from regbot.bisect.measure import (
     join_distrust,
     unusable_observation,
 )
+from regbot.check.sessions.worktrees import folder_name
 from regbot.engines import SeatLostError
+from regbot.engines.removal import discard_folder
 from regbot.judge.backends import unmet_dispatcher_request
 from regbot.judge.health import describe_outside_cause
 from regbot.judge.pairs import summarise_timing
@@ -21,10 +23,8 @@ from regbot.records.bisection import Observation
 from regbot.records.files import write_record
 from regbot.records.run import Position
 from regbot.records.session import TimedPlan
-from regbot.removal import discard_folder
-from regbot.sessions.worktrees import folder_name
+from regbot.records.text.clip import clip_message
 from regbot.stats.launch import launch_cut
-from regbot.text.clip import clip_message
 from regbot.workloads import Limits, RunSpec, Scratch, Task, time_run
 
 

@@ -15,17 +15,17 @@ from regbot.bisect.measure import (
     join_distrust,
     unusable_observation,
 )
-from regbot.config import LIBRARY_DISPATCHERS
+from regbot.check.sessions.trace_devices import TraceDevices
+from regbot.check.sessions.worktrees import folder_name
 from regbot.engines import Engine
+from regbot.engines.removal import discard_folder
 from regbot.judge.backends import DISPATCHER, unmet_dispatcher_request
 from regbot.judge.validity import distrust_run
 from regbot.records.bisection import Observation
+from regbot.records.config import LIBRARY_DISPATCHERS
 from regbot.records.files import write_record
 from regbot.records.ledger import Ledger
 from regbot.records.run import Run
-from regbot.removal import discard_folder
-from regbot.sessions.trace_devices import TraceDevices
-from regbot.sessions.worktrees import folder_name
 from regbot.workloads import Checkout, Limits, Scratch, Task, trace
 from regbot.workloads.paper import Libraries
 

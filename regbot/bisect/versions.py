@@ -15,7 +15,7 @@ from packaging.version import VERSION_PATTERN, InvalidVersion, Version
 from regbot.bisect.environments import AxisError, describe_end, run_pip
 from regbot.bisect.history import read_points
 from regbot.records.bisection import Point
-from regbot.text.printable import printable
+from regbot.records.text.printable import printable
 
 INDEX_TIMEOUT_S = 600.0
 """Limit for the query of the index. It is long, because pip tries a slow index five times, each time as long as the

@@ -21,18 +21,18 @@ from typing import NamedTuple
 
 from regbot.baselines import Store
 from regbot.baselines.query import newest_session
-from regbot.checkout import CheckoutError
-from regbot.checkout.changes import DiffEntry, list_diff_entries
-from regbot.checkout.git import git, try_git
-from regbot.checkout.pathspecs import has_matching_path, list_changed_paths, list_unmatched_paths
-from regbot.checkout.sparse import make_cone
-from regbot.config import Config, ConfigError, Workload
 from regbot.records.baseline import Baseline
+from regbot.records.config import Config, ConfigError, Workload
 from regbot.records.files import RecordError
 from regbot.records.run import Tier
 from regbot.records.session import UnconcernedWorkload
-from regbot.text.clip import clip, clip_message, short_commit
+from regbot.records.text.clip import clip, clip_message, short_commit
 from regbot.workloads import Task, timed_tasks
+from regbot.workloads.checkout import CheckoutError
+from regbot.workloads.checkout.changes import DiffEntry, list_diff_entries
+from regbot.workloads.checkout.git import git, try_git
+from regbot.workloads.checkout.pathspecs import has_matching_path, list_changed_paths, list_unmatched_paths
+from regbot.workloads.checkout.sparse import make_cone
 
 ANY_GPUS = 2**20
 """A number of GPUs that suffices for every variant. The proof must cover all runs that a node with so many GPUs would

@@ -6,16 +6,16 @@ from pathlib import Path
 
 from regbot.baselines import Store
 from regbot.check.references import stored_traces, with_references
-from regbot.config import Config, load_config
-from regbot.health.machine import this_node
+from regbot.check.sessions.pooled_pairs import session_digest
+from regbot.engines.health.machine import this_node
 from regbot.judge import Expectation, judge, parse_expectation
+from regbot.records.config import Config, load_config
 from regbot.records.files import RecordError, write_record, write_text
 from regbot.records.run import Run
 from regbot.records.session import Session, read_session
+from regbot.records.text.clip import short_commit
 from regbot.records.verdict import Verdict
 from regbot.report import comment, html
-from regbot.sessions.pooled_pairs import session_digest
-from regbot.text.clip import short_commit
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from regbot.checkout import target_tip
-from regbot.checkout.git import file_at
-from regbot.checkout.sparse import has_folder
-from regbot.config import (
+from regbot.records.config import (
     FILE_NAME,
     ConfigError,
     ConfigSource,
@@ -18,8 +15,11 @@ from regbot.config import (
     load_first,
     with_machine_tables,
 )
-from regbot.text.clip import clip, short_commit
+from regbot.records.text.clip import clip, short_commit
 from regbot.workloads import Task
+from regbot.workloads.checkout import target_tip
+from regbot.workloads.checkout.git import file_at
+from regbot.workloads.checkout.sparse import has_folder
 
 
 def find_config(

@@ -22,7 +22,28 @@ from regbot.check.concern import ChangedTrees, ConcernResult, find_unconcerned, 
 from regbot.check.conclusion import CheckResult, conclude
 from regbot.check.configuration import confine, find_config, refuse_unknown_folders
 from regbot.check.references import store_at, stored_traces, with_references
-from regbot.checkout import (
+from regbot.check.sessions.pooled_pairs import load_pooled_runs, pool_file, save_pool
+from regbot.check.sessions.run_log import RunLog
+from regbot.check.sessions.schedule import expected_cost
+from regbot.check.sessions.timed import SessionRunner
+from regbot.check.sessions.traces import TraceRunner
+from regbot.check.sessions.worktrees import Worktrees
+from regbot.engines import Engine, open_engine
+from regbot.engines.node_check import HISTORY_FILE
+from regbot.engines.removal import discard_folder
+from regbot.judge import Expectation
+from regbot.judge.identity import first_difference
+from regbot.judge.validity import examine_traced_runs
+from regbot.records.config import FILE_NAME, Config, ConfigError, LoadedConfig
+from regbot.records.files import RecordError
+from regbot.records.ledger import Scalar
+from regbot.records.meshes import MeshName
+from regbot.records.run import Arm, Node, Run
+from regbot.records.session import Session, SessionHeader, StoredTrace, TimedPlan, read_session
+from regbot.records.settings import Gate, ThroughputThresholds
+from regbot.records.text.progress import Progress, Watcher
+from regbot.workloads import Limits, Scratch, Task, needs_of, plan, plan_of, timed_tasks
+from regbot.workloads.checkout import (
     digest_behaviour,
     find_readable_repository,
     list_changed_files,
@@ -31,27 +52,6 @@ from regbot.checkout import (
     resolve_arms,
     resolve_exactly,
 )
-from regbot.config import FILE_NAME, Config, ConfigError, LoadedConfig
-from regbot.engines import Engine, open_engine
-from regbot.engines.node_check import HISTORY_FILE
-from regbot.judge import Expectation
-from regbot.judge.identity import first_difference
-from regbot.judge.validity import examine_traced_runs
-from regbot.records.files import RecordError
-from regbot.records.ledger import Scalar
-from regbot.records.run import Arm, Node, Run
-from regbot.records.session import Session, SessionHeader, StoredTrace, TimedPlan, read_session
-from regbot.records.settings import Gate, ThroughputThresholds
-from regbot.removal import discard_folder
-from regbot.sessions.pooled_pairs import load_pooled_runs, pool_file, save_pool
-from regbot.sessions.run_log import RunLog
-from regbot.sessions.schedule import expected_cost
-from regbot.sessions.timed import SessionRunner
-from regbot.sessions.traces import TraceRunner
-from regbot.sessions.worktrees import Worktrees
-from regbot.shapes import MeshName
-from regbot.text.progress import Progress, Watcher
-from regbot.workloads import Limits, Scratch, Task, needs_of, plan, plan_of, timed_tasks
 
 NO_SANDBOX_WARNING = "the code is untrusted and ran without a sandbox, because --no-sandbox was given"
 KEPT_WORKTREES = 16

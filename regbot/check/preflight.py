@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from regbot.check.static_trace import TraceOptions, trace_working_tree
-from regbot.config import ConfigError
-from regbot.health.machine import this_node
-from regbot.preflight import (
+from regbot.engines.health.machine import this_node
+from regbot.judge.preflight import (
     Advice,
     Conflict,
     Dump,
@@ -18,10 +17,11 @@ from regbot.preflight import (
     read_dump,
     unknown_hardware,
 )
+from regbot.records.config import ConfigError
 from regbot.records.preflight import Preflight, PreflightAdvice, PreflightConflict
-from regbot.text.clip import clip_label, clip_message
-from regbot.text.printable import printable
-from regbot.text.progress import Watcher
+from regbot.records.text.clip import clip_label, clip_message
+from regbot.records.text.printable import printable
+from regbot.records.text.progress import Watcher
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from regbot.checkout import has_commits_of_its_own, target_tip
-from regbot.checkout.git import file_at
-from regbot.config import FILE_NAME
+from regbot.records.config import FILE_NAME
 from regbot.records.verdict import Status
+from regbot.workloads.checkout import has_commits_of_its_own, target_tip
+from regbot.workloads.checkout.git import file_at
 
 
 def why_nothing_to_compare(repo: Path, base: str | None, head: str, config: Path | None) -> str:

@@ -10,14 +10,14 @@ from regbot.baselines import Store
 from regbot.baselines.names import LEDGERS, workload_folder
 from regbot.baselines.query import stored_ledger
 from regbot.baselines.reference import load_references
-from regbot.checkout import export
 from regbot.judge.interim import thresholds_from
 from regbot.records.baseline import ENTRY_PATTERN
 from regbot.records.files import RecordError
 from regbot.records.run import Arm
 from regbot.records.session import StoredTrace, TimedPlan
 from regbot.records.settings import ThroughputThresholds
-from regbot.text.clip import clip_message
+from regbot.records.text.clip import clip_message
+from regbot.workloads.checkout import export
 
 
 @contextmanager

@@ -4,15 +4,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from regbot.check.sessions.worktrees import Worktrees
 from regbot.check.static_trace import WORKING_TREE, TraceOptions, choose_task
-from regbot.checkout import resolve_arm
-from regbot.config import FILE_NAME, Config, load_config
 from regbot.engines import Engine, open_engine
+from regbot.engines.removal import temporary_folder
+from regbot.records.config import FILE_NAME, Config, load_config
 from regbot.records.run import Position, Run
-from regbot.removal import temporary_folder
-from regbot.sessions.worktrees import Worktrees
-from regbot.shapes import ShapeError
-from regbot.text.progress import Progress, Watcher
+from regbot.records.text.progress import Progress, Watcher
 from regbot.workloads import (
     Checkout,
     RunSpec,
@@ -27,6 +25,8 @@ from regbot.workloads import (
     timed_variant,
     unfit_for,
 )
+from regbot.workloads.checkout import resolve_arm
+from regbot.workloads.shapes import ShapeError
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from regbot.config import FILE_NAME, ConfigError, Workload, load_config
 from regbot.engines import LocalEngine
+from regbot.engines.removal import temporary_folder
 from regbot.ledgers.readers import ReadError, Source, read_file
+from regbot.records.config import FILE_NAME, ConfigError, Workload, load_config
 from regbot.records.files import RecordError, parse_json, parse_record, read_capped
 from regbot.records.ledger import DEFAULT_PAPER_GPU, Ledger, PaperGpu
+from regbot.records.meshes import MeshName, OwnMesh
 from regbot.records.run import Arm, Run
-from regbot.removal import temporary_folder
-from regbot.shapes import MeshName, OwnMesh, Shape, load_shape, shape_names
-from regbot.text.clip import clip_message
-from regbot.text.progress import Progress, Watcher
-from regbot.text.words import plural
+from regbot.records.text.clip import clip_message
+from regbot.records.text.progress import Progress, Watcher
+from regbot.records.text.words import plural
 from regbot.workloads import (
     Checkout,
     Scratch,
@@ -32,6 +32,7 @@ from regbot.workloads import (
     trace,
 )
 from regbot.workloads.paper import Libraries, NoPaperGpuError
+from regbot.workloads.shapes import Shape, load_shape, shape_names
 
 WORKING_TREE = Arm(name="head", revision="files as they stand", commit="0" * 40, tree="0" * 40)
 """The arm for traces and runs of the working tree. It has no commit, so its ids are zeros."""

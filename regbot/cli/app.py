@@ -16,9 +16,9 @@ from typer.core import TyperCommand
 from regbot.cli import baseline, ledger
 from regbot.cli import bisect as bisect_command
 from regbot.cli import github as github_commands
-from regbot.cli import init as init_command
 from regbot.cli import push as push_command
 from regbot.cli.console import show
+from regbot.cli.init import command as init_command
 from regbot.cli.job_summary import write_job_summary
 from regbot.cli.options import (
     Baselines,
@@ -41,7 +41,7 @@ from regbot.cli.options import (
 
 if TYPE_CHECKING:
     from regbot.check.conclusion import CheckResult
-    from regbot.demo import PullRequest
+    from regbot.cli.demo import PullRequest
 
 app = typer.Typer(
     help="regbot judges pull requests to MoE training code: did the sharding change, did throughput change, and can "
@@ -118,7 +118,7 @@ def demo(
     if harmless and slow:
         raise typer.BadParameter("--harmless and --slow are different pull requests; give only one of them")
     with usage_errors(), progress() as watch:
-        from regbot.demo.run import DemoOptions, run_demo
+        from regbot.cli.demo.run import DemoOptions, run_demo
 
         pull_request: PullRequest = "fallback"  # the default: the all-to-all becomes all-gather and reduce-scatter
         if harmless:
@@ -173,8 +173,8 @@ def check(
     with usage_errors(resumable=out.resolve()), progress(quiet=json) as watch:
         from regbot.check.flow import CheckOptions
         from regbot.check.flow import check as run_check
-        from regbot.config import parse_override
         from regbot.judge import parse_expectation
+        from regbot.records.config import parse_override
 
         check_engine(engine)
         result = run_check(
@@ -265,8 +265,8 @@ def calibrate(
     with usage_errors(), progress(quiet=json) as watch:
         from regbot.baselines import Store
         from regbot.baselines.commands import default_who
-        from regbot.calibrate.flow import CalibrationOptions, page
-        from regbot.calibrate.flow import calibrate as run_calibration
+        from regbot.check.calibrate.flow import CalibrationOptions, page
+        from regbot.check.calibrate.flow import calibrate as run_calibration
 
         options = CalibrationOptions(
             workload=workload,
@@ -337,8 +337,8 @@ def compare(
     """Judge step times from files: CSV with the header step,step_s, run records, or logs of Megatron-LM, Megatron
     Bridge, MaxText and torchtitan. Golden values and TensorBoard's JSON export are logs too."""
     with usage_errors():
-        from regbot.compare import ComparisonOptions, compare_page
-        from regbot.compare import compare as compare_files
+        from regbot.check.compare import ComparisonOptions, compare_page
+        from regbot.check.compare import compare as compare_files
 
         options = ComparisonOptions(
             base=base,
@@ -362,7 +362,7 @@ def shapes(
     """List the fixed smoke shapes, or show one of them in full."""
     with usage_errors():
         from regbot.cli.terminal import shape_list, shape_page
-        from regbot.shapes import load_shape, shape_names
+        from regbot.workloads.shapes import load_shape, shape_names
 
         if name is None:
             all_shapes = [load_shape(shape_name) for shape_name in shape_names()]
@@ -383,9 +383,9 @@ def doctor(
 ) -> None:
     """Report what this machine supports, and how to get what is missing."""
     with usage_errors():
+        from regbot.cli.doctor.diagnosis import examine
+        from regbot.cli.doctor.workload import examine_workload
         from regbot.cli.terminal import diagnosis_page
-        from regbot.doctor.diagnosis import examine
-        from regbot.doctor.workload import examine_workload
 
         diagnosis = examine_workload(workload, Path.cwd()) if workload else examine()
     show(diagnosis.to_json() if json else diagnosis_page(diagnosis), json)
@@ -401,7 +401,7 @@ def preflight(
     """Report conflicts in a resolved configuration before any node is used, and what to try on this hardware."""
     with usage_errors(), progress(quiet=json) as watch:
         from regbot.check.preflight import examine_configuration
-        from regbot.preflight import preflight_page
+        from regbot.judge.preflight import preflight_page
 
         result = examine_configuration(what, Path.cwd(), cache_folder(), watch)
         text = result.record().to_json() if json else preflight_page(result.conflicts, result.advice, result.unknown)
@@ -415,7 +415,7 @@ def _print_verdict(result: "CheckResult", as_json: bool) -> None:
         show(result.verdict.to_json(), as_json)
         return
     from regbot.cli.terminal import verdict_page
-    from regbot.text.printable import typed_path
+    from regbot.records.text.printable import typed_path
 
     out = typed_path(result.out) if result.out is not None else None
     show(verdict_page(result.verdict, out, result.session.header))

@@ -90,8 +90,8 @@ def baseline_add(
     """Store one arm of a session."""
     with usage_errors():
         from regbot.baselines import Intake, Store, commands
-        from regbot.config import Config
         from regbot.judge import judge
+        from regbot.records.config import Config
         from regbot.records.session import read_session
 
         intake = Intake(
@@ -151,7 +151,7 @@ def baseline_refresh(
     """Time main against the anchor, and propose new references. The exit code is that of a check."""
     with usage_errors(), progress(quiet=json) as watch:
         from regbot.baselines.commands import default_who
-        from regbot.refresh import RefreshOptions, refresh, refresh_page
+        from regbot.check.refresh import RefreshOptions, refresh, refresh_page
 
         check_engine(engine)
         if accept is not None and not (who and why):

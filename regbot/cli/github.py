@@ -14,7 +14,7 @@ import typer
 from regbot.cli.job_summary import write_job_summary
 from regbot.cli.options import usage_errors
 from regbot.errors import INTERNAL_ERROR, UserError
-from regbot.text.clip import short_commit
+from regbot.records.text.clip import short_commit
 
 if TYPE_CHECKING:
     from regbot.github.client import Forge
@@ -176,7 +176,7 @@ def print_safely(text: str, err: bool = False) -> None:
 
     A command is a line that begins with "::" or contains "##[".
     """
-    from regbot.text.printable import printable
+    from regbot.records.text.printable import printable
 
     for line in text.splitlines():
         safe_line = printable(line).replace("##[", "## [")

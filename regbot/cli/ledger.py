@@ -89,9 +89,9 @@ def ledger_diff(
     with usage_errors():
         from regbot.check.static_trace import read_ledger
         from regbot.cli.terminal import diff_page
-        from regbot.config import Config, load_config
         from regbot.judge import judge_ledgers
         from regbot.judge.validity import changed_software
+        from regbot.records.config import Config, load_config
 
         base, head = read_ledger(a), read_ledger(b)
         sharding = judge_ledgers(base, head, load_config(config) if config else Config())

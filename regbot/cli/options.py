@@ -12,8 +12,8 @@ import typer
 from regbot.errors import INTERRUPTED, UserError
 
 if TYPE_CHECKING:
+    from regbot.records.text.progress import Watcher
     from regbot.records.verdict import Status
-    from regbot.text.progress import Watcher
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output and nothing else.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for verdict.json, comment.md, report.html.")]
@@ -49,7 +49,7 @@ Who = Annotated[str | None, typer.Option("--who", metavar="NAME", help="Default:
 
 def check_engine(name: str) -> None:
     """Raise UserError if there is no engine ``name``."""
-    from regbot.config import ENGINES
+    from regbot.records.config import ENGINES
 
     if name not in ENGINES:
         raise UserError(f"--engine {name}: there is no such engine", f"use {' or '.join(ENGINES)}")

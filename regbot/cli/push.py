@@ -32,9 +32,9 @@ def pre_push(
     with usage_errors(), progress(quiet=not sys.stderr.isatty()) as watch:
         from regbot.check.flow import CheckOptions, check
         from regbot.check.push import stops_push, why_nothing_to_compare
-        from regbot.checkout import repository_cache
         from regbot.cli.terminal import verdict_page
-        from regbot.text.printable import typed_path
+        from regbot.records.text.printable import typed_path
+        from regbot.workloads.checkout import repository_cache
 
         pushed_revisions = filter(None, map(os.environ.get, PUSHED_REVISION_VARIABLES))
         head = next(pushed_revisions, "HEAD")

@@ -5,13 +5,19 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import get_args
 
-from regbot.doctor.diagnosis import Diagnosis
+from regbot.cli.doctor.diagnosis import Diagnosis
 from regbot.judge.run_verdicts import run_verdict
 from regbot.judge.validity import changed_software
 from regbot.ledgers.rows import Row, build_rows
 from regbot.records.ledger import DEFAULT_PAPER_GPU, Kind, Ledger
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader
+from regbot.records.text.clip import clip_line, short_commit
+from regbot.records.text.printable import printable
+from regbot.records.text.table import format_table
+from regbot.records.text.units import binary_bytes
+from regbot.records.text.words import count
+from regbot.records.text.wrap import wrapped
 from regbot.records.verdict import (
     GRAVITY,
     Finding,
@@ -29,13 +35,7 @@ from regbot.report.not_measured import list_unmeasured
 from regbot.report.quantities import estimate_and_interval, milliseconds
 from regbot.report.sizes import ADVICE, name_small_variants
 from regbot.report.throughput import describe_expert_shares, explain_mean_only, format_change, select_mean_only_test
-from regbot.shapes import Shape
-from regbot.text.clip import clip_line, short_commit
-from regbot.text.printable import printable
-from regbot.text.table import format_table
-from regbot.text.units import binary_bytes
-from regbot.text.words import count
-from regbot.text.wrap import wrapped
+from regbot.workloads.shapes import Shape
 
 COMPILING_PACKAGES = ("jax", "jaxlib")
 """Packages that compile the traced program. Another version may compile the same code to other collectives."""

@@ -4,10 +4,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from regbot.config import ConfigError, SandboxSettings
 from regbot.engines.launch import EngineError, Launch
 from regbot.engines.local import LocalEngine
 from regbot.engines.sandbox import Sandbox, bubblewrap_version, sandbox_from_settings
+from regbot.records.config import ConfigError, SandboxSettings
 
 TRY_S = 30.0
 """Limit for the test program."""

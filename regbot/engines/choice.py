@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from regbot.config import ENGINES, Config, ConfigError
 from regbot.engines.availability import sandbox_for
 from regbot.engines.engine import Engine
 from regbot.engines.local import LocalEngine
 from regbot.engines.slurm import SlurmEngine
+from regbot.records.config import ENGINES, Config, ConfigError
 
 
 @contextmanager

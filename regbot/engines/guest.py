@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from regbot.removal import remove_folder
+from regbot.engines.removal import remove_folder
 
 MEGABYTE = 2**20
 

@@ -24,13 +24,13 @@ from filelock import FileLock
 
 from regbot.engines.conversation import SupervisorOutput, run_supervisors
 from regbot.engines.engine import Needs, Seat
+from regbot.engines.health import Monitor, StepMarks, visible_devices
+from regbot.engines.health.machine import this_node, without_gpus
 from regbot.engines.launch import EngineError, Launch, LaunchResult
 from regbot.engines.sandbox import Sandbox, bubblewrap_version, confine
 from regbot.engines.torchrun import single_node_command
-from regbot.health import Monitor, StepMarks, visible_devices
-from regbot.health.machine import this_node, without_gpus
 from regbot.records.run import Allocation, Node
-from regbot.text.printable import ESCAPE
+from regbot.records.text.printable import ESCAPE
 
 TAIL_LINES = 40
 TAIL_CHARACTERS = 4000

@@ -20,8 +20,8 @@ from regbot.engines.engine import Needs, Seat
 from regbot.engines.reference_probe import ProbeError, probe_nodes
 from regbot.records.files import RecordError, read_record, write_record
 from regbot.records.node import Measure, NodeHistory, NodeProbe
-from regbot.text.clip import clip_message
-from regbot.text.words import count
+from regbot.records.text.clip import clip_message
+from regbot.records.text.words import count
 
 HISTORY_FILE = "nodes.json"
 """File in the cache folder with the stored probes."""

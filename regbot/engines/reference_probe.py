@@ -22,7 +22,7 @@ from regbot.engines.local import clean_environment
 from regbot.records.files import RecordError, describe_validation_error, read_record
 from regbot.records.health import Health
 from regbot.records.node import Measure, NodeProbe, RawNodeProbe, RepeatedTiming, Sizes
-from regbot.text.printable import printable
+from regbot.records.text.printable import printable
 
 GPU_SIZES = Sizes(gemm=8192, dtype="bfloat16", all_to_all_bytes=64 * MEGABYTE, copy_bytes=1024 * MEGABYTE)
 CPU_SIZES = Sizes(gemm=1024, dtype="float32", all_to_all_bytes=4 * MEGABYTE, copy_bytes=128 * MEGABYTE)

@@ -21,9 +21,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from regbot.config import schema as config
 from regbot.engines import confinement
 from regbot.engines.launch import EngineError, Launch, NoSeatError
+from regbot.records.config import schema as config
 
 MEGABYTE = 2**20
 HOME = "/tmp/home"

@@ -9,10 +9,10 @@ from collections import Counter
 
 from regbot.github.types import Annotation
 from regbot.records.session import Session
+from regbot.records.text.clip import clip
+from regbot.records.text.printable import printable
+from regbot.records.text.words import count
 from regbot.records.verdict import Verdict
-from regbot.text.clip import clip
-from regbot.text.printable import printable
-from regbot.text.words import count
 
 MAX_ANNOTATIONS = 50
 """GitHub accepts at most this many annotations in one request."""

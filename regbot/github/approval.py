@@ -11,9 +11,9 @@ at the changed protected files and confirm the run.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from regbot.config.globs import matches_glob
 from regbot.github.client import RefusedError
 from regbot.github.types import Pull
+from regbot.records.config.globs import matches_glob
 from regbot.report.markdown import Name, Words
 
 MAX_NAMED_FILES = 5

@@ -10,7 +10,7 @@ import zipfile
 import zlib
 
 from regbot.records.files import RecordError, estimate_memory
-from regbot.text.words import count
+from regbot.records.text.words import count
 
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """Accepted compression methods."""

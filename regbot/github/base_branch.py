@@ -10,8 +10,9 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import ValidationError
 
-from regbot.checkout.git import DEEPEN_ADVICE, CheckoutError, file_at, try_git
-from regbot.config import (
+from regbot.github.source import path_in_repository
+from regbot.github.templates import FOLDER, install_sources
+from regbot.records.config import (
     FILE_NAME,
     ConfigError,
     ConfigSource,
@@ -21,10 +22,9 @@ from regbot.config import (
     load_first,
     parse_toml,
 )
-from regbot.init.source import path_in_repository
-from regbot.init.templates import FOLDER, install_sources
 from regbot.records.files import describe_validation_error
-from regbot.text.clip import short_commit
+from regbot.records.text.clip import short_commit
+from regbot.workloads.checkout.git import DEEPEN_ADVICE, CheckoutError, file_at, try_git
 
 
 def load_base_config(repo: Path, base: str, target: str | None) -> LoadedConfig:

@@ -26,9 +26,9 @@ from regbot.github.types import Comment, WorkflowRun
 from regbot.github.workflow_start import compute_nonce
 from regbot.records.bisection import Bisection
 from regbot.records.files import MAX_RECORD_BYTES, parse_record
+from regbot.records.text.clip import short_commit
 from regbot.report.bisection import bisection_page, list_named_points
 from regbot.report.markdown import UntrustedText, Words, code, sentence
-from regbot.text.clip import short_commit
 
 ARTIFACT = "regbot-bisection"
 """Name of the uploaded artifact."""

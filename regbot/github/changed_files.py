@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from regbot.checkout.changes import MAX_PYTHON_BYTES
-from regbot.checkout.git import common_dir, git
-from regbot.checkout.pathspecs import list_changed_paths
 from regbot.github.client import Forge
 from regbot.github.types import CommitComparison
+from regbot.workloads.checkout.changes import MAX_PYTHON_BYTES
+from regbot.workloads.checkout.git import common_dir, git
+from regbot.workloads.checkout.pathspecs import list_changed_paths
 
 
 def list_changed_files(forge: Forge, change: CommitComparison, sha: str) -> list[str]:

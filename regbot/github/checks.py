@@ -18,13 +18,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from regbot.config import GitHub
 from regbot.github.client import Forge
 from regbot.github.stamped_text import Stamp, StampedText, Tier, select_strongest
 from regbot.github.types import Annotation, CheckRun, Conclusion, NewCheck
+from regbot.records.config import GitHub
+from regbot.records.text.clip import clip
 from regbot.records.verdict import Status
 from regbot.report.markdown import Markdown
-from regbot.text.clip import clip
 
 NAME = "regbot"
 """Name of regbot's check run."""

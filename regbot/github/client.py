@@ -36,7 +36,7 @@ from regbot.github.types import (
     WorkflowJob,
     WorkflowRun,
 )
-from regbot.text.clip import clip
+from regbot.records.text.clip import clip
 
 __all__ = ["AwayError", "Forge", "ForgeError", "RefusedError", "TooLargeError"]
 

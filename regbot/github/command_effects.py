@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from regbot.config import GitHub
 from regbot.github.approval import CommandRefusal, find_obstacle, find_protected
 from regbot.github.artifact import ARTIFACT
 from regbot.github.changed_files import list_changed_files
@@ -48,6 +47,7 @@ from regbot.github.workflow_start import (
     is_judged_since,
     request_measurement,
 )
+from regbot.records.config import GitHub
 from regbot.report.markdown import Name
 
 Effect = Literal["nothing", "started", "noted", "refused", "stale"]

@@ -13,7 +13,6 @@ A parameter ``settings`` has the settings of the table ``[github]``.
 from collections.abc import Callable
 from dataclasses import replace
 
-from regbot.config import GitHub
 from regbot.github import checks
 from regbot.github.approval import CommandRefusal, find_obstacle
 from regbot.github.client import Forge, ForgeError, RefusedError
@@ -32,6 +31,7 @@ from regbot.github.shared_history import MISSING_STATUSES
 from regbot.github.sticky_comment import mark_stale
 from regbot.github.types import Comment, Pull
 from regbot.github.workflow_start import POST, compute_nonce, has_measurement_started
+from regbot.records.config import GitHub
 from regbot.report.markdown import UntrustedText
 
 EYES, THUMB, CONFUSED = "eyes", "+1", "confused"

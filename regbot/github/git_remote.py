@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from regbot.checkout.git import TRANSFER_TIMEOUT_S, CheckoutError, GitResult, try_git
 from regbot.github.transport import AwayError, ForgeError
+from regbot.workloads.checkout.git import TRANSFER_TIMEOUT_S, CheckoutError, GitResult, try_git
 
 DELAYS_S = (2.0, 8.0, 30.0, 60.0)
 """Seconds to wait before each repeated attempt, after a missing answer or a server error."""

@@ -10,7 +10,6 @@ protected files, its pull request must have been measured first, which requires 
 A parameter ``settings`` has the settings of the table ``[github]``.
 """
 
-from regbot.config import GitHub
 from regbot.github import checks
 from regbot.github.approval import CommandRefusal, find_protected
 from regbot.github.changed_files import list_changed_files
@@ -21,6 +20,7 @@ from regbot.github.metadata import MergeGroup, find_group, has_other_pulls
 from regbot.github.shared_history import MISSING_STATUSES
 from regbot.github.types import Conclusion, NewCheck
 from regbot.github.workflow_start import MEASURE, Measurement, compute_nonce, request_measurement
+from regbot.records.config import GitHub
 from regbot.report.markdown import Words, code, sentence
 
 GROUP_NUMBER = 0

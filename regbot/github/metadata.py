@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from regbot.checkout.git import try_git
 from regbot.errors import UserError
 from regbot.github import checks
 from regbot.github.client import UNKNOWN_OBJECT, Forge, RefusedError
@@ -19,7 +18,8 @@ from regbot.github.stamped_text import Tier
 from regbot.github.types import Pull, WorkflowJob, WorkflowRun
 from regbot.github.workflow_start import MEASURE_TITLE
 from regbot.records.files import RecordError, parse_json, read_capped
-from regbot.text.clip import short_commit
+from regbot.records.text.clip import short_commit
+from regbot.workloads.checkout.git import try_git
 
 FOLDER = ".github/workflows/"
 STATIC = FOLDER + "regbot-static.yml"

@@ -15,8 +15,6 @@ from pathlib import Path
 from regbot.check.concern import ChangedTrees, ConcernResult, find_unconcerned, has_paths, list_evidence
 from regbot.check.conclusion import replace_references
 from regbot.check.references import store_at
-from regbot.checkout.git import CheckoutError
-from regbot.config import Config, ConfigError, GitHub
 from regbot.github import checks, verdict_text
 from regbot.github.annotations import collect_annotations
 from regbot.github.artifact import ARTIFACT, MAX_ARCHIVE_BYTES, read_artifact
@@ -36,11 +34,13 @@ from regbot.github.transport import ForgeError
 from regbot.github.trusted_runs import build_trusted_session
 from regbot.github.types import Annotation, WorkflowRun
 from regbot.judge import judge
+from regbot.records.config import Config, ConfigError, GitHub
 from regbot.records.session import Session
+from regbot.records.text.clip import short_commit
 from regbot.records.verdict import Status
 from regbot.report.markdown import UntrustedText, Words
-from regbot.text.clip import short_commit
 from regbot.workloads import plan
+from regbot.workloads.checkout.git import CheckoutError
 
 MAX_RUN_ID = 2**63
 """Upper limit for the id of a workflow run. A stamp with a larger id is ignored."""

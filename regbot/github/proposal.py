@@ -18,18 +18,18 @@ from collections.abc import Callable, Iterable, Iterator
 from regbot.baselines import BaselineError, Store
 from regbot.baselines.names import class_folder, ledger_path
 from regbot.baselines.store import record_digest
-from regbot.config import Config
+from regbot.check.refresh.night import describe_absorbed_slowdown, night_slowdown_pct
+from regbot.check.refresh.store_changes import remove_withheld_copies, timed_sessions
 from regbot.errors import UserError
 from regbot.github.archive import read_single_file
 from regbot.judge.interim import thresholds_from
 from regbot.records.baseline import Anchor, AnchorComparison, Baseline
+from regbot.records.config import Config
 from regbot.records.files import MAX_RECORD_BYTES, RecordError, parse_record
 from regbot.records.proposal import Proposal
 from regbot.records.refresh import WorkloadRefresh
-from regbot.refresh.night import describe_absorbed_slowdown, night_slowdown_pct
-from regbot.refresh.store_changes import remove_withheld_copies, timed_sessions
+from regbot.records.text.clip import clip, short_commit
 from regbot.stats.launch import SUMMARIES
-from regbot.text.clip import clip, short_commit
 
 ARTIFACT = "regbot-proposal"
 """Name of the uploaded artifact, or its beginning if several nodes upload artifacts."""

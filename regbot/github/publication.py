@@ -20,7 +20,6 @@ A parameter ``current_head`` is the present head of the pull request.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from regbot.config import GitHub
 from regbot.github import checks
 from regbot.github import sticky_comment as sticky
 from regbot.github.checks import HeadChecks
@@ -29,6 +28,7 @@ from regbot.github.comment_thread import CommentThread
 from regbot.github.same_head import SameHead
 from regbot.github.stamped_text import Stamp, StampedText, select_strongest
 from regbot.github.types import Annotation
+from regbot.records.config import GitHub
 
 ROUNDS = 8
 """Largest number of rounds. Each further round means that another job has written in the meantime."""

@@ -19,9 +19,7 @@ from functools import partial
 from typing import NamedTuple
 
 from regbot.baselines.intake import FUTURE_TOLERANCE
-from regbot.checkout import CheckoutError
-from regbot.checkout.git import DEEPEN_ADVICE, file_at, is_shallow
-from regbot.config import FILE_NAME, Config, load_commit
+from regbot.check.refresh.text import commit_message, proposal_body, proposal_title
 from regbot.errors import UserError
 from regbot.github.client import AwayError, Forge, ForgeError
 from regbot.github.git_remote import Remote
@@ -40,15 +38,17 @@ from regbot.github.refresh_commit import (
 from regbot.github.refresh_text import list_unmeasured, write_pull_body, write_unmeasured_comment
 from regbot.github.types import ClosedPull, Pull
 from regbot.records.baseline import Baseline, parse_time
+from regbot.records.config import FILE_NAME, Config, load_commit
 from regbot.records.files import MAX_RECORD_BYTES
 from regbot.records.proposal import Proposal
 from regbot.records.refresh import RefreshReport
+from regbot.records.text.clip import clip, short_commit
+from regbot.records.text.printable import printable
 from regbot.records.verdict import select_gravest_status
-from regbot.refresh.text import commit_message, proposal_body, proposal_title
-from regbot.text.clip import clip, short_commit
-from regbot.text.printable import printable
+from regbot.workloads.checkout import CheckoutError
+from regbot.workloads.checkout.git import DEEPEN_ADVICE, file_at, is_shallow
 
-BRANCH = "regbot/refresh"
+BRANCH = "regbot/check/refresh"
 """Name of the refresh branch, from which the pull request comes."""
 ATTEMPTS = 4
 """Largest number of attempts to push a night. An attempt fails if somebody else moves the branch before the push."""

@@ -14,17 +14,17 @@ from pathlib import Path, PurePosixPath
 
 from regbot.baselines import BaselineError, Store, verify
 from regbot.baselines.names import ANCHOR
-from regbot.checkout import CheckoutError, export
-from regbot.checkout.commits import commit_files
-from regbot.checkout.export import list_files
-from regbot.checkout.git import git, try_git
-from regbot.config import Config
+from regbot.check.refresh.store_changes import store_files
 from regbot.errors import UserError
 from regbot.github.proposal import check_proposal, store_proposal
 from regbot.records.baseline import Baseline
+from regbot.records.config import Config
 from regbot.records.proposal import Proposal
-from regbot.refresh.store_changes import store_files
-from regbot.text.clip import short_commit
+from regbot.records.text.clip import short_commit
+from regbot.workloads.checkout import CheckoutError, export
+from regbot.workloads.checkout.commits import commit_files
+from regbot.workloads.checkout.export import list_files
+from regbot.workloads.checkout.git import git, try_git
 
 TRAILER = "regbot-proposal"
 """Name of the trailer in regbot's commit messages. Its value is the digest of the night's proposals."""

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
+from regbot.check.refresh.text import describe_outcome, files_section, proposal_body
 from regbot.github.refresh_commit import NightCommit
 from regbot.records.proposal import Proposal
 from regbot.records.refresh import RefreshReport, WorkloadRefresh
-from regbot.refresh.text import describe_outcome, files_section, proposal_body
+from regbot.records.text.clip import short_commit
+from regbot.records.text.printable import printable
 from regbot.report.markdown import code, prose
-from regbot.text.clip import short_commit
-from regbot.text.printable import printable
 
 MAX_NOTES = 5
 """Largest number of conflicts, problems or workloads that a text lists."""

@@ -13,11 +13,11 @@ A parameter ``github`` has the settings of the table ``[github]``.
 
 from collections.abc import Sequence
 
-from regbot.config import GitHub
 from regbot.github import checks
 from regbot.github.checks import HeadChecks
 from regbot.github.client import Forge
 from regbot.github.stamped_text import Stamp, StampedText
+from regbot.records.config import GitHub
 
 MAX_LOOKUPS = 3
 """Largest number of other pull requests whose state is requested from GitHub. The strictest verdicts come first."""

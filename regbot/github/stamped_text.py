@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, get_args
 
+from regbot.records.text.clip import short_commit
 from regbot.records.verdict import Status
 from regbot.report.markdown import Markdown, Name, sentence
-from regbot.text.clip import short_commit
 
 Tier = Literal["static", "measured"]
 """static: the result is self-reported. It comes from a job of the pull request or merge group, which could have forged

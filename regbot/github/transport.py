@@ -24,8 +24,8 @@ from typing import Any, TypeVar
 from github import Auth, Github, GithubException
 from regbot import __version__
 from regbot.errors import UserError
-from regbot.text.clip import clip
-from regbot.text.printable import printable
+from regbot.records.text.clip import clip
+from regbot.records.text.printable import printable
 
 API_VERSION = "2022-11-28"
 """Version of the REST API that regbot requests."""

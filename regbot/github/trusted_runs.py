@@ -9,16 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from enum import StrEnum
 from pathlib import Path
 
-from regbot.checkout import digest_behaviour, list_changed_files, resolve_exactly
-from regbot.config import Config, ConfigError
 from regbot.github.metadata import Subject
 from regbot.github.run_artifact import UnusableArtifact
 from regbot.judge.clocks import find_impossible_times
+from regbot.records.config import Config, ConfigError
 from regbot.records.run import Run
 from regbot.records.session import Session, SessionHeader, TimedPlan, UnconcernedWorkload
+from regbot.records.text.clip import clip, short_commit
 from regbot.report.markdown import UntrustedText
-from regbot.text.clip import clip, short_commit
 from regbot.workloads import PAPER_ADAPTERS, SMALL_NODES, Task, plan, plan_of, timed_tasks
+from regbot.workloads.checkout import digest_behaviour, list_changed_files, resolve_exactly
 
 
 class Supplier(StrEnum):

@@ -10,20 +10,20 @@ A parameter ``github`` has the settings of the table ``[github]``.
 import re
 from collections.abc import Iterator, Sequence
 
-from regbot.config import GitHub
 from regbot.github.artifact import ARTIFACT
 from regbot.github.checks import BLOCKING_CONCLUSIONS, conclude_without_shadow, get_mildest_conclusion
 from regbot.github.declarations import ReviewAcceptance
 from regbot.github.metadata import Subject
 from regbot.github.stamped_text import MAX_CHARACTERS
 from regbot.github.types import WorkflowRun
+from regbot.records.config import GitHub
 from regbot.records.session import Session
+from regbot.records.text.clip import short_commit
 from regbot.records.verdict import Status, Verdict
 from regbot.report import comment_parts
 from regbot.report import headline as wording
 from regbot.report.markdown import LOG_LINE_CHARACTERS, Markdown, Words, code, fence, prose, sentence, visible
 from regbot.report.state import prepare_check
-from regbot.text.clip import short_commit
 
 HEADLINE_CHARACTERS = 160
 """Largest length of the title of a check run."""

@@ -7,9 +7,9 @@ is only a warning.
 
 from collections.abc import Iterator, Sequence
 
-from regbot.config import LIBRARY_DISPATCHERS
 from regbot.ledgers.catalogue import DISPATCHER_OFF, DISPATCHER_ON
 from regbot.ledgers.patterns import DispatcherChange
+from regbot.records.config import LIBRARY_DISPATCHERS
 from regbot.records.run import Backend, Run
 
 DISPATCHER = "dispatcher"

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from regbot.records.crash import Crash, CrashFrame
 from regbot.records.run import Run
-from regbot.text.clip import clip
+from regbot.records.text.clip import clip
 
 UNKNOWN_REVISION = "regbot does not support this revision"
 TRACE_LIMIT = (

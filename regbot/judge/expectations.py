@@ -12,8 +12,8 @@ from fnmatch import fnmatchcase
 
 from regbot.errors import UserError
 from regbot.ledgers.catalogue import EXPLANATIONS
+from regbot.records.text.clip import clip
 from regbot.records.verdict import Finding
-from regbot.text.clip import clip
 
 FORM = "pattern@axis@workload: reason"
 REASON_CHARACTERS = 4000

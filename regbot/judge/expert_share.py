@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from regbot.records.baseline import ENTRY_PATTERN
 from regbot.records.run import Run
 from regbot.records.session import TimedPlan
-from regbot.shapes import ShapeError, load_shape
+from regbot.workloads.shapes import ShapeError, load_shape
 
 SHAPE_ADAPTERS = ("smoke", "module")
 """Adapters that run exactly the model of the shape. The other adapters (training frameworks, commands) may run another

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from regbot.records.health import ClockReason, GpuUsage, SampleRange
 from regbot.records.run import Run
+from regbot.records.text.clip import clip
+from regbot.records.text.words import count
 from regbot.stats.unpaired import fisher
-from regbot.text.clip import clip
-from regbot.text.words import count
 
 SLOWED_SHARE, SLOWED_SAMPLES = 0.05, 2
 """A hardware slowdown counts if at least ``SLOWED_SHARE`` of a run's samples and at least ``SLOWED_SAMPLES`` samples

@@ -3,8 +3,8 @@
 The proof compares the device program, the code that ran (without comments and docstrings), the configuration and the
 installed packages. It also looks at every file that differs between the commits. The trusted side reads these files
 from git, while each arm itself reports the code that it ran. A changed file counts as a difference even if it was not
-loaded, because another device may load it. Inert files, such as documentation (``regbot.checkout.inert``), count only
-if an arm reports that it loaded them.
+loaded, because another device may load it. Inert files, such as documentation, count only if an arm
+reports that it loaded them.
 """
 
 from regbot.records.run import Run

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from regbot.config import Config
 from regbot.judge.backends import dispatcher_change
 from regbot.judge.expectations import Expectation
 from regbot.judge.profiled_steps import examine_profiles
@@ -18,8 +17,10 @@ from regbot.judge.stored_ledger import compare_head_with_stored, compare_with_st
 from regbot.judge.throughput import judge_timed
 from regbot.judge.validity import TracedRuns, examine_traced_runs
 from regbot.ledgers.expert import DispatcherChange
+from regbot.records.config import Config
 from regbot.records.run import Arm
 from regbot.records.session import Session, UnconcernedWorkload
+from regbot.records.text.clip import clip_message
 from regbot.records.verdict import (
     GRAVITY,
     Finding,
@@ -30,7 +31,6 @@ from regbot.records.verdict import (
     WorkloadVerdict,
     compute_overall_status,
 )
-from regbot.text.clip import clip_message
 
 
 class _WorkloadResult(NamedTuple):

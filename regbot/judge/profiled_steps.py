@@ -19,8 +19,8 @@ from regbot.judge.validity import (
 from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, Run
 from regbot.records.session import Session
+from regbot.records.text.clip import clip_message
 from regbot.records.verdict import Validity
-from regbot.text.clip import clip_message
 
 HEAD_ALONE = (
     "the timed steps are compiled. Only head was timed, so no profiles were compared; the collectives are those of the "

@@ -6,10 +6,10 @@ from regbot.judge.estimates import format_estimate, percent
 from regbot.judge.interim import InterimDecision
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader
+from regbot.records.text.percentages import round_up_percent
+from regbot.records.text.words import count
 from regbot.stats.paired import LOOKS, Thresholds, luck_of_draw, pairs_needed, session_mde
 from regbot.stats.slow_launches import PairOutlier, trimmed_pairs
-from regbot.text.percentages import round_up_percent
-from regbot.text.words import count
 
 
 def explain_decision(

@@ -12,9 +12,9 @@ from regbot.records.baseline import InvalidTime, parse_time
 from regbot.records.reference import Reference
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader, TimedPlan
+from regbot.records.text.clip import clip
+from regbot.records.text.words import count
 from regbot.stats.prediction import MIN_NODES, SESSION_RUNS, session_level
-from regbot.text.clip import clip
-from regbot.text.words import count
 
 
 def select_reference(plan: TimedPlan, run: Run) -> Reference | str:

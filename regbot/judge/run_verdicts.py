@@ -10,10 +10,10 @@ from statistics import median, quantiles
 
 from regbot.judge.pairs import PairSet, describe_fault, is_head_only, is_warm, pair_key, summarise_timing
 from regbot.records.run import RankSteps, Run, Timing
+from regbot.records.text.clip import clip_label, clip_message
 from regbot.records.verdict import RankComparison, RankTimes, RunRole, RunVerdict
 from regbot.stats.launch import SUMMARIES, launch_cut
 from regbot.stats.summary import summarise
-from regbot.text.clip import clip_label, clip_message
 
 
 def run_verdicts(runs: Sequence[Run], pair_set: PairSet, used: int | None = None) -> list[RunVerdict]:

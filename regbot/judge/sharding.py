@@ -3,17 +3,17 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from regbot.config import Config
 from regbot.errors import UserError
 from regbot.judge.expectations import Expectation, accept
 from regbot.judge.validity import changed_config, not_comparable
 from regbot.ledgers.patterns import DispatcherChange, compare_ledgers
 from regbot.ledgers.rows import sum_by_kind
 from regbot.ledgers.wire import wire_s
+from regbot.records.config import Config
 from regbot.records.ledger import GuessKind, Kind, Ledger
+from regbot.records.text.clip import clip, clip_label, clip_message
+from regbot.records.text.words import count, listed
 from regbot.records.verdict import Finding, RoleCounts, Sharding, Status, WireTime
-from regbot.text.clip import clip, clip_label, clip_message
-from regbot.text.words import count, listed
 
 ALWAYS_COUNTED: tuple[Kind, ...] = ("all_to_all", "all_gather", "reduce_scatter")
 """Kinds whose counts are always shown, even if they are 0."""

@@ -20,11 +20,11 @@ from regbot.judge.references import (
 from regbot.records.reference import Reference
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader, TimedPlan
+from regbot.records.text.clip import clip_message
+from regbot.records.text.words import count
 from regbot.records.verdict import StoredTest, StoredTimes
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.prediction import MIN_SESSIONS, SESSION_ALPHA, SESSION_RUNS, PredictionInterval, prediction_interval
-from regbot.text.clip import clip_message
-from regbot.text.words import count
 
 MIN_INTERVAL_SESSIONS = 2
 """Minimum number of stored sessions for an interval. With two sessions the interval is very wide, but it keeps its

@@ -24,11 +24,11 @@ from regbot.judge.training import has_other_trajectory, loss_rounding
 from regbot.records.reference import Reference
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader, TimedPlan
+from regbot.records.text.percentages import round_up_percent
+from regbot.records.text.words import count
 from regbot.records.verdict import Decision
 from regbot.stats.launch import SUMMARIES, launch_cut, launch_steady_state
 from regbot.stats.prediction import MIN_SESSIONS, SESSION_RUNS, PredictionInterval, stored_gate
-from regbot.text.percentages import round_up_percent
-from regbot.text.words import count
 
 HEAD_RUNS = 1 + SESSION_RUNS
 """Number of runs of head: the warm launch and the runs that count."""

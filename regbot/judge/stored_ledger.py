@@ -11,15 +11,15 @@ change may be the cause, and the difference is only a warning.
 from collections.abc import Sequence
 
 from regbot.baselines.intake import environment_of
-from regbot.config import Config
 from regbot.judge.references import find_age_days
 from regbot.judge.sharding import judge_sharding
 from regbot.judge.validity import not_comparable
+from regbot.records.config import Config
 from regbot.records.ledger import DEFAULT_PAPER_GPU, Ledger
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader, StoredTrace
+from regbot.records.text.clip import clip_message, short_commit
 from regbot.records.verdict import Sharding, StoredCollectives
-from regbot.text.clip import clip_message, short_commit
 
 
 def compare_with_stored(

@@ -41,10 +41,10 @@ from regbot.judge.walls import Summary, find_wall
 from regbot.records.calibration_summary import CalibrationSummary
 from regbot.records.run import Run
 from regbot.records.session import Session, SessionHeader, TimedPlan
+from regbot.records.text.clip import clip, clip_message
 from regbot.records.verdict import Cost, Decision, PrimaryTest, SlowLaunch, Status, Throughput, Validity
 from regbot.stats.paired import LOOKS, Interval, session_mde
 from regbot.stats.slow_launches import PairOutlier
-from regbot.text.clip import clip, clip_message
 
 STATUS: dict[Decision, Status] = {
     "regressed": "FAIL",

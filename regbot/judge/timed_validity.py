@@ -13,8 +13,8 @@ from regbot.judge.pairs import describe_mismatch, is_head_only, is_sound, is_war
 from regbot.judge.validity import BROKEN, describe_failure, distrust_code
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader, TimedPlan
+from regbot.records.text.clip import clip_message
 from regbot.records.verdict import Status, Validity
-from regbot.text.clip import clip_message
 
 
 def judge_failures(runs: Sequence[Run]) -> Validity | None:

@@ -14,16 +14,16 @@ If head crashed, its traceback must show that the pull request is the cause (``c
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from regbot.config import FRAMEWORKS, GEOMETRY_KEYS, LIBRARY_DISPATCHERS
 from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems
 from regbot.judge.crashes import describe_missing, explain_doubt, explain_doubt_of_sparse_checkout
+from regbot.judge.preflight import Conflict, facts_of_run, find_conflicts
 from regbot.ledgers.cells import EXPERT_AXIS, moves_tokens
-from regbot.preflight import Conflict, facts_of_run, find_conflicts
+from regbot.records.config import FRAMEWORKS, GEOMETRY_KEYS, LIBRARY_DISPATCHERS
 from regbot.records.ledger import DEFAULT_PAPER_GPU, Ledger, Scalar
 from regbot.records.run import Arm, Outcome, Run
 from regbot.records.session import Session
+from regbot.records.text.clip import clip_message, short_commit
 from regbot.records.verdict import Validity
-from regbot.text.clip import clip_message, short_commit
 
 MAX_SIGNATURES = 2000
 """Largest number of different kinds of collectives in two ledgers: by kind, axis, group size, dtype, phase and role. A

@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 
 from regbot.judge.pairs import Pair
 from regbot.records.run import RankSteps, Run
+from regbot.records.text.units import binary_bytes
 from regbot.records.verdict import WallKind
-from regbot.text.units import binary_bytes
 
 MEMORY_RISE = 1.05
 """The sentence about the wall mentions peak memory if the ratio of head's to base's peak memory exceeds this value."""

@@ -11,8 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from regbot.config import ShardingThresholds as Thresholds
-from regbot.config import WireBandwidths as WireConfig
 from regbot.ledgers import compiled, expert, leftovers, parameters, wording
 from regbot.ledgers.catalogue import (
     ALL_TO_ALL_REPLACED,
@@ -34,9 +32,11 @@ from regbot.ledgers.host_reads import find_host_read_changes
 from regbot.ledgers.rows import Signature, sum_by_kind, template
 from regbot.ledgers.rules import REDUCTIONS_LOST, Circumstances, decide_status
 from regbot.ledgers.wire import WireModel, wire_s
+from regbot.records.config import ShardingThresholds as Thresholds
+from regbot.records.config import WireBandwidths as WireConfig
 from regbot.records.ledger import Kind, Ledger
+from regbot.records.text.clip import clip_label
 from regbot.records.verdict import Finding, Volume, WireTime
-from regbot.text.clip import clip_label
 
 __all__ = ["EXPLANATIONS", "INVERSE", "DispatcherChange", "compare_ledgers"]
 

@@ -7,7 +7,6 @@ REVIEW.
 
 from dataclasses import dataclass
 
-from regbot.config import ShardingThresholds as Thresholds
 from regbot.ledgers.catalogue import (
     ALL_TO_ALL_REPLACED,
     BYTES_DOWN,
@@ -25,6 +24,7 @@ from regbot.ledgers.catalogue import (
     RECOMPUTES_NOT,
     RESTORED,
 )
+from regbot.records.config import ShardingThresholds as Thresholds
 from regbot.records.verdict import Status, WireTime
 
 REDUCTIONS_LOST = frozenset({GRADIENT_LOST, OPTIMIZER_SUM_REMOVED})

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from regbot.config import WireBandwidths
+from regbot.records.config import WireBandwidths
 from regbot.records.ledger import Axis, Kind, Ledger
 
 GIGA = 1e9

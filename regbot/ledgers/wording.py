@@ -15,10 +15,10 @@ from regbot.ledgers.cells import Claim
 from regbot.ledgers.expert import DispatcherChange
 from regbot.ledgers.rows import find_unit, template
 from regbot.records.ledger import Kind
+from regbot.records.text.clip import clip_message
+from regbot.records.text.units import binary_bytes
+from regbot.records.text.words import listed, plural
 from regbot.records.verdict import Volume, WireTime
-from regbot.text.clip import clip_message
-from regbot.text.units import binary_bytes
-from regbot.text.words import listed, plural
 
 MAX_NAMED_MODULES = 3
 CONTROL_COLLECTIVES = "control collectives (integers, such as token counts or indices)"

@@ -16,7 +16,7 @@ from pydantic import Field, field_validator, model_validator
 from regbot.records.base import Record
 from regbot.records.ledger import Digest, Message, Text
 from regbot.records.run import Bytes, Clock, Commit, Tier
-from regbot.text.clip import clip
+from regbot.records.text.clip import clip
 
 ENTRY_PATTERN = re.compile(
     r"(?:([A-Za-z0-9][A-Za-z0-9_.-]{0,63}):)?([a-z0-9][a-z0-9.-]*)@([0-9]{1,9})/([a-z][a-z0-9-]{0,63})"

@@ -15,8 +15,8 @@ from regbot.records.files import RecordError, parse_record, read_lines
 from regbot.records.ledger import Message, Text
 from regbot.records.run import Commit
 from regbot.records.session import TimedPlan
+from regbot.records.text.clip import short_commit
 from regbot.records.verdict import Decision, Finding
-from regbot.text.clip import short_commit
 
 SearchMetric = Literal["ledger", "time", "command"]
 Purpose = Literal["search", "confirm", "reused"]

@@ -21,8 +21,8 @@ from pydantic import ValidationError
 
 from regbot.errors import UserError
 from regbot.records.base import Record
-from regbot.text.clip import clip
-from regbot.text.printable import printable
+from regbot.records.text.clip import clip
+from regbot.records.text.printable import printable
 
 MAX_RECORD_BYTES = 32 * 1024 * 1024
 """Largest record that is read. For comparison: the full Qwen3-235B ledger has less than 0.5 MiB."""

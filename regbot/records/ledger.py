@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from regbot.records.base import Record
-from regbot.text.clip import LABEL_CHARACTERS, MESSAGE_CHARACTERS
+from regbot.records.text.clip import LABEL_CHARACTERS, MESSAGE_CHARACTERS
 
 Kind = Literal[
     "all_to_all",

@@ -12,7 +12,7 @@ from regbot.records.base import Record
 from regbot.records.baseline import ENTRY_PATTERN, Anchor, Baseline, require_canonical_time
 from regbot.records.ledger import Ledger, Text
 from regbot.records.refresh import RefreshReport
-from regbot.text.clip import clip
+from regbot.records.text.clip import clip
 
 MAX_RECORDS = 500
 """Largest number of records of each kind. A refresh of thirty workloads has about half as many."""

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED, AXIS_LOST, BYTES_UP
+from regbot.records.text.clip import short_commit
+from regbot.records.text.percentages import round_up_percent
 from regbot.records.verdict import GRAVITY, Finding, Throughput
 from regbot.report.hints import HINTS
 from regbot.report.markdown import Name, UntrustedText, Words, visible
 from regbot.report.quantities import size
 from regbot.report.state import Check, State
 from regbot.report.throughput import is_gate_contradicted
-from regbot.text.clip import short_commit
-from regbot.text.percentages import round_up_percent
 
 DISPATCHER_KEYS = ("dispatcher", "moe_token_dispatcher_type", "moe_flex_dispatcher_backend")
 """Configuration keys that choose a dispatcher. Frameworks may put the name of a section before them."""

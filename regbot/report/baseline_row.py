@@ -3,11 +3,11 @@
 The comment, the report (report.html) and the terminal use the same words.
 """
 
+from regbot.records.text.clip import clip, short_commit
+from regbot.records.text.words import count
 from regbot.records.verdict import StoredCollectives, StoredComparison, StoredTest, StoredTimes
 from regbot.report.markdown import Name, UntrustedText, Words
 from regbot.report.quantities import estimate_and_interval
-from regbot.text.clip import clip, short_commit
-from regbot.text.words import count
 
 REASON_CHARACTERS = 300
 MAX_PATTERNS = 4

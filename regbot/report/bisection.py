@@ -8,12 +8,12 @@ GitHub links a commit by its 40 digits, so no address is needed.
 from collections.abc import Callable, Iterator
 
 from regbot.records.bisection import Bisection, BisectionOutcome, BisectionPlan, Candidate, Change, Point, SearchMetric
+from regbot.records.text.clip import short_commit
+from regbot.records.text.words import count
 from regbot.records.verdict import Status
 from regbot.report.headline import ICONS
 from regbot.report.markdown import code, fence, fit, prose, visible
 from regbot.report.quantities import size, with_interval
-from regbot.text.clip import short_commit
-from regbot.text.words import count
 
 LIMIT = 60_000
 """Maximum number of characters of the page. GitHub's limit for a comment is 65,536."""

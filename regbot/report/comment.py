@@ -11,6 +11,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from regbot.records.run import Arm
 from regbot.records.session import Session
+from regbot.records.text.clip import short_commit
+from regbot.records.text.words import listed
 from regbot.records.verdict import Verdict
 from regbot.report import advice, table
 from regbot.report import details as folded
@@ -23,8 +25,6 @@ from regbot.report.not_measured import list_unmeasured
 from regbot.report.sizes import ADVICE, name_small_variants
 from regbot.report.state import Check, State, prepare_check
 from regbot.report.step_times import step_times
-from regbot.text.clip import short_commit
-from regbot.text.words import listed
 
 MARKER = "<!-- regbot:verdict -->"
 """First line of the comment. It identifies the comment when a later version replaces it."""

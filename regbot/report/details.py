@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from regbot.records.run import Run
+from regbot.records.text.table import markdown_head, markdown_row
+from regbot.records.text.units import binary_bytes
+from regbot.records.text.words import count, listed
 from regbot.report.evidence import collect_evidence, format_outcome
 from regbot.report.markdown import code, fence, fit, prose, sentence
 from regbot.report.quantities import milliseconds
 from regbot.report.state import Check
 from regbot.report.timed_runs import TimedRun
 from regbot.report.workload_section import WorkloadSection, kind_words
-from regbot.text.table import markdown_head, markdown_row
-from regbot.text.units import binary_bytes
-from regbot.text.words import count, listed
 
 SECTION_BUDGET = 9_000
 """Largest number of characters of a section."""

@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from regbot.records.run import Arm, Outcome, Run
+from regbot.records.text.clip import clip
+from regbot.records.text.percentages import round_up_percent
 from regbot.records.verdict import Finding, Status, WallKind
 from regbot.report.markdown import Name, UntrustedText, Words
 from regbot.report.state import Check, State
@@ -27,8 +29,6 @@ from regbot.report.throughput import (
     select_mean_only_test,
 )
 from regbot.report.workload_section import CollectiveLine, WorkloadSection, kind_words
-from regbot.text.clip import clip
-from regbot.text.percentages import round_up_percent
 
 ICONS: dict[Status, str] = {"PASS": "✅", "FAIL": "❌", "INVALID": "⛔", "REVIEW": "⚠️", "INCONCLUSIVE": "❔"}
 

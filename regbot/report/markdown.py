@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from regbot.text.clip import clip
+from regbot.records.text.clip import clip
 
 Words = tuple[str, ...]
 """A sentence in parts. Parts of type ``str`` are trusted. Parts of type ``Name`` and ``UntrustedText`` are not

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 from regbot.records.session import SessionHeader
+from regbot.records.text.clip import clip
 from regbot.records.verdict import Verdict, WorkloadVerdict
 from regbot.report.markdown import Name, UntrustedText, Words
-from regbot.text.clip import clip
 
 OTHER_OPERATORS = (
     "The collectives are the same, but the step of head runs other operators than that of base, such as another matrix "

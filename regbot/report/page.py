@@ -9,6 +9,9 @@ from markupsafe import Markup, escape
 
 from regbot.ledgers.rows import Row
 from regbot.records.session import Session
+from regbot.records.text.clip import clip_line, short_commit
+from regbot.records.text.units import binary_bytes
+from regbot.records.text.words import count
 from regbot.records.verdict import Throughput, Verdict
 from regbot.report import advice
 from regbot.report import headline as wording
@@ -33,9 +36,6 @@ from regbot.report.throughput import (
     list_significant_metrics,
 )
 from regbot.report.workload_section import WorkloadSection, kind_words
-from regbot.text.clip import clip_line, short_commit
-from regbot.text.units import binary_bytes
-from regbot.text.words import count
 
 MAX_ROWS = 400
 MAX_RUNS = 200

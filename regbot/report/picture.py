@@ -17,10 +17,10 @@ from typing import get_args
 
 from regbot.ledgers.rows import find_unit, template
 from regbot.records.ledger import Entry, Kind, Ledger, Phase, Role
+from regbot.records.text.clip import clip
+from regbot.records.text.units import binary_bytes
 from regbot.records.verdict import Volume
 from regbot.report.workload_section import CollectiveLine, in_layer, kind_words
-from regbot.text.clip import clip
-from regbot.text.units import binary_bytes
 
 MAX_DRAWN_COLUMNS = 160
 MAX_DRAWN_BANDS = 48

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from regbot.records.settings import ThroughputThresholds as Thresholds
+from regbot.records.text.table import markdown_head, markdown_row
+from regbot.records.text.words import listed
 from regbot.records.verdict import Throughput
 from regbot.report.headline import ICONS
 from regbot.report.markdown import Markdown, code, fit, sentence
@@ -21,8 +23,6 @@ from regbot.report.throughput import (
     timed_entries,
 )
 from regbot.report.workload_section import WorkloadSection
-from regbot.text.table import markdown_head, markdown_row
-from regbot.text.words import listed
 
 MAX_EXPLANATIONS = 4
 """Largest number of explanations below the table, and of workloads that an explanation names."""

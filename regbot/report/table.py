@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import get_args
 
 from regbot.records.ledger import Kind
+from regbot.records.text.table import markdown_head, markdown_row
+from regbot.records.text.units import binary_bytes
+from regbot.records.text.words import listed
 from regbot.records.verdict import Status
 from regbot.report.headline import ICONS
 from regbot.report.markdown import Markdown, code, fit, prose
 from regbot.report.state import Check, State
 from regbot.report.workload_section import CollectiveCounts, CollectiveLine, WorkloadSection, kind_words
-from regbot.text.table import markdown_head, markdown_row
-from regbot.text.units import binary_bytes
-from regbot.text.words import listed
 
 MAX_KINDS = 4
 """Maximum number of kinds of collectives with a column of their own. Further kinds share the column "others"."""

@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
 from regbot.records.settings import ThroughputThresholds as Thresholds
+from regbot.records.text.clip import clip
+from regbot.records.text.percentages import round_up_percent
+from regbot.records.text.words import count
 from regbot.records.verdict import Decision, PrimaryTest, Throughput
 from regbot.report.markdown import Name, UntrustedText, Words
 from regbot.report.quantities import estimate_and_interval, interval, percent, size
 from regbot.report.timed_runs import TimedRuns
 from regbot.report.workload_section import WorkloadSection
-from regbot.text.clip import clip
-from regbot.text.percentages import round_up_percent
-from regbot.text.words import count
 
 REASON_CHARACTERS = 300
 MAX_FURTHER_REASONS = 3

@@ -21,11 +21,10 @@ from pydantic import ValidationError
 
 from regbot.engines import EngineError, Launch, LaunchResult, Seat, clean_environment
 from regbot.engines.guest import GUEST_ENVIRONMENT, describe_exit, write_request
-from regbot.logs import StepLog
 from regbot.records.files import describe_validation_error
 from regbot.records.run import Arm, Outcome, RankSteps, Run, Timing
-from regbot.text.clip import clip_message
-from regbot.text.printable import printable
+from regbot.records.text.clip import clip_message
+from regbot.records.text.printable import printable
 from regbot.workloads.guest import (
     MAX_FOLDER_IN_RECORDS,
     Checkout,
@@ -36,6 +35,7 @@ from regbot.workloads.guest import (
     interpreter,
 )
 from regbot.workloads.guest_file import GuestFileError, read_step_log
+from regbot.workloads.logs import StepLog
 from regbot.workloads.ranks import CLOCK_TOLERANCE_S
 from regbot.workloads.task import Task
 from regbot.workloads.timed import RunSpec, add_seat, outcome_of_error

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from packaging.requirements import Requirement
 
-from regbot.config import Workload
+from regbot.records.config import Workload
 
 
 @dataclass(frozen=True)

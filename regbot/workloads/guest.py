@@ -24,8 +24,8 @@ from regbot.engines.guest import (
 from regbot.records.crash import Crash
 from regbot.records.files import RecordError, read_record
 from regbot.records.run import Arm, Outcome, RawRun, Run, Tier
-from regbot.text.clip import clip_message
-from regbot.text.printable import printable
+from regbot.records.text.clip import clip_message
+from regbot.records.text.printable import printable
 from regbot.workloads.compiled import BadProgram, ledger_of_program
 from regbot.workloads.hang import add_hang_report
 from regbot.workloads.task import Task

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from regbot.ledgers.readers import Reader
-from regbot.logs import StepLog
-from regbot.logs.step_log import LogStep
 from regbot.records.files import MAX_RECORD_BYTES
 from regbot.records.ledger import Ledger
-from regbot.text.clip import clip
-from regbot.text.printable import printable
+from regbot.records.text.clip import clip
+from regbot.records.text.printable import printable
+from regbot.workloads.logs import StepLog
+from regbot.workloads.logs.step_log import LogStep
 
 READ_LIMIT_S = 120
 """Seconds of processor time in which the files of one rank must be read. A trace at the limit of the default
@@ -54,7 +54,7 @@ def read_ledgers(
 
 
 def read_step_log(path: Path, format_name: str, tokens_per_step: float | None) -> StepLog:
-    """Return the step log in ``path``. The arguments are those of ``regbot.logs.read_log``.
+    """Return the step log in ``path``. The arguments are those of ``regbot.workloads.logs.read_log``.
 
     Raises GuestFileError. Its message calls the file 'its log'.
     """

@@ -17,8 +17,8 @@ from pathlib import Path
 from regbot.records.files import RecordError, read_capped, read_record
 from regbot.records.hang import Collective, Frame, Hang, RankHang
 from regbot.records.run import Run
-from regbot.text.clip import clip, clip_message
-from regbot.text.printable import printable
+from regbot.records.text.clip import clip, clip_message
+from regbot.records.text.printable import printable
 
 MAX_STACKS_BYTES = 2**20
 MAX_FLIGHT_BYTES = 2**12

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from regbot.records.ledger import Ledger
 from regbot.records.run import Backend, CodeProof, Outcome, RankSteps, RawRun, Timing
-from regbot.text.clip import clip_label, clip_message
+from regbot.records.text.clip import clip_label, clip_message
 
 CLOCK_TOLERANCE, STEADY_TOLERANCE = 0.05, 0.02
 """Allowed relative deviation of a guest's step times from the system's clock. CLOCK_TOLERANCE is for the sum of all

@@ -29,7 +29,7 @@ def _read_files(request: dict[str, Any]) -> list[Any]:
     """Return the content of each file: its ledger, or its step log. Raises ReadError or LogError."""
     paths = [Path(path) for path in request["paths"]]
     if request["reader"] == "logs":
-        from regbot.logs import read_log
+        from regbot.workloads.logs import read_log
 
         return [asdict(read_log(path, **request["options"])) for path in paths]
     from regbot.ledgers.readers import READERS, Source

@@ -26,8 +26,8 @@ from regbot.ledgers.readers import kineto
 from regbot.ledgers.readers.kineto_groups import UNKNOWN
 from regbot.records.ledger import Axis, CollectiveBackend, Entry, Ledger, Liveness
 from regbot.records.run import Backend, RawProfile
-from regbot.text.clip import clip_message
-from regbot.text.words import listed
+from regbot.records.text.clip import clip_message
+from regbot.records.text.words import listed
 from regbot.workloads.guest_file import GuestFileError, read_ledgers
 from regbot.workloads.task import Task
 

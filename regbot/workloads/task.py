@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from regbot.config import AXIS_KEYS, SMOKE_DISPATCHERS, Config, ConfigError, SessionSettings, Workload, override
+from regbot.records.config import AXIS_KEYS, SMOKE_DISPATCHERS, Config, ConfigError, SessionSettings, Workload, override
 from regbot.records.ledger import DEFAULT_PAPER_GPU, PaperGpu, Scalar
+from regbot.records.meshes import MeshName, OwnMesh, Parallelism
 from regbot.records.session import TimedPlan
-from regbot.shapes import MeshName, OwnMesh, Parallelism, Shape, ShapeError, Variant, load_shape
+from regbot.workloads.shapes import Shape, ShapeError, Variant, load_shape
 
 PAPER_ADAPTERS = ("smoke", "module")
 """Adapters whose programs can run both on a paper GPU and on a CPU. Their models may lack a vocabulary (variants

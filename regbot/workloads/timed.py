@@ -27,10 +27,9 @@ from regbot.records.run import (
     Refusal,
     Run,
 )
-from regbot.shapes.model_code import model_hash
-from regbot.text.clip import clip_message
-from regbot.text.printable import printable
-from regbot.text.words import count, plural
+from regbot.records.text.clip import clip_message
+from regbot.records.text.printable import printable
+from regbot.records.text.words import count, plural
 from regbot.workloads.guest import (
     MAX_FOLDER_IN_RECORDS,
     Checkout,
@@ -59,6 +58,7 @@ from regbot.workloads.ranks import (
     timing_of,
     training_outcome,
 )
+from regbot.workloads.shapes.model_code import model_hash
 from regbot.workloads.step_profile import UnusableProfileError, describe_dispatcher, ledger_of_profile
 from regbot.workloads.task import Task
 

@@ -22,14 +22,14 @@ from regbot.baselines.query import ReferenceRefusal, RollingReference, stored_le
 from regbot.baselines.store import BaselineError, Store, record_digest
 from regbot.baselines.verify import verify
 from regbot.check.references import stored_traces, with_references
+from regbot.check.sessions.worktrees import with_build_changes
 from regbot.check.static_trace import WORKING_TREE
 from regbot.records.baseline import Acceptance, Baseline, MoveEvidence, format_time
 from regbot.records.files import RecordError
 from regbot.records.run import Node, Run
 from regbot.records.session import Session
 from regbot.records.settings import ThroughputThresholds
-from regbot.sessions.worktrees import with_build_changes
-from regbot.shapes.model_code import model_hash
+from regbot.workloads.shapes.model_code import model_hash
 from support.baseline_builder import (
     BASELINE,
     CPU,

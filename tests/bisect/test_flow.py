@@ -11,10 +11,10 @@ from regbot.bisect.driver import MeasurementRequest
 from regbot.bisect.exact import max_measurements
 from regbot.bisect.options import BisectionOptions
 from regbot.bisect.reuse import LEASE_GAP_S, CheckLease, load_reused_runs
-from regbot.checkout import CheckoutError
 from regbot.records.bisection import BisectionHeader, Observation, read_bisection
 from regbot.records.files import RecordError, append_line
 from regbot.records.run import Allocation, Run
+from regbot.workloads.checkout import CheckoutError
 from support.bisect_cases import Runs, line
 from support.git_repos import Repository
 from support.timed_builder import BASE, HEAD, HEADER, NODE, PLAN, Slot, noisy, play

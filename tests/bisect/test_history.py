@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-import regbot.checkout.git
+import regbot.workloads.checkout.git
 from regbot.bisect.history import CommitRange, list_commits, list_merged_commits, match_trees
-from regbot.checkout import CheckoutError
 from regbot.records.bisection import Point
-from regbot.text.clip import clip_label
+from regbot.records.text.clip import clip_label
+from regbot.workloads.checkout import CheckoutError
 from support.git_repos import Repository
 
 
@@ -484,7 +484,7 @@ def test_a_long_range_takes_a_few_git_commands(repo: Repository, monkeypatch: py
             started.append(command)
             super().__init__(command, **settings)
 
-    monkeypatch.setattr(regbot.checkout.git.subprocess, "Popen", Counted)
+    monkeypatch.setattr(regbot.workloads.checkout.git.subprocess, "Popen", Counted)
     result = list_commits(repo.path, "start", "main")
     assert len(started) <= 40
     assert [point.subject for point in result.points if point.same_as_before] == [str(n) for n in range(4, 300, 5)]

@@ -10,15 +10,15 @@ from regbot.bisect.driver import MeasurementRequest
 from regbot.bisect.history import list_commits
 from regbot.bisect.measure import PointCheckouts, arm_of
 from regbot.bisect.traces import TraceMeasurer
-from regbot.config import Workload
+from regbot.check.sessions.worktrees import Worktrees
 from regbot.engines import LocalEngine
 from regbot.records.bisection import Point
+from regbot.records.config import Workload
 from regbot.records.run import Run
-from regbot.sessions.worktrees import Worktrees
-from regbot.shapes import load_shape
 from regbot.workloads import Limits, Task, single_task
 from regbot.workloads.paper import Libraries
 from regbot.workloads.paper.build import PaperLibrary
+from regbot.workloads.shapes import load_shape
 from support.git_repos import Repository
 from support.ledger_builder import smoke_ledger, smoke_run
 

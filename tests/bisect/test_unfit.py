@@ -13,9 +13,9 @@ from regbot.bisect.driver import VOID_LIMIT, MeasurementRequest, Measurer, drive
 from regbot.bisect.history import list_commits
 from regbot.bisect.measure import PointCheckouts, SessionSeat
 from regbot.bisect.step_times import StepTimeMeasurer
+from regbot.check.sessions.worktrees import Worktrees
 from regbot.engines import LocalEngine, Needs, NoSeatError, SeatLostError
 from regbot.records.bisection import Observation
-from regbot.sessions.worktrees import Worktrees
 from support.bisect_cases import span
 from support.git_repos import Repository
 

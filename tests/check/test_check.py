@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from regbot.check.configuration import find_config
-from regbot.checkout import resolve_arms
-from regbot.config import SandboxSettings, SlurmSettings, with_machine_tables
+from regbot.records.config import SandboxSettings, SlurmSettings, with_machine_tables
+from regbot.workloads.checkout import resolve_arms
 from support.check_cases import REGBOT, Case, guests_of, only
 from support.layers import CONFIG, GOOD_LAYER
 

@@ -8,9 +8,9 @@ import pytest
 
 from regbot.baselines import Store
 from regbot.check.concern import ChangedTrees, ConcernResult, find_unconcerned, list_evidence
-from regbot.checkout import CheckoutError
-from regbot.config import Config, ConfigError, parse_config
+from regbot.records.config import Config, ConfigError, parse_config
 from regbot.workloads import plan
+from regbot.workloads.checkout import CheckoutError
 from support.baseline_builder import put, timed_baseline
 from support.check_cases import Case
 from support.git_repos import Repository

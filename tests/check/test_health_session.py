@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from regbot.config import Config
+from regbot.check.sessions.schedule import Slot
 from regbot.judge import judge
+from regbot.records.config import Config
 from regbot.records.health import Health
 from regbot.records.run import Run
 from regbot.records.verdict import Verdict
-from regbot.sessions.schedule import Slot
 from support.health_builder import cpu, gpu, health
 from support.timed_builder import noisy, play, session_of
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from regbot.config import FRAMEWORKS, Config
 from regbot.judge import judge
+from regbot.records.config import FRAMEWORKS, Config
 from regbot.records.ledger import Scalar
 from regbot.records.run import Backend
 from regbot.records.verdict import Verdict

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from regbot.check.push import stops_push, why_nothing_to_compare
-from regbot.checkout import CheckoutError
+from regbot.workloads.checkout import CheckoutError
 from support.git_repos import Repository
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from regbot.check.sessions.schedule import next_slot
 from regbot.records.files import read_record
 from regbot.records.run import Run
 from regbot.records.session import Session, read_session
-from regbot.sessions.schedule import next_slot
 from support.check_cases import REGBOT, Case, only
 from support.command_cases import CONFIG as COMMAND_CONFIG
 from support.command_cases import train

@@ -9,14 +9,14 @@ import pytest
 from pydantic import ValidationError
 
 from regbot.check.conclusion import judge_sessions
-from regbot.config import Config
+from regbot.check.sessions.schedule import Slot
 from regbot.judge import judge
 from regbot.judge.throughput import STATUS
+from regbot.records.config import Config
 from regbot.records.files import RecordError, append_line
 from regbot.records.run import CodeProof, Environment, Outcome, Run, Timing
 from regbot.records.session import SessionHeader
 from regbot.records.verdict import Throughput, Verdict, WorkloadVerdict
-from regbot.sessions.schedule import Slot
 from support.ledger_builder import backend, smoke_run
 from support.timed_builder import (
     BASE,

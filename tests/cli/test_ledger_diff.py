@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from regbot.cli.app import app
-from regbot.config import Config
 from regbot.judge import judge_ledgers
 from regbot.judge.sharding import NotComparable
 from regbot.ledgers.catalogue import AXIS_LOST, BYTES_UP
+from regbot.records.config import Config
 from regbot.records.ledger import Ledger, UnclassifiedCommunication
 from regbot.records.verdict import Sharding
 from support.ledger_builder import edited, smoke_ledger, where, without

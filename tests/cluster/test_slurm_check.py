@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from regbot.demo import build_repository
+from regbot.cli.demo import build_repository
 from regbot.records.run import Run
 from regbot.records.session import Session, read_session
 from support.check_cases import REGBOT

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from regbot.config import SlurmSettings
 from regbot.engines import EngineError, Launch, LaunchResult, Needs, NoSeatError, Seat, clean_environment
 from regbot.engines.slurm import SlurmEngine
 from regbot.engines.slurm.commands import Slurm
+from regbot.records.config import SlurmSettings
 from support.slurm_cluster import Cluster, MakeCluster
 
 ONE = Needs(ranks=0, name="a command")
@@ -415,7 +415,7 @@ def test_a_reservation_whose_regbot_is_killed_gives_its_nodes_back(cluster: Clus
     driver = textwrap.dedent(f"""
         import sys, time
         from pathlib import Path
-        from regbot.config import SlurmSettings
+        from regbot.records.config import SlurmSettings
         from regbot.engines import Needs
         from regbot.engines.slurm import SlurmEngine
         with SlurmEngine(SlurmSettings(silent_s=10), Path({str(tmp_path / "shared")!r})).seat(Needs(ranks=0)) as seat:

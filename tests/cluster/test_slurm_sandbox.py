@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from cluster.test_slurm_engine import MEET, ONE, TWO, launch
-from regbot.config import SlurmSettings
 from regbot.engines import NoSeatError, Sandbox, Seat
 from regbot.engines.availability import unavailable_reason
 from regbot.engines.sandbox import unbounded
 from regbot.engines.slurm import SlurmEngine
 from regbot.engines.slurm.commands import Slurm
+from regbot.records.config import SlurmSettings
 from support import escapes
 from support.escapes import PIDS, TMP_MB, escaped
 from support.slurm_cluster import Cluster, MakeCluster

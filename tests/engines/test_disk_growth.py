@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from regbot.checkout import Build, BuildError, check_out
+from regbot.check.sessions.worktrees import confined_builder
 from regbot.engines import LaunchResult, LocalEngine, NoSeatError
 from regbot.engines.availability import unavailable_reason
 from regbot.engines.confinement import DiskGrowth
 from regbot.engines.sandbox import Sandbox
-from regbot.sessions.worktrees import confined_builder
+from regbot.workloads.checkout import Build, BuildError, check_out
 from support import escapes
 from support.git_repos import Repository
 from support.required import needed

@@ -12,7 +12,7 @@ import pytest
 
 from regbot.baselines.intake import environment_of
 from regbot.engines import LocalEngine, Needs, clean_environment
-from regbot.health.machine import image_digest, this_node
+from regbot.engines.health.machine import image_digest, this_node
 from regbot.records.baseline import ABSENT
 from regbot.records.files import read_record
 from regbot.records.run import Environment, Node, Run

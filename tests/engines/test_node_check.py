@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from regbot.checkout import Worktree
-from regbot.config import Config
+from regbot.check.sessions.timed import SessionRunner
 from regbot.engines import Launch, LaunchResult, LocalEngine, Needs, NoSeatError, Seat
 from regbot.engines.node_check import WINDOW, NodeCheck, check_nodes, judge_probes
 from regbot.engines.reference_probe import ProbeError
 from regbot.judge import judge
+from regbot.records.config import Config
 from regbot.records.files import read_record, write_record
 from regbot.records.node import NodeHistory, NodeProbe
 from regbot.records.run import Allocation, Arm, Node, Run
-from regbot.sessions.timed import SessionRunner
-from regbot.shapes import load_shape
 from regbot.workloads import Scratch, Task, smoke_task
+from regbot.workloads.checkout import Worktree
+from regbot.workloads.shapes import load_shape
 from support.node_probes import past, probe_of
 from support.timed_builder import HEADER, PLAN, session_of
 

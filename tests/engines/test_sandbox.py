@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from regbot.config import Config, ConfigError, parse_config
-from regbot.doctor import diagnosis as doctor
+from regbot.cli.doctor import diagnosis as doctor
 from regbot.engines import EngineError, LaunchResult, LocalEngine, availability, confinement
 from regbot.engines import sandbox as sandboxes
 from regbot.engines.availability import unavailable_reason
@@ -23,6 +22,7 @@ from regbot.engines.escape import PROCESSES
 from regbot.engines.proof import prove
 from regbot.engines.sandbox import Sandbox, confine, sandbox_from_settings, unbounded
 from regbot.engines.supervisor import LARGE_RECORD
+from regbot.records.config import Config, ConfigError, parse_config
 from support import escapes
 from support.escapes import MEMORY_GB, PIDS, TMP_MB, escaped, unconfined
 from support.required import needed

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from regbot.config import SlurmSettings
 from regbot.engines.engine import Needs
 from regbot.engines.slurm.commands import RETRY_S, Slurm
 from regbot.engines.slurm.limits import Partition, SeatLayout
 from regbot.engines.slurm.reservation import Reservation
+from regbot.records.config import SlurmSettings
 
 
 class LateSlurm(Slurm):

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from regbot.config import Config, Workload
 from regbot.engines import LocalEngine
 from regbot.judge.sharding import judge_ledgers
 from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED
+from regbot.records.config import Config, Workload
 from regbot.records.files import read_record, write_record
 from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, Run
-from regbot.shapes import load_shape
 from regbot.workloads import Checkout, Limits, Scratch, Task, single_task, trace
+from regbot.workloads.shapes import load_shape
 from support.guest_runs import Shared
 from support.judged_heads import judge_head
 

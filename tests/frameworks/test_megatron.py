@@ -16,16 +16,17 @@ from typing import Any
 
 import pytest
 
-from regbot.config import Config, Workload
 from regbot.engines import LocalEngine
 from regbot.judge.backends import dispatcher_change
 from regbot.judge.sharding import judge_ledgers
 from regbot.ledgers.catalogue import DISPATCHER_OFF
+from regbot.records.config import Config, Workload
 from regbot.records.files import read_record, write_record
 from regbot.records.ledger import Ledger
+from regbot.records.meshes import OwnMesh
 from regbot.records.run import Arm, Run
-from regbot.shapes import OwnMesh, load_shape
 from regbot.workloads import Checkout, Limits, Scratch, Task, single_task, trace
+from regbot.workloads.shapes import load_shape
 from support.guest_runs import GUEST, MIXTRAL, QWEN, TIMEOUT_S, Shared, answer, ask, rows
 from support.paper_runs import find_library
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from regbot.shapes import load_shape
 from regbot.workloads.paper import library_for
+from regbot.workloads.shapes import load_shape
 from support.guest_runs import GUEST, MIXTRAL, answer, ask
 
 CHECKOUT, PYTHON = os.environ.get("REGBOT_MEGATRON_LM", ""), os.environ.get("REGBOT_MEGATRON_PYTHON", "")

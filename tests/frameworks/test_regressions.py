@@ -13,12 +13,12 @@ import pytest
 import test_maxtext as maxtext
 import test_megatron as megatron
 import test_torchtitan as torchtitan
-from regbot.config import Config
 from regbot.judge import judge_ledgers
+from regbot.judge.preflight import find_conflicts
+from regbot.judge.preflight.facts import Facts
 from regbot.judge.validity import changed_config
 from regbot.ledgers import catalogue as names
-from regbot.preflight import find_conflicts
-from regbot.preflight.facts import Facts
+from regbot.records.config import Config
 from regbot.records.ledger import Ledger
 from regbot.records.verdict import Sharding
 from support.guest_runs import Shared

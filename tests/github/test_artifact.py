@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from regbot.check.sessions.schedule import Slot
 from regbot.github import archive, artifact
 from regbot.github.artifact import MEMBER, read_artifact
 from regbot.records.files import RecordError, estimate_memory
 from regbot.records.ledger import Ledger
 from regbot.records.run import RankSteps, Run
-from regbot.sessions.schedule import Slot
 from support.ledger_builder import smoke_ledger
 from support.timed_builder import HEADER, play, session_of, statics, timed_run, timing
 

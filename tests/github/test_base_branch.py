@@ -8,10 +8,10 @@ import pytest
 from github_fake import FakeGitHub
 from github_fake.fixtures import hub as hub
 from regbot.check.configuration import find_config
-from regbot.checkout import resolve_arms
-from regbot.config import Config
 from regbot.github.base_branch import load_base_config
 from regbot.github.metadata import MEASURE, STATIC, identify_subjects
+from regbot.records.config import Config
+from regbot.workloads.checkout import resolve_arms
 from support.forge_cases import TOML, Bench
 from support.timed_builder import noisy
 from support.workflow_rules import ROOT

@@ -234,9 +234,9 @@ def test_a_workflow_is_started_with_its_inputs(forge: Forge, repo: Repository) -
 
 
 def test_a_pull_request_is_opened_and_changed(forge: Forge, repo: Repository) -> None:
-    repo.commit({"b.json": "1"}, branch="regbot/refresh")
+    repo.commit({"b.json": "1"}, branch="regbot/check/refresh")
     repo.actions_may_open_pulls = True
-    made = forge.create_pull("New baselines", "text", "regbot/refresh", "main")
+    made = forge.create_pull("New baselines", "text", "regbot/check/refresh", "main")
     forge.edit_pull(made.number, "Newer baselines", "text")
     assert repo.pulls[made.number].title == "Newer baselines"
 
@@ -284,10 +284,10 @@ def test_annotations_are_sent_once_because_github_adds_them(
 
 @pytest.mark.parametrize("fault", ["502-after", "reset-after"])
 def test_a_pull_request_is_opened_once(forge: Forge, hub: FakeGitHub, repo: Repository, fault: str) -> None:
-    repo.commit({"b.json": "1"}, branch="regbot/refresh")
+    repo.commit({"b.json": "1"}, branch="regbot/check/refresh")
     repo.actions_may_open_pulls = True
     hub.faults.next(fault, "POST", "*/pulls")
-    made = forge.create_pull("New baselines", "text", "regbot/refresh", "main")
+    made = forge.create_pull("New baselines", "text", "regbot/check/refresh", "main")
     assert list(repo.pulls) == [made.number]
 
 

@@ -13,7 +13,6 @@ from github_fake import FakeGitHub
 from github_fake.fixtures import hub
 from regbot.cli import github as commands
 from regbot.cli.app import app
-from regbot.config import GitHub
 from regbot.errors import UserError
 from regbot.github.bisection import BisectionReply
 from regbot.github.checks import CONCLUSIONS
@@ -34,6 +33,7 @@ from regbot.github.permission import get_required_role
 from regbot.github.post import PostedResult
 from regbot.github.proposal import ARTIFACT, MEMBER
 from regbot.github.types import MAX_COMPARED
+from regbot.records.config import GitHub
 from support.forge_refresh_cases import Site, changing, unmeasured, zipped
 from support.gate_scene import RULE, STATIC, Scene, scene
 

@@ -11,11 +11,11 @@ import pytest
 from github_fake import FakeGitHub
 from github_fake import Run as FakeRun
 from github_fake.fixtures import hub as hub
-from regbot.config import GitHub
 from regbot.github.events import read_comment_event, read_pull_event
 from regbot.github.gate import GateOutcome, handle_comment, handle_pull
 from regbot.github.metadata import IgnoredRun
 from regbot.github.stamped_text import StampedText
+from regbot.records.config import GitHub
 from support.forge_cases import TOML, Bench, zipped
 from support.gate_scene import BOT, LABEL, Starting, client, token, workflow
 from support.timed_builder import noisy

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 import pytest
 
 from github_fake.fixtures import hub
-from regbot.config import GitHub
 from regbot.github import checks
 from regbot.github.types import ROLES
 from regbot.github.workflow_start import Measurement
+from regbot.records.config import GitHub
 from support.gate_scene import (
     BISECT,
     BOT,

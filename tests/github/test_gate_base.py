@@ -9,12 +9,12 @@ from ruamel.yaml import YAML
 
 from github_fake import FakeGitHub
 from github_fake.fixtures import hub
-from regbot.config import GitHub
 from regbot.github.client import Forge
 from regbot.github.events import read_pull_event
 from regbot.github.gate import handle_pull
 from regbot.github.stamped_text import Stamp, StampedText
 from regbot.github.types import MAX_COMPARED, CheckRun, CommitComparison, NewCheck
+from regbot.records.config import GitHub
 from support.forge_cases import BOT, FALLBACK, NONCE, Bench
 from support.forge_cases import bench as bench
 from support.gate_scene import LABEL, POST, Scene, before_last_look, posted, retargeted, scene, workflow

@@ -3,8 +3,8 @@
 import pytest
 
 from github_fake.fixtures import hub
-from regbot.config import GitHub
 from regbot.github.approval import find_protected
+from regbot.records.config import GitHub
 from support.gate_scene import (
     COMMANDS,
     Scene,

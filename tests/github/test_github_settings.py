@@ -7,13 +7,13 @@ import pytest
 
 from github_fake import FakeGitHub
 from github_fake.fixtures import hub as hub
-from regbot.config import ConfigError, GitHub, parse_config
-from regbot.config.globs import matches_glob
 from regbot.github import checks
 from regbot.github.annotations import MAX_ANNOTATIONS, collect_annotations
 from regbot.github.base_branch import load_github_settings
 from regbot.github.labels import set_label
 from regbot.judge import judge
+from regbot.records.config import ConfigError, GitHub, parse_config
+from regbot.records.config.globs import matches_glob
 from regbot.records.hang import Frame, Hang, RankHang
 from regbot.records.run import Run
 from regbot.records.session import Session

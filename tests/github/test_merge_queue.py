@@ -9,14 +9,14 @@ import pytest
 from github_fake import FakeGitHub
 from github_fake import Run as FakeRun
 from github_fake.fixtures import hub as hub
-from regbot.config import GitHub
+from regbot.check.sessions.schedule import Slot
 from regbot.github.command_effects import GateOutcome
 from regbot.github.merge_queue import handle_group
 from regbot.github.metadata import IgnoredRun
 from regbot.github.publication import publish
+from regbot.records.config import GitHub
 from regbot.records.run import Run
 from regbot.records.session import Session
-from regbot.sessions.schedule import Slot
 from support.forge_cases import A2A, FALLBACK, MORE, SAME, SLOWER, TOML, Bench, build_text, only, result
 from support.gate_scene import client, token, workflow
 

@@ -9,13 +9,13 @@ from github_fake.fixtures import hub as hub
 from regbot.baselines import Store
 from regbot.baselines.intake import environment_of
 from regbot.check.references import with_references
-from regbot.config import parse_config
+from regbot.check.sessions.schedule import Slot
 from regbot.github.metadata import identify_subjects
 from regbot.github.post import PostedResult, post
 from regbot.github.trusted_runs import HEADER_SUPPLIERS, Supplier, build_trusted_session
+from regbot.records.config import parse_config
 from regbot.records.run import Position, Run
 from regbot.records.session import Session, StoredTrace, UnconcernedWorkload
-from regbot.sessions.schedule import Slot
 from regbot.workloads import plan, plan_of, timed_tasks
 from support.baseline_builder import distilled, put
 from support.baseline_cases import block_runs, header_of

@@ -8,13 +8,13 @@ import pytest
 from github_fake import FakeGitHub
 from github_fake import Run as FakeRun
 from github_fake.fixtures import hub as hub
-from regbot.config import GitHub
 from regbot.github.client import Forge
 from regbot.github.command_effects import GateOutcome
 from regbot.github.events import read_comment_event, read_pull_event
 from regbot.github.gate import handle_comment, handle_pull
 from regbot.github.post import EXPIRED_NOTE
 from regbot.github.types import NewCheck
+from regbot.records.config import GitHub
 from support.forge_cases import BOT, FALLBACK, MORE, OTHER_PROGRAM, SAME, SLOWER, Bench, headline, only
 from support.gate_scene import POST, retargeted, workflow
 

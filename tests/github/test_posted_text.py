@@ -17,13 +17,13 @@ import cmarkgfm  # type: ignore[import-untyped]
 import pytest
 from cmarkgfm.cmark import Options  # type: ignore[import-untyped]
 
-from regbot.config import GitHub
 from regbot.github import verdict_text as words
 from regbot.github.checks import write_same_head_note
 from regbot.github.declarations import ReviewAcceptance
 from regbot.github.metadata import MEASURE, STATIC, Subject
 from regbot.github.stamped_text import Stamp, StampedText, select_strongest
 from regbot.github.types import WorkflowRun
+from regbot.records.config import GitHub
 from regbot.records.verdict import Status
 from regbot.report.markdown import UntrustedText
 from support.report_cases import CASES, HOSTILE

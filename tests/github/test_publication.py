@@ -8,13 +8,13 @@ from datetime import datetime
 import pytest
 
 from github_fake.fixtures import hub as hub
-from regbot.config import GitHub
 from regbot.github import checks
 from regbot.github import sticky_comment as sticky
 from regbot.github.client import Forge
 from regbot.github.publication import Result, publish
 from regbot.github.stamped_text import Stamp, StampedText
 from regbot.github.types import NewCheck
+from regbot.records.config import GitHub
 from regbot.records.verdict import Status
 from support.forge_cases import BOT, NONCE, OTHER, Bench, build_text, result, runs
 from support.forge_cases import bench as bench

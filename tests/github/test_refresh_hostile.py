@@ -12,13 +12,13 @@ import pytest
 
 from github_fake import FakeGitHub, githttp
 from github_fake.fixtures import hub as hub
-from regbot.checkout import CheckoutError, export
 from regbot.errors import UserError
 from regbot.github.client import ForgeError
 from regbot.github.git_remote import Remote
 from regbot.github.proposal import ARTIFACT, MEMBER, read_proposal
 from regbot.github.refresh import BRANCH, ReceivedProposal, fetch_proposals, post_refresh
 from regbot.records.files import MAX_RECORD_BYTES
+from regbot.workloads.checkout import CheckoutError, export
 from support.forge_refresh_cases import CANARY, NOW, Proposal, Site, changing, texts, zipped
 from support.hostile import LINES, inert
 from support.ledger_builder import smoke_ledger
@@ -224,7 +224,7 @@ def test_files_that_the_store_did_not_read_are_not_overwritten(site: Site, monke
     monkeypatch.setattr("regbot.github.refresh_commit.export", half)
     before = site.state()
     site.push_main(train__py="other")
-    monkeypatch.setattr("regbot.refresh.flow.export", half)
+    monkeypatch.setattr("regbot.check.refresh.flow.export", half)
     _, data = site.night(1)
     with pytest.raises(CheckoutError, match=r"anchor\.json would be added, but [0-9a-f]{12} already has this file"):
         site.post(data)

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from github_fake.fixtures import hub
-from regbot.config import GitHub
 from regbot.github.client import RefusedError
 from regbot.github.command_effects import GateOutcome
 from regbot.github.events import read_check_event
 from regbot.github.gate import handle_rerequest
 from regbot.github.types import NewCheck
+from regbot.records.config import GitHub
 from support.gate_scene import MEASURE, PEOPLE, Scene, client, end_runs, new_check, scene
 
 __all__ = ["hub", "scene"]

@@ -14,7 +14,7 @@ from gpu_hour.rows import Row
 from gpu_hour.stages import BLOCKS, ONE_GPU, STAGES
 from gpu_hour.tables import TABLES, read_table, write_fixture
 
-from regbot.shapes import load_shape, shape_names
+from regbot.workloads.shapes import load_shape, shape_names
 from support.gpu_stand_in import write_stand_ins
 from support.hour_records import SHAPE, change_json, write_stage, write_timed_launch
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from gpu_hour.stages import STAGES
 
-from regbot.doctor.diagnosis import EMPTY_GPU_TABLES, examine
+from regbot.cli.doctor.diagnosis import EMPTY_GPU_TABLES, examine
 
 FIXTURES = sorted(Path(__file__).parent.glob("*.json.gz"))
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from regbot.shapes import load_shape
+from regbot.workloads.shapes import load_shape
 from regbot_guest.contract import ContractError
 from regbot_guest.frameworks.megatron_command import make_command_line
 from regbot_guest.frameworks.megatron_lm import describe_dispatcher

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from regbot.config import BRIDGE_PROGRAM, MEGATRON_PROGRAM, Workload
-from regbot.shapes import load_shape
+from regbot.records.config import BRIDGE_PROGRAM, MEGATRON_PROGRAM, Workload
+from regbot.workloads.shapes import load_shape
 from regbot_guest.contract import ContractError
 from regbot_guest.frameworks.megatron_command import CommandLine, make_command_line
 from regbot_guest.frameworks.megatron_test_case import MAX_BYTES, MegatronTestCase, read_test_case

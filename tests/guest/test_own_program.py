@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from regbot.config import Workload
 from regbot.engines import LocalEngine
+from regbot.records.config import Workload
 from regbot.records.run import Arm, Run
-from regbot.shapes import load_shape
 from regbot.workloads import Checkout, Limits, Scratch, single_task
 from regbot.workloads import trace as run_trace
+from regbot.workloads.shapes import load_shape
 from support.guest_runs import MIXTRAL, TINY, answer, ask, run_guest
 from support.judged_heads import judge_head
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from regbot.config import Workload
-from regbot.shapes import load_shape
+from regbot.records.config import Workload
 from regbot.workloads import single_task
 from regbot.workloads.guest import RawRecord, request_document
+from regbot.workloads.shapes import load_shape
 from regbot_guest.frameworks.megatron_bridge import format_value
 from support.guest_runs import QWEN, TINY, answer, ask, run_guest
 

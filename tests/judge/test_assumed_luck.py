@@ -3,14 +3,14 @@
 import pytest
 
 from regbot.baselines.intake import environment_of, node_class_of
-from regbot.config import Config
+from regbot.check.sessions.schedule import expected_cost
 from regbot.judge import judge
 from regbot.records.calibration_summary import CalibrationSummary
+from regbot.records.config import Config
 from regbot.records.reference import Reference
 from regbot.records.session import SessionHeader
 from regbot.records.verdict import Throughput
 from regbot.report.throughput import LUCK_UNKNOWN, describe_undecided
-from regbot.sessions.schedule import expected_cost
 from regbot.stats.arm_luck import ASSUMED_LUCK
 from support.stored_cases import calibrated
 from support.timed_builder import HEADER, PLAN, noisy, play, session_of, slot

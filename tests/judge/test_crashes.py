@@ -1,7 +1,7 @@
 """Which crashes of head are the pull request's fault."""
 
-from regbot.config import Config
 from regbot.judge import judge
+from regbot.records.config import Config
 from regbot.records.crash import Crash, CrashFrame, Owner
 from regbot.records.verdict import Validity
 from support.judge_cases import A2A, BASE, HEAD

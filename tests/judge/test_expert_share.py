@@ -3,7 +3,7 @@
 import pytest
 
 from regbot.judge.expert_share import find_expert_share
-from regbot.shapes import load_shape
+from regbot.workloads.shapes import load_shape
 from support.timed_builder import PLAN, slot, timed_run
 
 

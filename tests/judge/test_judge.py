@@ -4,13 +4,13 @@ from typing import get_args
 
 import pytest
 
-from regbot.config import Config
-from regbot.config import ShardingThresholds as Thresholds
 from regbot.judge import judge, judge_ledgers, parse_expectation
 from regbot.judge.sharding import NotComparable
 from regbot.judge.validity import OUTCOME_PHRASES
 from regbot.ledgers import catalogue as names
 from regbot.ledgers.rules import Circumstances, decide_status
+from regbot.records.config import Config
+from regbot.records.config import ShardingThresholds as Thresholds
 from regbot.records.ledger import GuessKind, Ledger, Liveness
 from regbot.records.run import CodeProof, Environment, Outcome, Run
 from regbot.records.session import Session

@@ -4,19 +4,19 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from regbot.config import Config
+from regbot.check.sessions.schedule import Slot
+from regbot.check.sessions.timed import explain_profile
 from regbot.judge import judge, validity
 from regbot.judge.backends import uncertain_dispatcher
+from regbot.judge.preflight.rules import Conflict, shipped_rules
 from regbot.judge.profiled_steps import HEAD_ALONE
 from regbot.ledgers import catalogue
-from regbot.preflight.rules import Conflict, shipped_rules
+from regbot.records.config import Config
 from regbot.records.ledger import Ledger
 from regbot.records.run import Position, Profile, Run
 from regbot.records.session import Session
 from regbot.records.verdict import Verdict, WorkloadVerdict
 from regbot.report.workload_section import build_workload_sections
-from regbot.sessions.schedule import Slot
-from regbot.sessions.timed import explain_profile
 from support.ledger_builder import backend, smoke_ledger, smoke_run
 from support.timed_builder import A2A, BASE, HEAD, HEADER, play, session_of, statics, timed_run
 

@@ -14,23 +14,23 @@ import pytest
 
 from regbot.baselines.intake import Intake, distil
 from regbot.baselines.store import BaselineError
+from regbot.check.sessions.schedule import next_slot
 from regbot.cli.terminal import run_page, verdict_page
-from regbot.config import Config
 from regbot.judge import judge
 from regbot.judge.pairs import pair_up
 from regbot.judge.run_verdicts import run_verdict
+from regbot.records.config import Config
 from regbot.records.health import Cause
 from regbot.records.run import CodeProof, RankSteps, Run, Timing
 from regbot.records.session import Session
+from regbot.records.text.units import binary_bytes
+from regbot.records.text.words import count
 from regbot.records.verdict import RankComparison, RankTimes, RunVerdict, Throughput, Verdict
 from regbot.report import comment, html
 from regbot.report.evidence import format_outcome
 from regbot.report.markdown import prose
 from regbot.report.quantities import milliseconds
 from regbot.report.throughput import format_change
-from regbot.sessions.schedule import next_slot
-from regbot.text.units import binary_bytes
-from regbot.text.words import count
 from support.health_builder import gpu, health
 from support.stored_cases import NOISE, calibrated, header, reference, run_at
 from support.timed_builder import HEADER, NODE, noisy, play, session_of, timed_run, timing

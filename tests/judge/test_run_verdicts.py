@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from regbot.check.sessions.schedule import Slot
 from regbot.cli.app import app
 from regbot.cli.terminal import run_page
-from regbot.config import Config
 from regbot.judge import judge
 from regbot.judge.run_verdicts import run_verdict
+from regbot.records.config import Config
 from regbot.records.run import CodeProof, Run
 from regbot.records.verdict import RunVerdict
 from regbot.report import comment, html
-from regbot.sessions.schedule import Slot
 from support.stored_cases import run_at
 from support.timed_builder import HEADER, PLAN, play, session_of, slot, timed_run, timing
 from support.verdict_page import Page, section_of

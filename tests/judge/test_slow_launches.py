@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from regbot.config import Config
+from regbot.check.sessions.schedule import Slot
 from regbot.judge import judge
+from regbot.records.config import Config
 from regbot.records.run import Run
 from regbot.records.session import Session
 from regbot.records.verdict import Throughput, Verdict
 from regbot.report.throughput import PASS_WITHHELD, describe_undecided
-from regbot.sessions.schedule import Slot
 from support.timed_builder import noisy, play, session_of
 
 FIRST_PAIR, LATER_PAIR = (1, 0), (5, 0)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from regbot.config import Config
 from regbot.judge import judge
 from regbot.records.baseline import EnvironmentKey
+from regbot.records.config import Config
 from regbot.records.reference import Reference
 from regbot.records.run import Run
 from regbot.records.session import Session, SessionHeader, StoredTrace

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from regbot.config import ShardingThresholds, WireBandwidths
 from regbot.ledgers.patterns import compare_ledgers
 from regbot.ledgers.readers import READERS, source
-from regbot.logs import FORMATS
+from regbot.records.config import ShardingThresholds, WireBandwidths
 from regbot.workloads import guest_file
 from regbot.workloads.guest_file import run_program
+from regbot.workloads.logs import FORMATS
 from support.comparison_families import PAIRS, Pair
 from support.reader_families import (
     FAMILIES,

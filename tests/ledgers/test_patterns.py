@@ -5,12 +5,12 @@ from collections import Counter
 
 import pytest
 
-from regbot.config import ShardingThresholds, WireBandwidths
 from regbot.ledgers import catalogue as names
 from regbot.ledgers.dtypes import width
 from regbot.ledgers.expert import DispatcherChange
 from regbot.ledgers.patterns import EXPLANATIONS, INVERSE, compare_ledgers
 from regbot.ledgers.wire import wire_s
+from regbot.records.config import ShardingThresholds, WireBandwidths
 from regbot.records.ledger import Ledger
 from regbot.records.verdict import Finding
 from support.ledger_builder import (

@@ -3,9 +3,9 @@ reduce-scatter. The numbers are those of MaxText's Mixtral-8x7B, two scanned lay
 
 import pytest
 
-from regbot.config import ShardingThresholds, WireBandwidths
 from regbot.ledgers import catalogue as names
 from regbot.ledgers.patterns import compare_ledgers
+from regbot.records.config import ShardingThresholds, WireBandwidths
 from regbot.records.ledger import Entry, Kind, Ledger, Phase
 from regbot.records.verdict import Finding
 from support.ledger_builder import edited, entry, ledger_of, where

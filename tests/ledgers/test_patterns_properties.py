@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regbot.config import ShardingThresholds, WireBandwidths
 from regbot.ledgers import catalogue as names
 from regbot.ledgers.patterns import INVERSE, compare_ledgers
 from regbot.ledgers.rows import find_unit
+from regbot.records.config import ShardingThresholds, WireBandwidths
 from regbot.records.ledger import Ledger
 from regbot.records.verdict import Finding
 from support.ledger_builder import entry, ledger_of, smoke_ledger

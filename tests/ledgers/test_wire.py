@@ -2,8 +2,8 @@
 
 import pytest
 
-from regbot.config import WireBandwidths
 from regbot.ledgers.wire import WireModel, factor, wire_s
+from regbot.records.config import WireBandwidths
 from regbot.records.ledger import Axis, Kind
 from support.ledger_builder import entry, ledger_of, smoke_ledger
 

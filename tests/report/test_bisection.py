@@ -9,8 +9,8 @@ import pytest
 from cmarkgfm.cmark import Options
 
 from regbot.records.bisection import BisectionPlan
+from regbot.records.text.printable import printable
 from regbot.report.bisection import LIMIT, bisection_page, bisection_text, list_named_points, plan_text
-from regbot.text.printable import printable
 from support.bisection_cases import CASES, point
 from support.hostile import inert
 from support.report_cases import HOSTILE

@@ -16,8 +16,9 @@ import cmarkgfm  # type: ignore[import-untyped]
 import pytest
 from cmarkgfm.cmark import Options  # type: ignore[import-untyped]
 
-from regbot.config import Config
 from regbot.judge import judge
+from regbot.records.config import Config
+from regbot.records.text.percentages import round_up_percent
 from regbot.records.verdict import StoredCollectives, StoredComparison, StoredTest, StoredTimes, Validity
 from regbot.report import comment, html
 from regbot.report.baseline_row import describe_stored_times
@@ -27,7 +28,6 @@ from regbot.report.quantities import with_interval
 from regbot.report.state import prepare_check
 from regbot.report.throughput import classify_throughput
 from regbot.report.workload_section import build_workload_sections, fold_collectives
-from regbot.text.percentages import round_up_percent
 from support import report_cases
 from support.report_cases import CASES, HOSTILE, WHOLE
 from support.sharding_cases import QWEN, Case, Shape, compare_same, ledger

@@ -3,8 +3,8 @@
 import pytest
 
 from regbot.cli.terminal import verdict_page
-from regbot.config import Config
 from regbot.judge import judge
+from regbot.records.config import Config
 from regbot.records.session import Session
 from regbot.records.verdict import Verdict
 from regbot.report.comment import comment

@@ -18,7 +18,7 @@ def test_every_package_has_one_line_and_nothing_lies_beside_them() -> None:
     table = PAGE[PAGE.index("## Packages") : PAGE.index("## The way of a check")]
     assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == sorted(PACKAGES)
     loose = {path.name for path in (ROOT / "regbot").glob("*.py")}
-    assert loose <= {"__init__.py", "__main__.py", "errors.py", "removal.py"}
+    assert loose <= {"__init__.py", "__main__.py", "errors.py"}
 
 
 def test_the_packages_stand_in_the_order_of_the_import_contract() -> None:
@@ -27,7 +27,7 @@ def test_the_packages_stand_in_the_order_of_the_import_contract() -> None:
     assert len(layers) == 6
     layer = {name: number for number, names in enumerate(layers) for name in re.findall(r"regbot\.(\w+)", names)}
     listed = re.findall(r"^\| `(\w+)` \|", PAGE[PAGE.index("## Packages") : PAGE.index("## The way")], re.MULTILINE)
-    assert set(layer) == (PACKAGES - {"guest"}) | {"errors", "removal"}
+    assert set(layer) == (PACKAGES - {"guest"}) | {"errors"}
     numbers = [layer[name] for name in listed if name != "guest"]
     assert numbers == sorted(numbers)
 
@@ -71,8 +71,8 @@ def test_the_step_that_launches_the_guest_starts_the_folder_whose_main_file_impo
 @pytest.mark.parametrize(
     ("path", "imported", "expected"),
     [
-        ("regbot/check/flow.py", "regbot/checkout/arms.py", True),  # a name that the package exports
-        ("regbot/check/flow.py", "regbot/checkout/git.py", False),  # in the same package, and not imported
+        ("regbot/check/flow.py", "regbot/workloads/checkout/arms.py", True),  # a name that the package exports
+        ("regbot/check/flow.py", "regbot/workloads/checkout/git.py", False),  # in the same package, and not imported
         ("regbot/judge/judge.py", "regbot/judge/sharding.py", True),
         ("regbot/judge/judge.py", "regbot/ledgers/patterns.py", False),  # two imports away
     ],

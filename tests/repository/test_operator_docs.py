@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from regbot.config import SandboxSettings, SlurmSettings
 from regbot.engines.availability import unavailable_reason
 from regbot.records.base import Record
+from regbot.records.config import SandboxSettings, SlurmSettings
 from support.operator_docs_cases import (
     EXAMPLE,
     MACHINE,

@@ -12,13 +12,13 @@ from pydantic import BaseModel
 from ruamel.yaml import YAML
 
 from regbot.cli.app import app
-from regbot.config import Config, GitHub
 from regbot.github import checks
 from regbot.github.commands import VERBS, AcceptCommand, BisectCommand, Command, ExpectCommand, MoreCommand, RunCommand
 from regbot.github.permission import LABEL_ROLE, get_required_role
 from regbot.github.refresh import BRANCH
 from regbot.github.trusted_runs import HEADER_SUPPLIERS, Supplier
 from regbot.github.types import ROLES, Conclusion
+from regbot.records.config import Config, GitHub
 from regbot.records.session import SessionHeader
 from regbot.records.verdict import Status
 
@@ -318,4 +318,4 @@ def test_every_attack_that_regbot_stops_has_a_test() -> None:
     assert PAGE.count("| who | attack | defence | test | what remains |") == 6
     rows = [line.strip("|").split("|") for line in PAGE.splitlines() if line.startswith("| ") and line.count("|") == 6]
     untested = [attack.split(",")[0].strip() for _, attack, _, test, _ in rows if not test.strip()]
-    assert untested == ["get a node", "register the attacker's own node", "push to the branch `regbot/refresh`"]
+    assert untested == ["get a node", "register the attacker's own node", "push to the branch `regbot/check/refresh`"]

@@ -13,8 +13,8 @@ import pytest
 
 from github_fake import FakeGitHub
 from github_fake.fixtures import hub as hub
-from regbot.config import GitHub, parse_config
-from regbot.init.flow import InitOptions, initialise
+from regbot.cli.init.flow import InitOptions, initialise
+from regbot.records.config import GitHub, parse_config
 from support.docs_cases import missing
 from support.guest_runs import Shared
 from support.workflows_act import Actions, needs_act

@@ -20,7 +20,7 @@ def list_the_package() -> str | None:
 
 def import_it() -> str | None:
     sys.path.insert(0, str(HARNESS.parent))
-    return importlib.import_module("regbot.text.units").__file__
+    return importlib.import_module("regbot.records.text.units").__file__
 
 
 def through_another_process() -> str | None:

@@ -14,10 +14,10 @@ from regbot.baselines.query import (
     select_rolling_reference,
 )
 from regbot.baselines.store import Store, record_digest
-from regbot.config import Config
 from regbot.judge import judge
 from regbot.records.baseline import Baseline
 from regbot.records.calibration import Calibration, CalibrationSession
+from regbot.records.config import Config
 from regbot.records.session import Session
 from support.baseline_cases import NOW, block_runs, header_of, make_intake
 from support.ledger_builder import WORKLOAD

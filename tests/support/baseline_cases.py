@@ -27,9 +27,9 @@ from regbot.baselines import commands
 from regbot.baselines.intake import Intake
 from regbot.baselines.store import Store
 from regbot.baselines.verify import verify
-from regbot.config import Config
 from regbot.judge import judge
 from regbot.records.baseline import BaselineAddition
+from regbot.records.config import Config
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader, read_session
 from support.ledger_builder import smoke_ledger

@@ -126,14 +126,14 @@ class _History:
 
 
 def _demo_sources() -> dict[str, str]:
-    root = Path(str(files("regbot.demo"))) / "sources"
+    root = Path(str(files("regbot.cli.demo"))) / "sources"
     paths = sorted(path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in paths}
 
 
 def _patched(sources: Mapping[str, str], name: str) -> dict[str, str]:
     """The source files that a patch of the demo changes or makes, as they are after it."""
-    patch = Path(str(files("regbot.demo"))) / "patches" / f"{name}.patch"
+    patch = Path(str(files("regbot.cli.demo"))) / "patches" / f"{name}.patch"
     names = re.findall(r"^\+\+\+ b/(.*)$", patch.read_text(encoding="utf-8"), re.MULTILINE)
     with tempfile.TemporaryDirectory() as folder:
         for path in set(names) & set(sources):

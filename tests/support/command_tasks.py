@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from regbot.config import Workload
-from regbot.shapes import load_shape
+from regbot.records.config import Workload
 from regbot.workloads import Task, single_task
+from regbot.workloads.shapes import load_shape
 
 
 def command_task(command: tuple[str, ...], timeout_s: float = 60.0, **workload: Any) -> Task:

@@ -11,7 +11,7 @@ import pytest
 
 from github_fake import CheckRun, FakeGitHub, Repository
 from github_fake import Run as FakeRun
-from regbot.config import parse_config
+from regbot.check.sessions.schedule import Slot
 from regbot.github import checks, metadata
 from regbot.github.client import Forge
 from regbot.github.metadata import IgnoredRun
@@ -19,11 +19,11 @@ from regbot.github.post import PostedResult, post
 from regbot.github.publication import Rejudge, Result
 from regbot.github.stamped_text import Stamp, StampedText, Tier
 from regbot.github.types import NewCheck
+from regbot.records.config import parse_config
 from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, Run
 from regbot.records.session import Session, SessionHeader
 from regbot.records.verdict import Status
-from regbot.sessions.schedule import Slot
 from regbot.workloads import plan, plan_of, timed_tasks
 from support.ledger_builder import backend, smoke_arm, smoke_ledger, smoke_run
 from support.timed_builder import noisy, play

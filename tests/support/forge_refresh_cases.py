@@ -15,13 +15,13 @@ from unittest.mock import patch
 from github_fake import FakeGitHub
 from regbot.baselines import Store, verify
 from regbot.check.flow import CheckOptions
+from regbot.check.refresh import RefreshOptions, flow, refresh
 from regbot.engines import local
 from regbot.github.client import Forge
 from regbot.github.git_remote import Remote
 from regbot.github.refresh import BRANCH, ReceivedProposal, RefreshPost, post_refresh
 from regbot.records.refresh import RefreshReport
 from regbot.records.session import Session
-from regbot.refresh import RefreshOptions, flow, refresh
 from support.git_repos import Repository
 from support.refresh_cases import CONFIG, measuring, night_session
 from support.timed_builder import NODE

@@ -16,7 +16,7 @@ from typing import Any
 from filelock import FileLock
 
 import regbot
-from regbot.shapes import load_shape
+from regbot.workloads.shapes import load_shape
 
 GUEST = Path(regbot.__file__).parent / "guest"
 SCRIPTS = Path(__file__).parents[1] / "gloo"

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from regbot.health.causes import find_causes
+from regbot.engines.health.causes import find_causes
 from regbot.records.health import (
     ClockReason,
     CpuSnapshot,

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from regbot.config import PLACEHOLDER_ENTRY, Config, load_config
-from regbot.init import InitOptions, flow, initialise, source
-from regbot.init.flow import InitReport
+from regbot.cli.init import flow
+from regbot.cli.init.flow import InitOptions, InitReport, initialise
+from regbot.github import source
+from regbot.records.config import PLACEHOLDER_ENTRY, Config, load_config
 from support.git_repos import Repository
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,7 +1,7 @@
 """The verdict on one trace of head, beside a base that ran."""
 
-from regbot.config import Config
 from regbot.judge import judge
+from regbot.records.config import Config
 from regbot.records.run import Run
 from regbot.records.verdict import Validity
 from support.judge_cases import A2A, BASE

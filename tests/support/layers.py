@@ -3,12 +3,12 @@
 import sys
 from pathlib import Path
 
-from regbot.config import Workload
 from regbot.engines import LocalEngine
+from regbot.records.config import Workload
 from regbot.records.files import write_record
 from regbot.records.run import Arm, Position, Run
-from regbot.shapes import load_shape
 from regbot.workloads import Checkout, Limits, RunSpec, Scratch, Task, single_task, time_run, trace
+from regbot.workloads.shapes import load_shape
 
 GOOD_LAYER = '''\
 import torch

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from regbot.config import ShardingThresholds, WireBandwidths
 from regbot.ledgers import catalogue as names
 from regbot.ledgers.expert import DispatcherChange
 from regbot.ledgers.patterns import compare_ledgers
+from regbot.records.config import ShardingThresholds, WireBandwidths
 from regbot.records.ledger import Entry, Ledger
 from regbot.records.verdict import Finding, Status
 from support.ledger_builder import (

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from regbot.ledgers.readers import READERS, ReadError, Source
-from regbot.logs import FORMATS, LogError, StepLogFile
+from regbot.workloads.logs import FORMATS, LogError, StepLogFile
 from support.nsys_exports import SCHEMA
 from traces.writer import GEMM, Event, Writer, event, metadata, operator, text
 

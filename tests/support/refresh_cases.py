@@ -10,15 +10,15 @@ from unittest.mock import patch
 
 from regbot.check.conclusion import CheckResult
 from regbot.check.flow import CheckOptions
-from regbot.config import Config
+from regbot.check.refresh import RefreshOptions, flow, refresh
+from regbot.check.sessions.schedule import Slot
 from regbot.engines import local
 from regbot.judge import judge
+from regbot.records.config import Config
 from regbot.records.files import write_text
 from regbot.records.refresh import RefreshReport
 from regbot.records.run import Arm, Run
 from regbot.records.session import Session
-from regbot.refresh import RefreshOptions, flow, refresh
-from regbot.sessions.schedule import Slot
 from support.baseline_cases import COUNTED, NOW, header_of
 from support.ledger_builder import smoke_arm
 from support.timed_builder import NODE, PLAN, play, statics, timed_run

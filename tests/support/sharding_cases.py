@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from regbot.config import Config
 from regbot.judge.run_verdicts import compare_ranks
 from regbot.judge.sharding import judge_ledgers
 from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED, COUNTS_ADDED, RESTORED
 from regbot.ledgers.rows import sum_by_kind
+from regbot.records.config import Config
 from regbot.records.ledger import Entry, Kind, Ledger, Liveness, Phase, Role, Scalar
 from regbot.records.run import Arm, Backend, CodeProof, Outcome, Run
 from regbot.records.session import Session, SessionHeader, UnconcernedWorkload

@@ -5,11 +5,11 @@ import random
 from collections.abc import Callable
 
 from regbot.baselines import environment_of
+from regbot.check.sessions.schedule import Slot, next_slot
 from regbot.records.calibration_summary import ArmLuck, CalibrationSummary, PairNoise, Rate
 from regbot.records.reference import Reference, StoredSession
 from regbot.records.run import Environment, Run
 from regbot.records.session import SessionHeader
-from regbot.sessions.schedule import Slot, next_slot
 from support.timed_builder import HEADER, NODE, PLAN, timed_run
 
 ENVIRONMENT = Environment(python="3.11.9", torch="2.13.0", platform="linux", packages="a" * 64)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from regbot.baselines import environment_of
-from regbot.config import Config
 from regbot.judge import judge
 from regbot.judge.estimates import format_estimate
 from regbot.judge.pairs import pair_up
@@ -17,13 +16,14 @@ from regbot.judge.throughput import primary_test, slow_launches
 from regbot.judge.timed_validity import list_failures
 from regbot.ledgers.catalogue import COUNTS_ADDED
 from regbot.records.calibration_summary import CalibrationSummary, PairNoise, Rate
+from regbot.records.config import Config
 from regbot.records.reference import Reference, StoredSession
 from regbot.records.run import Backend, Outcome, Position, Run
 from regbot.records.session import StoredTrace
+from regbot.records.text.percentages import round_up_percent
 from regbot.records.verdict import StoredComparison, Throughput, Validity
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import Thresholds, pairs_needed, sequential_test
-from regbot.text.percentages import round_up_percent
 from support import timed_cases
 from support.sharding_cases import (
     BASE,

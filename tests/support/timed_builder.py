@@ -3,9 +3,9 @@
 import random
 from collections.abc import Callable, Sequence
 
+from regbot.check.sessions.schedule import Slot, next_slot
 from regbot.records.run import Node, Outcome, Position, RankSteps, Run, Timing
 from regbot.records.session import Session, SessionHeader, TimedPlan
-from regbot.sessions.schedule import Slot, next_slot
 from support.ledger_builder import WORKLOAD, backend, smoke_arm, smoke_ledger, smoke_run
 
 NODE = Node(name="node-3", node_class="a processor, 2 cores", cores=2)

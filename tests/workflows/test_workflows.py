@@ -11,8 +11,8 @@ import tomllib
 from ruamel.yaml import YAML
 
 from regbot import __version__
-from regbot.init.source import UNSET
-from regbot.init.templates import WorkflowSettings, render
+from regbot.github.source import UNSET
+from regbot.github.templates import WorkflowSettings, render
 from support.linters import actionlint, schema, zizmor
 from support.workflow_rules import ROOT, RULES, SHIPPED, Workflow, python_imports_nothing_of_a_checkout, read
 

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from regbot.check.compare.page import compare_page
+from regbot.check.compare.verdict import ComparisonOptions, compare
 from regbot.cli.app import app
 from regbot.cli.terminal import run_page
-from regbot.compare.page import compare_page
-from regbot.compare.verdict import ComparisonOptions, compare
-from regbot.config import Config
 from regbot.engines import LocalEngine
 from regbot.engines.guest import guest_folder
 from regbot.judge import judge
 from regbot.judge.pairs import Pair, PairKey
 from regbot.judge.walls import find_wall
+from regbot.records.config import Config
 from regbot.records.files import read_record, write_record
 from regbot.records.run import Arm, Position, RankSteps, RawRun, Run, Timing
 from regbot.report import html

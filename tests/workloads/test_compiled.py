@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from regbot.config import Workload
 from regbot.engines import LocalEngine
+from regbot.records.config import Workload
 from regbot.records.run import Arm, Run
-from regbot.shapes import load_shape
 from regbot.workloads import Checkout, Limits, Scratch, Task, single_task, trace
+from regbot.workloads.shapes import load_shape
 from regbot_guest.frameworks.maxtext import STEP, move_program
 from regbot_guest.frameworks.maxtext_config import (
     FORCED_KEYS,

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from regbot.ledgers.readers import READERS, Reader, Source
-from regbot.logs import read_log
 from regbot.workloads import guest_file
 from regbot.workloads.guest_file import GuestFileError, read_ledgers, read_step_log
+from regbot.workloads.logs import read_log
 from support.mutations import samples
 from support.reader_families import MEGATRON, lines_of
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from regbot.check.static_trace import TraceOptions, choose_task
-from regbot.config import Config, ConfigError, parse_config
 from regbot.records.baseline import ENTRY_PATTERN
+from regbot.records.config import Config, ConfigError, parse_config
 from regbot.workloads import plan, timed_tasks
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from regbot.check.preflight import examine_configuration
-from regbot.config import load_config
-from regbot.doctor.diagnosis import examine
+from regbot.cli.doctor.diagnosis import examine
 from regbot.engines import NO_GPUS, Launch, LaunchResult, LocalEngine
-from regbot.health import NoNvmlError
-from regbot.health.machine import this_node
+from regbot.engines.health import NoNvmlError
+from regbot.engines.health.machine import this_node
+from regbot.records.config import load_config
 from regbot.workloads import plan, plan_of, timed_tasks
 from regbot.workloads.paper import readiness
 from support.layers import TIMED_CONFIG, write_repository
@@ -52,7 +52,7 @@ def describe_machine(folder: Path, paper: Path, monkeypatch: pytest.MonkeyPatch)
         patch.setenv("PATH", str(tools))
         patch.delenv("CXX", raising=False)
         patch.setenv("REGBOT_PAPER_CACHE", str(paper))
-        patch.setattr("regbot.doctor.diagnosis.snapshot_gpus", refuse_nvml)
+        patch.setattr("regbot.cli.doctor.diagnosis.snapshot_gpus", refuse_nvml)
         this_node.cache_clear()
         try:
             preflight = examine_configuration("moe", repository, folder / "cache")

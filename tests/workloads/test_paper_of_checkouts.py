@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from regbot.check.sessions.worktrees import Worktrees
 from regbot.engines import Sandbox
 from regbot.engines.availability import unavailable_reason
-from regbot.sessions.worktrees import Worktrees
 from regbot.workloads.paper import Libraries, NoPaperGpuError, build
 from support.git_repos import Repository
 from support.required import needed

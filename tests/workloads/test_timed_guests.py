@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from regbot.health.machine import this_node
+from regbot.engines.health.machine import this_node
 from regbot.records.files import read_record
 from regbot.records.run import Run
-from regbot.shapes.model_code import model_hash
+from regbot.workloads.shapes.model_code import model_hash
 from support.guest_runs import Shared
 from support.layers import GOOD_LAYER, STEPS, genuine_runs, launch, replay
 

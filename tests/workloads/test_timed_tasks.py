@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from regbot.check.single_run import SingleRunOptions, timed_task
-from regbot.config import Config, ConfigError, Workload
 from regbot.engines import EngineError, Launch, LaunchResult
+from regbot.records.config import Config, ConfigError, Workload
 from regbot.records.run import Position
-from regbot.shapes import ShapeError
 from regbot.workloads import Checkout, RunSpec, Scratch, needs_of, plan, time_run, timed_tasks
+from regbot.workloads.shapes import ShapeError
 from support.layers import ARM, LIMITS
 from support.timed_builder import NODE
 

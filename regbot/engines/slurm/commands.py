@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from regbot.engines.launch import NoSeatError
-from regbot.text.clip import clip
+from regbot.records.text.clip import clip
 
 OUTAGE_S = 300.0
 """Seconds to retry commands while the controller does not answer."""

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 
-from regbot.config import SlurmSettings
 from regbot.engines.engine import Needs, Seat
 from regbot.engines.launch import Launch, LaunchResult, NoSeatError, SeatLostError
 from regbot.engines.sandbox import Sandbox
@@ -17,6 +16,7 @@ from regbot.engines.slurm.limits import Partition, SeatLayout, find_partition, p
 from regbot.engines.slurm.reservation import Reservation
 from regbot.engines.slurm.seat import SlurmSeat
 from regbot.engines.slurm.shared import SharedSeat
+from regbot.records.config import SlurmSettings
 from regbot.records.files import write_text
 from regbot.records.run import Node
 

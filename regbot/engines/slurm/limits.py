@@ -5,10 +5,10 @@ import math
 import re
 from dataclasses import dataclass
 
-from regbot.config import SlurmSettings
 from regbot.engines.engine import Needs
 from regbot.engines.launch import NoSeatError
 from regbot.engines.slurm.commands import Slurm
+from regbot.records.config import SlurmSettings
 
 _GPUS = re.compile(r"(?:^|,)gpu(?::(?!\d+(?:[(,]|$))[^:,(]+)?:(\d+)")
 """Matches a GPU count in Slurm's Gres. The GPU type before the count is optional. A type may begin with a digit, such

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from regbot.engines.availability import unavailable_reason
+from regbot.engines.health.machine import this_node, without_gpus
 from regbot.engines.launch import NO_GPUS, EngineError, Launch, NoSeatError
 from regbot.engines.local import LocalEngine
 from regbot.engines.sandbox import Sandbox, bubblewrap_version
-from regbot.health.machine import this_node, without_gpus
 
 STDIN = 0
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")

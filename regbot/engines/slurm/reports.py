@@ -12,7 +12,7 @@ from regbot.engines.launch import LaunchResult
 from regbot.engines.local import log_tail, plain_tail
 from regbot.engines.slurm.node import BEGUN, END
 from regbot.records.health import MAX_GPUS, Health, NodeSnapshot, NodeUsage
-from regbot.text.clip import clip_message
+from regbot.records.text.clip import clip_message
 
 Reports = Mapping[int, Mapping[str, Any]]
 """Report of each node, by the node's number in the seat."""

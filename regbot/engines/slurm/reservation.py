@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from regbot.config import SlurmSettings
 from regbot.engines.engine import Needs
 from regbot.engines.launch import NoSeatError, SeatLostError
 from regbot.engines.slurm.commands import RETRY_S, RUNNING_STATES, WAITING_STATES, Job, Slurm
 from regbot.engines.slurm.limits import Partition, SeatLayout
-from regbot.text.clip import clip_label
+from regbot.records.config import SlurmSettings
+from regbot.records.text.clip import clip_label
 
 HOLDER = Path(__file__).with_name("holder.py")
 """The batch script of the job. It keeps the nodes reserved while the heartbeat lasts."""

@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from regbot.config import SlurmSettings
 from regbot.engines.conversation import SupervisorOutput, run_supervisors
 from regbot.engines.launch import EngineError, Launch, LaunchResult, NoSeatError, SeatLostError
 from regbot.engines.local import NONCE
@@ -23,8 +22,9 @@ from regbot.engines.slurm.node import dump_sandbox, step_request
 from regbot.engines.slurm.reports import Reports, combine_reports, find_missing_file, parse_messages, srun_messages
 from regbot.engines.slurm.reservation import Reservation
 from regbot.engines.torchrun import multi_node_command, single_node_command
+from regbot.records.config import SlurmSettings
 from regbot.records.run import Allocation, Node
-from regbot.text.clip import clip_label
+from regbot.records.text.clip import clip_label
 
 FACTS_S = 120.0
 """Time limit for the nodes to report their facts."""

@@ -8,8 +8,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Geometry:
-    """Dimensions of one MoE transformer. Widths are in elements. The class of the same name in ``regbot.shapes`` has
-    the same fields.
+    """Dimensions of one MoE transformer. Widths are in elements. The class of the same name in
+    ``regbot.workloads.shapes`` has the same fields.
     """
 
     layers: int

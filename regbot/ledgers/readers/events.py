@@ -21,7 +21,7 @@ from regbot.ledgers.readers.kernels import classify
 from regbot.ledgers.readers.kineto_layout import Layout, find_candidates, learn_layout
 from regbot.ledgers.readers.source import Source
 from regbot.records.files import MAX_DEPTH, DeepNestingError, check_depth
-from regbot.text.clip import clip
+from regbot.records.text.clip import clip
 
 MAX_EVENT_BYTES = 8 * 2**20
 """Largest size of one event."""

@@ -34,8 +34,8 @@ from regbot.ledgers.readers.tally import (
 )
 from regbot.records.files import RecordError, parse_json
 from regbot.records.ledger import Axis, CollectiveBackend, Kind, Ledger
-from regbot.text.clip import clip
-from regbot.text.printable import printable
+from regbot.records.text.clip import clip
+from regbot.records.text.printable import printable
 
 NAME = "flight-recorder"
 TITLE = "Flight Recorder dump as JSON"

@@ -28,9 +28,9 @@ from regbot.ledgers.readers.hlo_text import BadShape, Header, read_module
 from regbot.ledgers.readers.source import ReadError, Source
 from regbot.ledgers.readers.tally import check_limits
 from regbot.records.ledger import Axis, Entry, Ledger, UnclassifiedCommunication
-from regbot.text.clip import clip, clip_label
-from regbot.text.printable import printable
-from regbot.text.words import count, listed
+from regbot.records.text.clip import clip, clip_label
+from regbot.records.text.printable import printable
+from regbot.records.text.words import count, listed
 
 NAME = "hlo"
 TITLE = "XLA optimized HLO text"

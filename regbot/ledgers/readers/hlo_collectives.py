@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from regbot.ledgers.readers.hlo_groups import ReplicaGroup, ReplicaGroups
 from regbot.ledgers.readers.hlo_text import Instruction, Tensor, parse_elements, parse_tensors
 from regbot.records.ledger import Kind, Phase, Role
-from regbot.text.printable import printable
+from regbot.records.text.printable import printable
 
 KINDS: dict[str, Kind] = {
     "all-gather": "all_gather",

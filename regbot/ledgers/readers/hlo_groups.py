@@ -28,7 +28,7 @@ import numpy as np
 
 from regbot.ledgers.readers.kineto_groups import format_ranks
 from regbot.ledgers.readers.source import Source
-from regbot.text.clip import clip
+from regbot.records.text.clip import clip
 
 MAX_DEVICES = 2**17
 MAX_GROUP_SIZE = 2**16

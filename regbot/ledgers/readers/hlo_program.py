@@ -29,7 +29,7 @@ from regbot.ledgers.readers.hlo_text import (
     parse_instruction,
     parse_tensors,
 )
-from regbot.text.clip import clip
+from regbot.records.text.clip import clip
 
 MAX_EXECUTIONS = 2**53
 """Largest number of executions. Up to this limit, integers are exact in JSON."""

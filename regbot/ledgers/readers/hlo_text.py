@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from regbot.ledgers.readers.source import Source
-from regbot.text.clip import clip
+from regbot.records.text.clip import clip
 
 MAX_COMPUTATION_CHARS = 256 * 2**20
 """Largest number of characters in one computation. One computation is kept in memory at a time."""

@@ -37,8 +37,8 @@ from regbot.ledgers.readers.tally import (
 )
 from regbot.records.files import RecordError, parse_json
 from regbot.records.ledger import Kind, Ledger
-from regbot.text.clip import clip
-from regbot.text.printable import printable
+from regbot.records.text.clip import clip
+from regbot.records.text.printable import printable
 
 NAME = "nccl-inspector"
 TITLE = "NCCL Inspector JSON lines"

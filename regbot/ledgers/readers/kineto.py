@@ -37,7 +37,7 @@ from regbot.ledgers.readers.kineto_steps import (
 )
 from regbot.ledgers.readers.source import Source
 from regbot.records.ledger import Axis, CollectiveBackend, Entry, Kind, Ledger, Phase, Role, UnclassifiedCommunication
-from regbot.text.clip import clip, clip_label, clip_message
+from regbot.records.text.clip import clip, clip_label, clip_message
 
 NAME = "kineto"
 TITLE = "Kineto trace"

@@ -19,7 +19,7 @@ from regbot.ledgers.dtypes import width
 from regbot.ledgers.readers.events import parse_number
 from regbot.ledgers.readers.kineto_groups import UNKNOWN, ProcessGroup, ProcessGroups
 from regbot.records.ledger import CollectiveBackend, Kind, Role
-from regbot.text.clip import clip
+from regbot.records.text.clip import clip
 
 MAX_VOLUME = 2**53
 """Largest number of bytes of an entry. A call with more bytes counts as a call of unknown size."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from regbot.ledgers.readers.events import parse_number
 from regbot.ledgers.readers.source import Source
-from regbot.text.clip import clip, clip_label
+from regbot.records.text.clip import clip, clip_label
 
 UNKNOWN = "unknown"
 """Axis of a collective whose group the trace does not contain."""

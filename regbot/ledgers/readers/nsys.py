@@ -25,8 +25,8 @@ from regbot.ledgers.readers.nsys_ranges import NvtxCalls, read_calls
 from regbot.ledgers.readers.source import Source
 from regbot.ledgers.readers.tally import STEPS_UNKNOWN, UNKNOWN, CallSum, sum_calls
 from regbot.records.ledger import CollectiveBackend, Entry, Kind, Ledger, Role, UnclassifiedCommunication
-from regbot.text.clip import clip, clip_label
-from regbot.text.printable import printable
+from regbot.records.text.clip import clip, clip_label
+from regbot.records.text.printable import printable
 
 NAME = "nsys"
 TITLE = "Nsight Systems sqlite export"

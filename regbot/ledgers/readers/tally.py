@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from regbot.ledgers.readers.source import Source
 from regbot.records.ledger import CollectiveBackend, Entry, Kind, Phase, Role, UnclassifiedCommunication
-from regbot.text.clip import clip, clip_label
-from regbot.text.printable import printable
+from regbot.records.text.clip import clip, clip_label
+from regbot.records.text.printable import printable
 
 UNKNOWN = "unknown"
 STEPS_UNKNOWN = "the number of steps in this recording is unknown"

@@ -33,7 +33,7 @@ from regbot.engines import EngineError, Launch, LocalEngine, Sandbox
 from regbot.engines.sandbox import leads_through
 from regbot.errors import UserError
 from regbot.records.files import write_text
-from regbot.text.printable import printable
+from regbot.records.text.printable import printable
 from regbot.workloads.paper.torch_files import NoTorchError, TorchFiles, find_torch, find_torch_of_checkout
 
 LIBRARY_NAME = "libregbot_paper.so"

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from regbot.text.printable import printable
+from regbot.records.text.printable import printable
 
 LIBRARIES = ("libc10.so", "libtorch_cpu.so")
 _FIND = "import importlib.util as u; s = u.find_spec('torch'); print(s.origin if s and s.origin else '')"

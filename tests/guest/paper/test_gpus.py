@@ -8,7 +8,7 @@ import pytest
 from regbot.check.static_trace import TraceOptions, trace_working_tree
 from regbot.cli.ledger import ledger_trace
 from regbot.cli.terminal import trace_page
-from regbot.config import ConfigError
+from regbot.records.config import ConfigError
 from regbot.records.ledger import DEFAULT_PAPER_GPU, PaperGpu
 from regbot_guest.paper.gpus import DEFAULT, GPUS
 from support.layers import CONFIG, GOOD_LAYER, write_repository

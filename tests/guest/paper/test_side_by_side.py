@@ -9,7 +9,7 @@ import pytest
 from support.guest_runs import TINY, Shared, ask
 from support.paper_runs import read_answer
 
-DEMO = Path(__file__).parents[3] / "regbot" / "demo" / "sources"
+DEMO = Path(__file__).parents[3] / "regbot" / "cli" / "demo" / "sources"
 
 FUSED = "a GPU normalises in one kernel, which keeps one factor per row; a CPU keeps the intermediate results"
 COUNTERS = "the optimizer's step counters are on the host for both; only the CPU run counts them"

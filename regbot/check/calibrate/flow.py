@@ -1,0 +1,420 @@
+"""``regbot calibrate``: measure how the gate decides when both arms are the same commit.
+
+In a placebo session nothing differs between the arms. In an injected session, every step of head is slowed down by a
+known share. Every session is launched, paired and judged like the session of a pull request. The result is stored, and
+later checks of the same workload, node class and environment cite it.
+"""
+
+import hashlib
+import math
+import secrets
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from regbot import __version__
+from regbot.baselines import Store, environment_of, node_class_of
+from regbot.baselines.query import TERMS
+from regbot.baselines.reference import summarise_calibrations
+from regbot.check.sessions.blocks import BLOCK_PAIRS, block_count
+from regbot.check.sessions.pooled_pairs import session_digest
+from regbot.check.sessions.run_log import RunLog
+from regbot.check.sessions.timed import SessionRunner
+from regbot.check.sessions.worktrees import Worktrees
+from regbot.check.single_run import SingleRunOptions, config_of, timed_task
+from regbot.check.static_trace import WORKING_TREE
+from regbot.engines import Engine, open_engine
+from regbot.engines.node_check import HISTORY_FILE
+from regbot.errors import UserError
+from regbot.judge import judge
+from regbot.judge.interim import count_primary_tests, decide_so_far, thresholds
+from regbot.judge.pairs import PairSet, pair_up
+from regbot.records.baseline import ENTRY_PATTERN, Provenance, format_time, parse_time
+from regbot.records.calibration import Calibration, CalibrationSession
+from regbot.records.calibration_summary import ArmLuck, CalibrationSummary
+from regbot.records.config import Config, ConfigError
+from regbot.records.run import Arm, Run
+from regbot.records.session import Session, SessionHeader, TimedPlan, read_session
+from regbot.records.settings import ThroughputThresholds
+from regbot.records.text.progress import Progress, Watcher
+from regbot.records.text.words import count
+from regbot.stats.paired import LOOKS
+from regbot.workloads import Scratch, Task, plan_of
+from regbot.workloads.checkout import Worktree, resolve_arm
+
+PLACEBO_PAIRS, INJECTED_PAIRS = 20, 5
+"""Default number of placebo pairs, and of pairs with an injected slowdown."""
+NO_TIME_LIMIT_S = math.inf
+"""Time budget of a session. A calibration has none: only the number of pairs limits it."""
+NO_SLOWDOWN_PCT = 0.0
+"""Injected slowdown of a placebo session."""
+
+
+@dataclass(frozen=True)
+class CalibrationOptions:
+    """Options of a calibration."""
+
+    workload: str
+    """A shape or a workload of the configuration, as ``NAME[:SHAPE][/MESH]``."""
+    out: Path
+    """Folder for the sessions."""
+    who: str
+    """Who stores the calibration."""
+    rev: str | None = None
+    """Commit to measure; None for the files in the working tree."""
+    variant: str | None = None
+    """Variant of the shape; None for the one that a check would time on this node."""
+    pairs: int = PLACEBO_PAIRS
+    """Number of placebo pairs."""
+    injected_pct: float = NO_SLOWDOWN_PCT
+    """Slowdown of head in the injected sessions, in percent; 0 for no such session."""
+    injected_pairs: int = INJECTED_PAIRS
+    """Number of pairs with the injected slowdown."""
+    resume: bool = False
+    """Whether to continue the interrupted calibration in ``out``."""
+    engine: str = "local"
+    """Name of the engine that starts the processes: ``local`` or ``slurm``."""
+
+
+@dataclass(frozen=True)
+class CalibrationResult:
+    """The stored calibration, and what is now known about the node."""
+
+    calibration: Calibration
+    path: Path
+    """File of the stored calibration."""
+    summary: CalibrationSummary | None
+    """Summary of all stored calibrations on the same terms; None if they have too few placebo pairs."""
+
+
+def calibrate(
+    options: CalibrationOptions,
+    store: Store,
+    folder: Path,
+    cache: Path,
+    watch: Watcher = lambda _: None,
+    engine: Engine | None = None,
+) -> CalibrationResult:
+    """Run the sessions and store the result.
+
+    ``folder`` is the repository with the workload. ``engine`` is closed by the caller; None to open the engine that
+    ``options`` names. Pairs run in whole blocks of two, so an odd number of pairs is rounded up. Every run is written
+    to ``options.out`` as it ends. Raises ConfigError, ShapeError, CheckoutError, EngineError, UserError.
+    """
+    config = config_of(folder)
+    engine_context = nullcontext(engine) if engine is not None else open_engine(options.engine, config, cache)
+    with engine_context as active_engine:
+        return _calibrate_on(_CalibrationSetup(active_engine, folder, cache, watch), options, store, config)
+
+
+@dataclass(frozen=True)
+class _CalibrationSetup:
+    """Engine, folders and progress callback of a calibration."""
+
+    engine: Engine
+    folder: Path
+    """Repository that contains the workload."""
+    cache: Path
+    watch: Watcher
+
+
+def _calibrate_on(
+    setup: _CalibrationSetup, options: CalibrationOptions, store: Store, config: Config
+) -> CalibrationResult:
+    """Run the sessions on an open engine, store the calibration, and summarise all calibrations on its terms."""
+    folder, engine = setup.folder, setup.engine
+    task = timed_task(SingleRunOptions(options.workload, options.rev, options.variant), folder, engine.gpus)
+    # Each look begins with empty compiler caches, so that the sessions show the luck of an arm.
+    plan = plan_of(task, config.session).model_copy(update={"fresh_caches": True, "measures_luck": True})
+    if ENTRY_PATTERN.fullmatch(plan.entry) is None:
+        raise ConfigError(f"{plan.entry} cannot be stored: a label has letters, digits, '_', '.' and '-'")
+    arm = resolve_arm(folder, options.rev) if options.rev is not None else WORKING_TREE
+    # One lock for all sessions: the first session's log locks the folder that has the logs of all of them.
+    first_log = _make_run_log(options, number=1)
+    with first_log.lock(), first_log.writing():
+        if not options.resume and any(options.out.glob("session-*.jsonl")):
+            raise ConfigError(
+                f"{options.out}: contains the sessions of a calibration",
+                "continue it with --resume, or give another --out",
+            )
+        runner = _Runner(options, task, plan, arm, setup)
+        sessions = runner.run_sessions(options.pairs, NO_SLOWDOWN_PCT)
+        if options.injected_pct:  # 0 stands for a calibration without injected sessions
+            sessions += runner.run_sessions(options.injected_pairs, options.injected_pct)
+    calibration = build_calibration(sessions, options.who)
+    path = store.add_calibration(calibration)
+    class_folder = path.parent.parent  # the calibrations lie in a folder below it
+    stored_calibrations = [store.calibration(stored_path) for stored_path in store.calibrations(class_folder)]
+    on_same_terms = [other for other in stored_calibrations if _terms_of(other) == _terms_of(calibration)]
+    summary = summarise_calibrations(on_same_terms, thresholds(sessions[0].header))
+    return CalibrationResult(calibration, store.root / path, summary)
+
+
+def build_calibration(sessions: Sequence[Session], who: str) -> Calibration:
+    """Build the calibration from sessions that compare one commit with itself.
+
+    All sessions have the same workload and settings, so the header of the first session serves for all. The node and
+    the environment are those of the last timed run. ``who`` stores the calibration.
+    """
+    timed_runs = [run for session in sessions for run in session.runs if run.timing is not None]
+    last_run = timed_runs[-1]
+    assert last_run.timing is not None
+    header = sessions[0].header
+    (plan,) = header.timed
+    # Group 3 of the pattern is the version of the shape.
+    entry_match = ENTRY_PATTERN.fullmatch(plan.entry)
+    assert entry_match is not None
+    header_lines = "".join(session.header.to_line() for session in sessions)
+    return Calibration(
+        measured=format_time(parse_time(header.created)),
+        session=hashlib.sha256(header_lines.encode()).hexdigest(),
+        workload=plan.entry,
+        variant=plan.variant,
+        shape_version=int(entry_match[3]),
+        node_class=node_class_of(last_run),
+        world_size=plan.world_size,
+        steps=plan.steps,
+        cut=plan.cut,
+        clock=last_run.timing.clock,
+        dispatcher=plan.dispatcher,
+        primary_tests=count_primary_tests(header),
+        environment=environment_of(last_run),
+        provenance=Provenance(
+            who=who,
+            why="calibration",
+            node=last_run.node.name if last_run.node else None,
+            container=None,
+            platform=last_run.environment.platform if last_run.environment else None,
+            revision=last_run.arm.revision,
+            regbot=header.regbot,
+        ),
+        sessions=[_judge_session(session) for session in sessions],
+    )
+
+
+def _judge_session(session: Session) -> CalibrationSession:
+    """Judge a session, and check whether the intervals of its last look contain the injected slowdown.
+
+    The judge decides without knowing the injected slowdown.
+    """
+    (plan,) = session.header.timed
+    verdict = judge(session, Config(throughput=session.header.throughput))
+    throughput = verdict.workloads[0].throughput  # a calibration has one workload
+    decision = throughput.decision if throughput is not None else None
+    interim = decide_so_far(session.runs, session.header, plan)
+    true_log_ratio = math.log1p(plan.injected_pct / 100)
+    covered = None  # without a look, there are no intervals
+    if interim.intervals:
+        covered = all(interval.low <= true_log_ratio <= interval.high for interval in interim.intervals)
+    return CalibrationSession(
+        session=session_digest(session.header),
+        injected_pct=plan.injected_pct,
+        decision=decision or "undecided",
+        pairs=interim.pairs,
+        covered=covered,
+        log_ratios=interim.pair_set.log_ratios(),
+        draws=_list_draws(interim.pair_set) if plan.fresh_caches else None,  # only fresh caches make a new draw
+    )
+
+
+def _list_draws(pair_set: PairSet) -> list[int]:
+    """Return the number of the draw of each valid pair. Pairs with the same number used the same compiler caches."""
+    positions = [pair.head.position for pair in pair_set.valid]
+    return [position.draw for position in positions if position is not None and position.draw is not None]
+
+
+class _Runner:
+    """Runs the sessions of one calibration one after another. Each session is written to its own file.
+
+    ``arm`` is the commit that is compared with itself. ``plan`` has the settings of the runs; each session sets its own
+    slowdown and number of pairs.
+    """
+
+    def __init__(
+        self, options: CalibrationOptions, task: Task, plan: TimedPlan, arm: Arm, setup: _CalibrationSetup
+    ) -> None:
+        self._options, self._task, self._plan, self._arm, self._setup = options, task, plan, arm, setup
+        self._number = 0
+        """Number of the present session, from 1. Its file is named after it."""
+
+    def run_sessions(self, pairs: int, injected_pct: float) -> list[Session]:
+        """Run sessions until they have ``pairs`` valid pairs together. Head is slowed down by ``injected_pct`` percent.
+
+        A session ends at the first look that decides, so it may have fewer pairs than the last look.
+        """
+        sessions: list[Session] = []
+        valid_pairs = 0
+        while valid_pairs < pairs:
+            missing_pairs = block_count(pairs - valid_pairs) * BLOCK_PAIRS  # in whole blocks
+            max_pairs = min(missing_pairs, LOOKS[-1])
+            plan = self._plan.model_copy(update={"injected_pct": injected_pct, "max_pairs": max_pairs})
+            session = self._run_session(plan)
+            sessions.append(session)
+            valid_pairs += len(pair_up(session.runs).valid)
+        return sessions
+
+    def _run_session(self, plan: TimedPlan) -> Session:
+        """Run the next session, or continue it with ``options.resume``. Raises UserError if it has no valid pair."""
+        self._number += 1
+        log, header = _make_run_log(self._options, self._number), self._make_header(plan)
+        session = log.resume(header) if self._options.resume else None
+        if session is None:
+            log.create(header)
+            session = Session(header=header, runs=[])
+        runs = list(session.runs)
+
+        def write_run(run: Run) -> None:
+            log.append(run)
+            runs.append(run)
+
+        def announce(progress: Progress) -> None:
+            self._setup.watch(Progress(progress.done, progress.total, f"session {self._number}: {progress.text}"))
+
+        trees = (
+            _WorkingTree(self._setup.folder)
+            if self._options.rev is None
+            else Worktrees(self._setup.folder, self._setup.cache, lambda _: None, self._setup.engine.sandbox)
+        )
+        scratch = self._options.out / "runs" / log.path.stem
+        session_runner = SessionRunner(
+            session.header,
+            trees,
+            self._setup.engine,
+            Scratch(scratch),
+            write_run,
+            announce,
+            node_history=self._setup.cache / HISTORY_FILE,
+        )
+        (session_plan,) = session.header.timed
+        session_runner.run(session_plan, self._task, session.runs, NO_TIME_LIMIT_S)
+        measured_session = Session(header=session.header, runs=runs)
+        if not pair_up(runs).valid:
+            verdict = judge(measured_session, Config()).workloads[0]  # a calibration has one workload
+            reasons = verdict.validity.reasons or (verdict.throughput.reasons if verdict.throughput else [])
+            raise UserError(f"{log.path}: {'; '.join(reasons)[:2000]}", "fix that, then continue with --resume")
+        return measured_session
+
+    def _make_header(self, plan: TimedPlan) -> SessionHeader:
+        """Return the header of a new session. Both arms are the same commit, and nothing is traced."""
+        return SessionHeader(
+            regbot=__version__,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            base=_rename_arm(self._arm, "base"),
+            head=_rename_arm(self._arm, "head"),
+            workloads=[plan.entry],
+            untraced=[plan.entry],  # so the verdict needs no trace
+            timed=[plan],
+            seed=secrets.randbelow(2**32),
+            throughput=ThroughputThresholds(gate="pairs"),
+        )
+
+
+class _WorkingTree:
+    """Supplies the working tree as the checkout of both arms."""
+
+    def __init__(self, folder: Path) -> None:
+        """``folder`` is the working tree. It is used as it is, so nothing is built."""
+        self._tree = Worktree(
+            path=folder,
+            commit=WORKING_TREE.commit,
+            tree=WORKING_TREE.tree,
+            submodules={},
+            built=False,
+            key="",  # the working tree is not in the cache of worktrees
+            changed=(),
+            environment={},
+        )
+
+    def worktree(self, arm: Arm, task: Task) -> Worktree:
+        """Return the same worktree for every arm and workload."""
+        del arm, task
+        return self._tree
+
+
+def _make_run_log(options: CalibrationOptions, number: int) -> RunLog[Session]:
+    """Return the log of session ``number``. When a calibration is resumed, some fields of the session's header may
+    differ.
+    """
+    return RunLog(
+        path=options.out / f"session-{number:02}.jsonl",
+        activity="calibration",
+        read=read_session,
+        # In pydantic, True excludes a whole field from the comparison.
+        may_differ=dict.fromkeys(("regbot", "created", "seed", "throughput"), True),
+    )
+
+
+def _rename_arm(arm: Arm, name: Literal["base", "head"]) -> Arm:
+    return arm.model_copy(update={"name": name})
+
+
+def _terms_of(calibration: Calibration) -> tuple[object, ...]:
+    """Return node class, environment and the values of ``TERMS``. Times on other terms are not comparable."""
+    terms = tuple(getattr(calibration, name) for name in TERMS)
+    return calibration.node_class, calibration.environment.model_dump_json(), *terms
+
+
+def page(result: CalibrationResult) -> str:
+    """Return the terminal page: the sessions, and the summary of the calibrations."""
+    lines = [f"{result.calibration.workload}  {result.calibration.variant}  on {result.calibration.node_class}"]
+    for session in result.calibration.sessions:
+        session_kind = f"+{session.injected_pct:g}% injected" if session.injected_pct else "placebo"
+        coverage_text = "no interval"  # the session has too few pairs for a decision
+        if session.covered is not None:
+            coverage_text = f"interval {'contains' if session.covered else 'misses'} the true value"
+        pair_count = len(session.log_ratios["median"])
+        lines.append(
+            f"  {session_kind:<16} {pair_count:>3} pairs  {session.decision.replace('_', ' '):<10} {coverage_text}"
+        )
+    if result.summary is not None:
+        lines += ["", *summary_lines(result.summary)]
+    return "\n".join([*lines, f"stored {result.path}"])
+
+
+def describe_luck(luck: ArmLuck | None) -> str:
+    """Return the luck of an arm as text: the part of the arm's speed that is drawn with its compiler caches.
+
+    ``luck`` is None if the stored calibrations have too few draws for an estimate.
+    """
+    if luck is None:
+        return (
+            "not known: measuring it takes at least four sets of fresh compiler caches, which older calibrations lack"
+        )
+    return (
+        f"{luck.sd_pct:.2g}% (95%: {luck.low_pct:.2g}% to {luck.high_pct:.2g}%), {count(luck.draws, 'draw')} of caches"
+    )
+
+
+def summary_lines(summary: CalibrationSummary) -> list[str]:
+    """Return the summary of all calibrations on the same terms, as lines for the terminal."""
+    # Two rates over sessions: those that were called changed although nothing had changed, and those whose intervals
+    # contain the true value. ``low`` and ``high`` are the bounds of the 95% interval of a rate.
+    flags, covering = summary.false_flags, summary.covered
+    sd_bounds = f"(95%: {summary.sd_low_pct:.2g}% to {summary.sd_high_pct:.2g}%)"
+    lines = [
+        f"noise of a pair    {summary.sd_pct:.2g}% {sd_bounds}, {summary.pairs} placebo pairs",
+        f"false alarms       {flags.count} of {flags.total} placebo sessions (at most {flags.high:.0%})",
+        f"intervals held      {covering.count} of {covering.total} (at least {covering.low:.0%})",
+    ]
+    if summary.detected is not None:
+        rate = summary.detected
+        label = f"+{summary.injected_pct:g}% found"
+        lines.append(f"{label:<19}{rate.count} of {rate.total} sessions (at least {rate.low:.0%})")
+    lines.append(f"luck of an arm     {describe_luck(summary.arm_luck)}")
+    correlations = (
+        ("neighbouring pairs", summary.lag_correlation),
+        ("pairs of a block", summary.block_correlation),
+    )
+    for label, correlation in correlations:
+        if correlation is not None:
+            bounds = f"(95%: {correlation.low:.2f} to {correlation.high:.2f})"
+            lines.append(f"{label:<19}correlated by {correlation.value:.2f} {bounds}")
+    if summary.resampled_false is not None:
+        share = f"{summary.resampled_false:.1%} of sessions drawn from the placebo pairs are flagged"
+        lines.append(f"resampled pairs    {share} (early, and optimistic)")
+    if summary.contradicted:
+        lines.append(f"the gate has no vote here: {summary.contradicted}")
+    return lines

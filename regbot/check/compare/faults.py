@@ -1,0 +1,139 @@
+"""Faults that make a comparison of files impossible, and warnings about a comparison."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations, islice
+
+from regbot.check.compare import steady_cut
+from regbot.check.compare.run_files import StepFile
+from regbot.judge.backends import unmet_dispatcher_request
+from regbot.judge.validity import environment_warnings
+from regbot.records.run import Run
+
+UNIT_RATIO = 300.0
+"""Two step times with this ratio or a larger one are taken to be in different units.
+
+Units differ by a factor of 1000. Step times of one job differ less: in golden values of real MoE jobs, the slowest
+steps take 15 times as long as the usual step.
+"""
+
+_NUMBER = re.compile(r"\d[\d.]*")
+
+
+def faults(base: Sequence[StepFile], head: Sequence[StepFile], paired: bool) -> Iterator[str]:
+    """Yield why the files cannot be compared. If single files have faults, yield all faults of single files. Otherwise
+    yield the first fault of the comparison, if any. ``paired`` says whether the i-th files of both arms are a pair."""
+    files = [*base, *head]
+    file_faults = [fault for file in files for fault in file.faults]
+    yield from file_faults or islice(_comparison_faults(base, head, paired), 1)
+
+
+def _comparison_faults(base: Sequence[StepFile], head: Sequence[StepFile], paired: bool) -> Iterator[str]:
+    """Yield all faults that appear only in the comparison of files."""
+    files = [*base, *head]
+    for file in files:
+        if file.log is not None and file.log.too_coarse:  # a sentence: the times are rounded too much
+            yield f"{file.name}: its {file.log.too_coarse}"
+    for file, other_file in combinations(files, 2):  # a simulator may write the same time in every step
+        if file.step_s == other_file.step_s and len(set(file.step_s)) > 1:
+            yield f"{file.name} and {other_file.name} have the same times in every step: one is a copy of the other"
+    for file in files[1:]:
+        if _steps_per_value(file) != _steps_per_value(files[0]):
+            yield (
+                f"{file.name}: its values are {_describe_values(file)}, but those of {files[0].name} are "
+                f"{_describe_values(files[0])}; a mean hides single steps, so log all runs in the same way, best every "
+                "step"
+            )
+    yield from _find_mixed_units(files)
+    runs = [(file.name, file.run) for file in files if file.run is not None]
+    for name, run in runs:
+        first_name, first_run = runs[0]
+        if mismatch := _find_mismatch(first_run, run):
+            yield f"{name}: {mismatch} than in {first_name}; their times cannot be compared"
+        if run.code is not None and run.code.foreign:  # packages that were imported from outside of the checkout
+            package, folder = min(run.code.foreign.items())
+            yield f"{name}: ran {package} from {folder}, outside of its checkout; it is not a run of that commit"
+        yield from (f"{name}: {problem}" for problem in unmet_dispatcher_request(run))
+    if paired:
+        yield from _find_pair_faults(base, head)
+
+
+def _find_mixed_units(files: Sequence[StepFile]) -> Iterator[str]:
+    """Yield a fault if a counted step is so much longer than another that their units must differ."""
+    steps = [
+        (seconds, file.name, number)
+        for file in files
+        for seconds, number in zip(file.kept_s, file.numbers[file.cut :], strict=True)
+    ]
+    (shortest, name, number), (longest, longest_name, longest_number) = min(steps), max(steps)
+    if longest >= UNIT_RATIO * shortest:
+        yield (
+            f"{longest_name}: step {longest_number} takes {longest:.4g} s, and step {number} of {name} {shortest:.4g} "
+            "s: are these milliseconds? All times are in seconds. If the time is correct, the step hung: measure the "
+            "run again"
+        )
+
+
+def _find_pair_faults(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
+    """Yield a fault for each pair that ran on two nodes, or whose files have no step after the longer warm-up."""
+    for base_file, head_file in zip(base, head, strict=True):
+        if base_file.run and head_file.run and base_file.run.node != head_file.run.node:
+            yield f"{base_file.name} and {head_file.name} ran on different nodes; a pair needs one node"
+        cut = max(base_file.cut, head_file.cut)  # number of leading steps that both files of the pair leave out
+        if cut >= min(len(base_file.step_s), len(head_file.step_s)):
+            yield (
+                f"{base_file.name} and {head_file.name}: no common step remains after the longer warm-up "
+                f"of {cut} steps; give longer runs, or --skip N"
+            )
+
+
+def _steps_per_value(file: StepFile) -> int | None:
+    """Return the number of steps over which each value of the file is a mean; None if the number is not known."""
+    return file.log.steps_per_value if file.log is not None else 1
+
+
+def _describe_values(file: StepFile) -> str:
+    """Return ``of single steps`` or, for example, ``means of 10 steps``."""
+    steps = _steps_per_value(file)
+    return "of single steps" if steps == 1 else f"means of {steps or 'an unknown number of'} steps"
+
+
+def _find_mismatch(first: Run, second: Run) -> str:
+    """Return why the times of two records cannot be compared; '' if they can be compared."""
+    # A record without step times was rejected when it was read.
+    assert first.timing is not None
+    assert second.timing is not None
+    first_class, second_class = (run.node.node_class if run.node else None for run in (first, second))
+    for property_name, first_value, second_value in (
+        ("workload", first.workload, second.workload),
+        ("shape", first.shape, second.shape),
+        ("variant", first.variant, second.variant),
+        ("clock", first.timing.clock, second.timing.clock),
+        ("number of ranks", str(len(first.timing.ranks)), str(len(second.timing.ranks))),
+        ("class of the node", first_class, second_class),
+    ):
+        if first_value != second_value:
+            return f"the {property_name} differs ({second_value or 'unknown'}, not {first_value or 'unknown'})"
+    return ""
+
+
+def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
+    """Yield warnings about the environments of Run records, and what the readers and the steps of files warn of."""
+    runs = [file.run for file in (*base, *head) if file.run is not None]
+    yield from next(filter(None, ([*environment_warnings(runs[0], run)] for run in runs[1:])), [])
+    files = [file for file in (*base, *head) if not file.faults]
+    log_warnings = [(file.name, text) for file in files if file.log is not None for text in file.log.warnings]
+    yield from _merge_warnings([*log_warnings, *steady_cut.file_warnings(files)])
+    yield from steady_cut.length_warnings(files)
+
+
+def _merge_warnings(warnings: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield sentences from pairs of a file name and a warning. Warnings that differ only in their numbers become one
+    sentence, which shows the numbers of the first file.
+    """
+    groups: dict[str, list[tuple[str, str]]] = {}  # warning without its numbers -> file names and warnings
+    for name, warning in warnings:
+        groups.setdefault(_NUMBER.sub("", warning), []).append((name, warning))
+    for (first_name, first_warning), *others in groups.values():
+        more = f" and {len(others)} more" if others else ""
+        yield f"{first_name}{more}: {first_warning}"

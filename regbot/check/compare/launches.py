@@ -1,0 +1,78 @@
+"""Whether all runs of unpaired files are of one session, as far as Run records show it.
+
+In one session, effects of node and day affect both arms alike. Otherwise a difference between two sessions looks like a
+difference between two commits. Run records have the hosts of the launch, and its start by regbot's own clock. Logs and
+CSV files have no hosts, so they never show it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from regbot.check.compare.run_files import StepFile
+
+MAX_PAUSE_S = 3600.0
+"""A session ends if no launch follows within this time, in seconds. Clocks and neighbours of a node change within
+hours. An hour covers the pause for a build.
+"""
+
+
+class _Launch(NamedTuple):
+    start_s: float
+    """Unix time."""
+    end_s: float
+    hosts: tuple[str, ...]
+    """In sorted order."""
+    arm: str
+
+
+@dataclass(frozen=True)
+class CommonSession:
+    """The session in which all runs of both arms ran in turn."""
+
+    start_s: float
+    """Start of the first launch (Unix time)."""
+    end_s: float
+    """End of the last launch (Unix time)."""
+    hosts: tuple[str, ...]
+    """Hosts of each launch; all launches have the same hosts."""
+    turns: int
+    """Number of changes between base and head, in the order of the launches."""
+
+
+def find_common_session(base: Sequence[StepFile], head: Sequence[StepFile]) -> CommonSession | None:
+    """Return the session in which all runs ran; None if the files do not prove such a session.
+
+    The files prove it if they show the same hosts, one launch after the other without a long pause, and base and head
+    in turn. As in a session of pairs, the launches must change between base and head at least once for each run of the
+    smaller arm, and at least twice. With fewer changes, an effect that lasts for hours could stay in one arm.
+    """
+    found = [*(_read_launch(file, "base") for file in base), *(_read_launch(file, "head") for file in head)]
+    launches = sorted(launch for launch in found if launch is not None)
+    if len(launches) < len(found) or len({launch.hosts for launch in launches}) > 1:
+        return None
+    # Simultaneous launches disturb each other, or ran on several machines with one host name.
+    pauses = [later.start_s - earlier.end_s for earlier, later in pairwise(launches)]
+    if any(not 0 <= pause <= MAX_PAUSE_S for pause in pauses):
+        return None
+    turns = sum(earlier.arm != later.arm for earlier, later in pairwise(launches))
+    if turns < max(2, min(len(base), len(head))):
+        return None
+    return CommonSession(launches[0].start_s, launches[-1].end_s, launches[0].hosts, turns)
+
+
+def _read_launch(file: StepFile, arm: str) -> _Launch | None:
+    """Return when and where the run ran; None if the file does not show both."""
+    run = file.run
+    if run is None or run.started_unix_s is None:
+        return None
+    if run.allocation is not None:
+        hosts = tuple(sorted(run.allocation.hosts))
+    elif run.node is not None:
+        hosts = (run.node.name,)
+    else:
+        return None
+    # The wall time of a record may be 0 or a share of a longer launch. A launch takes at least as long as its steps.
+    end_s = run.started_unix_s + max(run.wall_s, sum(file.step_s))
+    return _Launch(run.started_unix_s, end_s, hosts, arm)

@@ -1,0 +1,91 @@
+"""Terminal output of ``regbot compare``: the answer, the two tests, the reasons, and the effort for a decision."""
+
+from regbot.records.text.table import columns
+from regbot.records.text.words import count
+from regbot.records.text.wrap import wrapped
+from regbot.records.verdict import Throughput, Verdict
+
+DECISION_WORDS = {
+    "regressed": "head is slower",
+    "improved": "head is faster",
+    "no_change": "no change",
+    "undecided": "undecided",
+}
+"""Decision -> words for it in the output."""
+
+MIN_WARM_UP_DIFFERENCE = 10
+"""Smallest difference between the warm-ups of base and head that is printed, in steps. Smaller differences do not
+matter, because at least 10 steps of every long log are left out.
+"""
+
+
+def compare_page(verdict: Verdict) -> str:
+    """Return a verdict with one workload as plain text. The file names in its sentences are safe in a terminal."""
+    (entry,) = verdict.workloads  # an entry is the part of the verdict about one workload
+    section = entry.throughput
+    assert section is not None
+    lines = [f"{verdict.verdict}  {_headline(section)}"]
+    if section.tests:
+        lines += ["", *_test_table(section)]
+    reasons = entry.validity.reasons if verdict.verdict == "INVALID" else section.reasons
+    lines += ["", *(wrapped(reason, "- ", "  ") for reason in reasons)]
+    if section.base_step_s is not None and section.head_step_s is not None:
+        lines.append(
+            wrapped(f"median step: base {section.base_step_s:.4g} s, head {section.head_step_s:.4g} s", "- ", "  ")
+        )
+    if warm_up := _warm_up_note(section):
+        lines.append(wrapped(warm_up, "- ", "  "))
+    lines += [wrapped(warning, "warning: ", "  ") for warning in verdict.warnings]
+    return "\n".join(lines)
+
+
+def _headline(section: Throughput) -> str:
+    """Return the decision with an estimate and its interval.
+
+    The estimate is that of the median step time, or that of the mean step time if only the mean led to the decision.
+    """
+    if section.decision is None:  # the files could not be compared
+        return section.reasons[0]
+    words = DECISION_WORDS[section.decision]
+    deciding_tests = [test for test in section.tests if test.decision == section.decision]
+    if section.decision == "undecided":  # no test decided, so the estimate is that of the median
+        deciding_tests = []
+    if deciding_tests and all(test.summary != "median" for test in deciding_tests):
+        deciding = deciding_tests[0]
+        interval = _format_interval(deciding.estimate_pct, deciding.low_pct, deciding.high_pct)
+        words += f" by its {deciding.summary} step time, {interval}"
+    elif section.estimate_pct is not None:
+        words += f", {_format_interval(section.estimate_pct, section.low_pct, section.high_pct)}"
+    if section.pairs:
+        words += f" after {count(section.pairs, 'pair')}"
+    return words
+
+
+def _format_interval(estimate: float, low: float | None, high: float | None) -> str:
+    return f"{estimate:+.2f}%" + (f" ({low:+.2f}% to {high:+.2f}%)" if low is not None and high is not None else "")
+
+
+def _warm_up_note(section: Throughput) -> str:
+    """Return a note if the warm-ups of base and head differ by ``MIN_WARM_UP_DIFFERENCE`` steps or more; otherwise ''.
+
+    The compared step times do not show this difference, because they exclude the warm-up.
+    """
+    base, head = section.base_warmup_steps, section.head_warmup_steps
+    if base is None or head is None or abs(base - head) < MIN_WARM_UP_DIFFERENCE:
+        return ""
+    return f"steps until the steady state: {base:g} in base, {head:g} in head; the step times exclude them"
+
+
+def _test_table(section: Throughput) -> list[str]:
+    """Return the lines of a table with one row for each tested summary (median and mean step time)."""
+    rows = [("step time", "estimate", "interval", "result")]
+    rows += [
+        (
+            test.summary,
+            f"{test.estimate_pct:+.2f}%",
+            f"{test.low_pct:+.2f}% to {test.high_pct:+.2f}%",
+            DECISION_WORDS[test.decision],
+        )
+        for test in section.tests
+    ]
+    return columns(rows, right={1, 2}, indent="  ")  # estimate and interval are aligned on the right

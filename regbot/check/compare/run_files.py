@@ -1,0 +1,289 @@
+"""Reader of step times: one file is one run. It reads CSV with the header ``step,step_s``, Run records, and the logs of
+``regbot.workloads.logs``.
+
+The times in a log are not verified, and unusual content becomes a warning. There are two kinds of fault. A file of the
+wrong form (missing, another format, text in place of a number, two runs in one file) is a user error and raises
+RecordError. A well-formed file with a failed measurement (a step of NaN or negative seconds, a crashed run) is returned
+with its faults. The comparison is then INVALID, so that CI can distinguish it from a wrong command line.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from regbot.judge.pairs import summarise_timing
+from regbot.records.files import RecordError, parse_json, parse_record, read_capped
+from regbot.records.run import Run
+from regbot.records.text.clip import clip
+from regbot.records.text.printable import printable
+from regbot.stats.steady import MIN_CUT, SteadyState, steady_state
+from regbot.stats.summary import summarise
+from regbot.workloads.logs import DOCUMENT_FORMATS, LogError, LogFormat, StepLog, StepLogFile, recognise_format
+from regbot.workloads.logs import FORMATS as LOG_FORMATS
+
+MIN_STEPS, RECOMMENDED_STEPS = 8, 50
+"""Numbers of steps in a file: the minimum that can show a steady state, and the recommended number. Both include the
+warm-up."""
+
+CSV_HEADER = "step,step_s"
+
+MIN_STEP_S, MAX_STEP_S = 1e-9, 1e7
+"""Limits of a step time in seconds: a nanosecond and about a hundred days. Values outside are not in seconds."""
+
+MAX_FAULTS = 3
+"""Maximum number of bad values of one file that are listed."""
+
+QUOTE_CHARACTERS = 80
+"""Largest length of a quotation from a file in a message."""
+
+FORMATS = (
+    f"what is read: CSV with the header '{CSV_HEADER}', one line per step; Run records (regbot/run@1); "
+    f"{'; '.join(log_format.TITLE for log_format in LOG_FORMATS)}"
+)
+
+_REGBOT_RECORD = re.compile(r'"schema"\s*:\s*"regbot/')
+"""Beginning of the schema of a record, such as ``"schema": "regbot/run@1"``."""
+
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
+_STEP_NUMBER = re.compile(r"\d{1,15}")
+
+
+@dataclass(frozen=True)
+class StepFile:
+    """One run, as read from its file. A run with ``faults`` may have no steps."""
+
+    path: Path
+    step_s: tuple[float, ...]
+    """Seconds of every step, including the warm-up."""
+    cut: int
+    """Number of leading values of ``step_s`` that do not count."""
+    numbers: tuple[int, ...]
+    """Step number of each value of ``step_s``, as the file gives it."""
+    faults: tuple[str, ...] = ()
+    """Reasons why the run cannot be compared. Each reason says where the fault is and what to do."""
+    run: Run | None = None
+    """The Run record; None if the file is not a Run record."""
+    log: StepLog | None = None
+    """The log; None if the file is not a log."""
+    steady: SteadyState | None = None
+    """The steady state; None if the user gave the cut with --skip."""
+
+    @property
+    def name(self) -> str:
+        """The path as printable text."""
+        return printable(str(self.path))
+
+    @property
+    def kept_s(self) -> tuple[float, ...]:
+        """Seconds of the steps that count."""
+        return self.step_s[self.cut :]
+
+    def summaries(self) -> dict[str, float]:
+        """Median and mean of the steps that count, on the log scale."""
+        if self.run is not None and self.run.timing is not None:
+            return summarise_timing(self.run.timing, self.cut)
+        return summarise(self.kept_s)
+
+
+def read_steps(path: Path, skip: int | None = None, tokens_per_step: float | None = None) -> StepFile:
+    """Read the run in ``path``. Leave out its first ``skip`` steps, or by default the steps before its steady state.
+
+    Without ``skip``, at least the cut that a Run record states is left out. ``tokens_per_step`` is the number of tokens
+    of one step on one rank, for logs of torchtitan. Raises RecordError if the file cannot be read as a run, or if no
+    step remains. A file that already has faults when it is read is returned without a steady state.
+    """
+    try:
+        file = _read_file(path, skip, tokens_per_step)
+    except (RecordError, LogError) as error:
+        raise RecordError(printable(str(error))) from error
+    if file.faults:
+        return file
+    steps = len(file.step_s)
+    if skip is None and steps < 2:
+        raise RecordError(
+            f"{file.name}: has {steps} step, but the first step of a process is never typical",
+            f"give at least {MIN_STEPS} steps; {RECOMMENDED_STEPS} are better",
+        )
+    if skip is None:
+        steady = steady_state(file.step_s)
+        file = replace(file, steady=steady, cut=max(file.cut, steady.cut))
+    if steps <= file.cut:
+        advice = "leave out fewer with --skip N" if skip is None else "leave out fewer"
+        recommended = file.cut + RECOMMENDED_STEPS - MIN_CUT  # RECOMMENDED_STEPS already includes MIN_CUT steps
+        raise RecordError(
+            f"{file.name}: has {steps} steps, and the first {file.cut} are left out, so no step remains",
+            f"give at least {file.cut + 1} steps ({recommended} are better), or {advice}",
+        )
+    return replace(file, faults=_suspect_faults(file)) if file.log is not None else file
+
+
+def _read_file(path: Path, skip: int | None, tokens_per_step: float | None) -> StepFile:
+    """Read the file in the format that its beginning shows: a log, a Run record (JSON) or CSV."""
+    log = StepLogFile(path, tokens_per_step)
+    if log_format := _detect_log_format(log):
+        return _file_from_log(path, log_format.read(log), skip)
+    try:
+        data = read_capped(path.resolve() if path.is_symlink() else path)
+    except RecordError as error:
+        raise RecordError(str(error), f"one file is one run; {FORMATS}") from error
+    if not data.strip():
+        raise RecordError(f"{path}: is empty", FORMATS)
+    is_json = data.lstrip().startswith(b"{")
+    return _file_from_record(path, data, skip) if is_json else _file_from_csv(path, data, skip)
+
+
+def _detect_log_format(log: StepLogFile) -> LogFormat | None:
+    """Return the format of a log; None for CSV and for regbot's own records.
+
+    CSV and records are recognised first, because the text of a record may contain lines of a log.
+    """
+    beginning = log.head()
+    first_line = beginning.partition("\n")[0].rstrip()
+    if _is_header(first_line):
+        return None
+    if beginning.lstrip().startswith("{"):
+        if _REGBOT_RECORD.search(beginning):
+            return None
+        if not first_line.endswith("}"):  # one object over many lines, not one object per line
+            return next((log_format for log_format in DOCUMENT_FORMATS if log_format.recognises(beginning)), None)
+    return recognise_format(log)
+
+
+def _file_from_log(path: Path, log: StepLog, skip: int | None) -> StepFile:
+    # Every step of ``timed`` has seconds. NaN is only for the type checker. A value may stand for several steps, so the
+    # log counts how many values belong to the first ``skip`` steps.
+    step_faults = [(step, _step_fault(step.seconds or math.nan)) for step in log.timed]
+    faults = [
+        f"{log.origin}: step {step.number} took {step.seconds:g} s: {fault}" for step, fault in step_faults if fault
+    ]
+    return StepFile(
+        path,
+        step_s=log.step_s,
+        cut=log.count_leading_values(skip or 0),
+        numbers=tuple(step.number for step in log.timed),
+        faults=_limit_faults(faults),
+        log=log,
+    )
+
+
+def _suspect_faults(file: StepFile) -> tuple[str, ...]:
+    """Return a fault for each counted step whose time ended before the work of the step on the device was done.
+
+    The time of a neighbouring step then contains this work. The log reader finds these steps.
+    """
+    suspect = {*file.log.suspect} if file.log is not None else set()  # step numbers
+    return _limit_faults(
+        [
+            f"{file.name}: step {number} ({seconds:g} s) was not waited for: only its dispatch was timed, "
+            "and a neighbour contains the rest; measure the run again, or leave out more steps with --skip N"
+            for number, seconds in zip(file.numbers[file.cut :], file.kept_s, strict=True)
+            if number in suspect
+        ]
+    )
+
+
+def _file_from_csv(path: Path, data: bytes, skip: int | None) -> StepFile:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{path}: is not text (byte {error.start})", FORMATS) from error
+    lines = text.split("\n")
+    if not _is_header(lines[0]):
+        raise RecordError(f"{path}:1: the first line is {_quote(lines[0])}", FORMATS)
+    step_s: list[float] = []
+    step_numbers: list[int] = []
+    faults: list[str] = []
+    previous_line_number = 0
+    for line_number, line in enumerate(lines[1:], start=2):
+        if not line.strip():
+            continue
+        location = f"{path}:{line_number}"
+        step, seconds = _parse_row(location, line)
+        if step_numbers and step <= step_numbers[-1]:
+            problem = "is given twice" if step == step_numbers[-1] else f"comes after step {step_numbers[-1]}"
+            raise RecordError(
+                f"{location}: step {step} {problem} (line {previous_line_number})",
+                "step numbers must rise. One file is one run: split the file where a new run begins",
+            )
+        if fault := _step_fault(seconds):
+            faults.append(f"{location}: step {step} took {seconds:g} s: {fault}")
+        previous_line_number = line_number
+        step_numbers.append(step)
+        step_s.append(seconds)
+    if not step_s:
+        raise RecordError(f"{path}: has a header and no step", FORMATS)
+    return StepFile(
+        path, step_s=tuple(step_s), cut=skip or 0, numbers=tuple(step_numbers), faults=_limit_faults(faults)
+    )
+
+
+def _is_header(line: str) -> bool:
+    return [field.strip() for field in line.split(",")] == CSV_HEADER.split(",")
+
+
+def _parse_row(location: str, line: str) -> tuple[int, float]:
+    """Return the step number and the seconds of a CSV row. Raises RecordError with ``location``, which is file:line."""
+    fields = [field.strip() for field in line.split(",")]
+    if len(fields) != 2:
+        raise RecordError(
+            f"{location}: has {len(fields)} fields, {_quote(line)}",
+            "there must be two, the step's number and its seconds with a decimal point and no other separator",
+        )
+    step, seconds = fields
+    if not _STEP_NUMBER.fullmatch(step):
+        raise RecordError(f"{location}: the step is {_quote(step)}", "it must be a whole number")
+    if not _NUMBER.fullmatch(seconds):
+        raise RecordError(f"{location}: the time is {_quote(seconds)}", "it must be a number of seconds")
+    return int(step), float(seconds)
+
+
+def _file_from_record(path: Path, data: bytes, skip: int | None) -> StepFile:
+    """Read a Run record. A run that did not end well becomes a file with a fault and without steps."""
+    first_line = data.lstrip().split(b"\n", 1)[0]
+    if b'"regbot/session@1"' in first_line:
+        raise RecordError(f"{path}: is a session of several runs", f"judge it with 'regbot judge {path}'")
+    document = parse_json(data, str(path))
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != "regbot/run@1":
+        raise RecordError(f"{path}: is JSON with the schema {_quote(str(schema))}", FORMATS)
+    run = parse_record(data, Run, str(path))
+    if run.outcome != "ok":
+        fault = f"{path}: the run ended as {run.outcome}: {run.reason or 'no reason was recorded'}; measure it again"
+        return StepFile(path, step_s=(), cut=0, numbers=(), faults=(fault,), run=run)
+    if run.timing is None:
+        raise RecordError(f"{path}: is a {run.tier} run without step times", "give a timed one")
+    step_s = run.timing.step_s
+    step_faults = [(number, seconds, _step_fault(seconds)) for number, seconds in enumerate(step_s)]
+    faults = [f"{path}: step {number} took {seconds:g} s: {fault}" for number, seconds, fault in step_faults if fault]
+    return StepFile(
+        path,
+        step_s=tuple(step_s),
+        cut=run.timing.cut if skip is None else skip,
+        numbers=tuple(range(len(step_s))),
+        faults=_limit_faults(faults),
+        run=run,
+    )
+
+
+def _step_fault(seconds: float) -> str:
+    """Return what is wrong with a step time; '' if nothing is wrong."""
+    if math.isnan(seconds):
+        return "it was not measured; find out why, and measure the run again"
+    if seconds <= 0:
+        return "a step takes more than 0 s; the clock was set back, or the step was not measured"
+    if not MIN_STEP_S <= seconds <= MAX_STEP_S:
+        return f"a step time lies between {MIN_STEP_S:g} and {MAX_STEP_S:g} s; times are in seconds"
+    return ""
+
+
+def _limit_faults(faults: Sequence[str]) -> tuple[str, ...]:
+    """Return the first ``MAX_FAULTS`` faults, and the number of further faults as one more text."""
+    remainder = [f"and {len(faults) - MAX_FAULTS} more such steps"] if len(faults) > MAX_FAULTS else []
+    return (*faults[:MAX_FAULTS], *remainder)
+
+
+def _quote(text: str) -> str:
+    """Return text from a file for use in a message: quoted, escaped and shortened."""
+    return clip(repr(text.rstrip("\r")), QUOTE_CHARACTERS)

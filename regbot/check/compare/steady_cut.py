@@ -1,0 +1,101 @@
+"""Choice of the steps to compare: those of the steady state, and the same steps in both arms.
+
+The step time changes while a run warms up and while the node gets hot. These effects cancel between files only if
+all files contain the same part of these effects. So both runs of a pair leave out the longer warm-up of the two, and
+unpaired files leave out the longest warm-up of all files. A file that never settles is kept, because dropping single
+runs would bias the result.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from statistics import median
+
+from regbot.check.compare.run_files import StepFile
+from regbot.stats.steady import unsettled_warnings
+from regbot.stats.unpaired import MIN_RUNS
+
+FEW_STEPS = 20
+"""With fewer steady steps than this, single stalls dominate the mean of a run."""
+
+Files = Sequence[StepFile]
+
+
+def align_steps(base: Files, head: Files, paired: bool) -> tuple[list[StepFile], list[StepFile]]:
+    """Return the files with the cuts that the comparison uses.
+
+    Both files of a pair get the larger of their two cuts. All unpaired files get the largest cut of any file. In two
+    cases, all unpaired files keep their own cuts: if the user gave the cuts, or if the largest cut would leave too few
+    steps of a file.
+    """
+    if paired:
+        cuts = [max(base_file.cut, head_file.cut) for base_file, head_file in zip(base, head, strict=True)]
+        base_files, head_files = (
+            [replace(file, cut=cut) for file, cut in zip(arm, cuts, strict=True)] for arm in (base, head)
+        )
+        return base_files, head_files
+    cut = max(file.cut for file in (*base, *head))
+    user_gave_cuts = all(file.steady is None for file in (*base, *head))
+    if user_gave_cuts or any(_is_too_short_for(cut, file) for file in (*base, *head)):
+        return [*base], [*head]
+    return [replace(file, cut=cut) for file in base], [replace(file, cut=cut) for file in head]
+
+
+def _is_too_short_for(cut: int, file: StepFile) -> bool:
+    """Return whether ``cut`` would take counted steps from the file and leave fewer than ``FEW_STEPS``."""
+    remaining = len(file.step_s) - cut
+    return remaining < len(file.kept_s) and remaining < FEW_STEPS
+
+
+def describe_left_out(files: Files) -> str:
+    """Return a sentence that says which steps do not count, and why."""
+    cuts = {file.cut for file in files}
+    # A value of a log may be the mean of several steps. The cut then counts values.
+    unit = "steps" if all(file.log is None or file.log.steps_per_value == 1 for file in files) else "logged values"
+    is_detected = any(file.steady for file in files)  # ``steady`` is None only with --skip
+    cause = "warm-up" if is_detected else "as given by --skip"
+    if not max(cuts):
+        return f"all {unit} count, {'because no warm-up was detected' if is_detected else cause}"
+    cut_text = f"{min(cuts)}" if len(cuts) == 1 else f"{min(cuts)} to {max(cuts)}"
+    return f"the first {cut_text} {unit} of each file do not count ({cause})"
+
+
+def median_warm_up(files: Files) -> float | None:
+    """Return the median warm-up length of the files, in steps; None if it is known for no file."""
+    steps = [file.steady.warmup_steps for file in files if file.steady and file.steady.warmup_steps is not None]
+    return float(median(steps)) if steps else None
+
+
+def find_unsteady(base: Files, head: Files) -> list[str]:
+    """Return why the arms have no comparable step time; [] if they have a comparable step time.
+
+    With fewer than four files per arm, the share of unsteady files is not reliable, so unsteady files only cause a
+    warning. Unsteady runs on a CPU also only cause a warning, because other work makes their step times wander.
+    """
+    if min(len(base), len(head)) < MIN_RUNS:
+        return []
+    return [*unsettled_warnings([not _is_unsteady(file) for file in base], [not _is_unsteady(file) for file in head])]
+
+
+def _is_unsteady(file: StepFile) -> bool:
+    """Return whether the run has no steady state. A run on a CPU and a run with a cut by --skip are never unsteady.
+
+    ``file.steady`` is what was detected, None with --skip. Its field ``steady`` is True if there is a steady state.
+    """
+    is_on_cpu = file.run is not None and file.run.node is not None and not file.run.node.gpus
+    return file.steady is not None and not file.steady.steady and not is_on_cpu
+
+
+def file_warnings(files: Files) -> Iterator[tuple[str, str]]:
+    """Yield the name of a file and a warning: first files without a steady state, then warnings of steady files."""
+    steady_states = [(file.name, file.steady) for file in files if file.steady is not None]
+    yield from ((name, f"no steady state: {state.reason}") for name, state in steady_states if not state.steady)
+    yield from ((name, warning) for name, state in steady_states if state.steady for warning in state.warnings)
+
+
+def length_warnings(files: Files) -> Iterator[str]:
+    fewest = min((len(file.kept_s) for file in files), default=FEW_STEPS)
+    if fewest < FEW_STEPS:
+        yield f"a run has {fewest} steady steps; below {FEW_STEPS} single stalls dominate its mean"
+    lengths = {len(file.step_s) for file in files}
+    if len(lengths) > 1:
+        yield f"runs have {min(lengths)} to {max(lengths)} steps; give each the same number"

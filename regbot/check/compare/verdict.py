@@ -1,0 +1,150 @@
+"""The verdict on files of step times, with one workload, ``files``: did throughput change?
+
+Paired files are judged by the same test as the sessions of a check. The difference of unpaired files includes the
+effects of nodes and sessions, so they decide only if they show that all runs are of one session.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Literal
+
+from regbot.check.compare.completeness import find_omissions
+from regbot.check.compare.faults import faults, warnings
+from regbot.check.compare.paired import paired_section
+from regbot.check.compare.run_files import StepFile, read_steps
+from regbot.check.compare.sections import withhold_pass
+from regbot.check.compare.steady_cut import align_steps, describe_left_out
+from regbot.check.compare.unpaired import unpaired_section
+from regbot.records.config import ConfigError
+from regbot.records.run import Arm
+from regbot.records.text.clip import clip_message
+from regbot.records.text.printable import printable
+from regbot.records.verdict import Throughput, Validity, Verdict, WorkloadVerdict, compute_overall_status
+
+WORKLOAD = "files"
+"""Name of the one workload in the verdict."""
+
+REVISION_CHARACTERS = 500
+"""Longer lists of file names are cut to ``CUT_REVISION_CHARACTERS``."""
+CUT_REVISION_CHARACTERS = 460
+
+NO_COMMIT = "0" * 40
+"""Stands for the commit and the tree of an arm, because files have neither."""
+
+MAX_OMISSIONS = 4
+"""Maximum number of omissions that the verdict names."""
+
+
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """Inputs of ``regbot compare``. The files of an arm are in the order in which they ran."""
+
+    base: Sequence[Path]
+    head: Sequence[Path]
+    paired: bool = False
+    noise_pct: float | None = None
+    """Standard deviation of the log-ratio of one pair, times 100, as the user gave it; None if not given."""
+    skip: int | None = None
+    """Number of leading steps to leave out; None for the steps before the steady state."""
+    tokens_per_step: float | None = None
+    """Tokens of one step on one rank, for logs of torchtitan."""
+
+
+def compare(options: ComparisonOptions) -> Verdict:
+    """Compare the files and return the verdict.
+
+    Raises ConfigError for wrong options, RecordError for an unreadable file.
+    """
+    _check_options(options)
+    base, head = (
+        [read_steps(path, options.skip, options.tokens_per_step) for path in paths]
+        for paths in (options.base, options.head)
+    )
+    has_torchtitan_log = any(file.log and file.log.format == "torchtitan" for file in (*base, *head))
+    if options.tokens_per_step is not None and not has_torchtitan_log:
+        raise ConfigError(
+            "--tokens-per-step is for step lines of torchtitan, but no file has them", "leave out --tokens-per-step"
+        )
+    all_faults = list(faults(base, head, options.paired))
+    section_warnings: list[str] = []
+    if all_faults:
+        section = Throughput(status="INVALID", reasons=["the files cannot be compared"])
+    else:
+        base, head = align_steps(base, head, options.paired)
+        section, section_warnings = _throughput_section(base, head, options)
+    entry = WorkloadVerdict(
+        name=WORKLOAD,
+        sharding=None,  # files of step times have no ledger
+        throughput=section,
+        validity=Validity(
+            status="INVALID" if all_faults else "PASS",
+            reasons=[clip_message(printable(fault)) for fault in all_faults],
+        ),
+    )
+    return Verdict(
+        verdict=compute_overall_status([entry]),
+        base=_arm("base", options.base),
+        head=_arm("head", options.head),
+        workloads=[entry],
+        warnings=[clip_message(printable(warning)) for warning in (*warnings(base, head), *section_warnings)],
+    )
+
+
+def _throughput_section(
+    base: Sequence[StepFile], head: Sequence[StepFile], options: ComparisonOptions
+) -> tuple[Throughput, list[str]]:
+    """Return the throughput section of files that can be compared, and warnings."""
+    given_sd = None if options.noise_pct is None else options.noise_pct / 100
+    if options.paired:
+        section, section_warnings = paired_section(base, head, given_sd)
+    else:
+        section, section_warnings = unpaired_section(base, head, given_sd)
+    used = [*base, *head]
+    if (
+        options.paired
+    ):  # ``section.pairs`` is the number of pairs that the test used; later pairs were not needed for the decision
+        used = [*base[: section.pairs], *head[: section.pairs]]
+    omissions = [f"{file.name} {omission}" for file in used for omission in find_omissions(file)]
+    if section.status == "PASS" and omissions:
+        section = withhold_pass(section, omissions[:MAX_OMISSIONS])
+    return section.model_copy(update={"reasons": [*section.reasons, describe_left_out(used)]}), section_warnings
+
+
+def _check_options(options: ComparisonOptions) -> None:
+    """Raise ConfigError if options are out of range, exclude each other, or name a file twice."""
+    if not options.base or not options.head:
+        raise ConfigError("both arms need a file: --base FILE... --head FILE...")
+    if options.paired and len(options.base) != len(options.head):
+        raise ConfigError(
+            f"--paired pairs the i-th base file with the i-th head file, but there are {len(options.base)} base and "
+            f"{len(options.head)} head files",
+            "give the same number of each, or leave out --paired",
+        )
+    if options.noise_pct is not None and not (isfinite(options.noise_pct) and options.noise_pct > 0):
+        raise ConfigError(f"--noise {options.noise_pct:g}: must be a standard deviation in percent above 0")
+    if options.skip is not None and options.skip < 0:
+        raise ConfigError(f"--skip {options.skip}: must be 0 or more")
+    if options.tokens_per_step is not None and not (isfinite(options.tokens_per_step) and options.tokens_per_step > 0):
+        raise ConfigError(
+            f"--tokens-per-step {options.tokens_per_step:g}: must be above 0", "give the tokens of one step on one rank"
+        )
+    given_paths: dict[Path, Path] = {}  # resolved path -> path as given
+    for path in (*options.base, *options.head):
+        resolved = path.resolve()
+        if resolved in given_paths:
+            earlier_path = given_paths[resolved]
+            alias = f" (also as {printable(str(earlier_path))})" if earlier_path != path else ""
+            raise ConfigError(
+                f"{printable(str(path))}: is given twice{alias}", "one file is one run, and each run counts once"
+            )
+        given_paths[resolved] = path
+
+
+def _arm(name: Literal["base", "head"], paths: Sequence[Path]) -> Arm:
+    """Build an arm without a commit. Its revision is the list of file names."""
+    revision = ", ".join(printable(str(path)) for path in paths)
+    if len(revision) > REVISION_CHARACTERS:
+        revision = f"{revision[:CUT_REVISION_CHARACTERS]} ... ({len(paths)} files)"
+    return Arm(name=name, revision=revision, commit=NO_COMMIT, tree=NO_COMMIT)

@@ -1,0 +1,10 @@
+"""``regbot baseline refresh``: measure main beside the anchor, and propose new references.
+
+A refresh creates a branch and the text of a pull request, for a person to review. It never pushes the branch.
+"""
+
+from regbot.check.refresh.context import RefreshOptions
+from regbot.check.refresh.flow import refresh
+from regbot.check.refresh.text import refresh_page
+
+__all__ = ["RefreshOptions", "refresh", "refresh_page"]

@@ -1,0 +1,122 @@
+"""Data classes of a refresh: its options, the inputs that all workloads share, and the measurement of one
+workload."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from regbot.baselines import Store
+from regbot.check.conclusion import CheckResult
+from regbot.engines import Engine, open_engine
+from regbot.records.baseline import Anchor, AnchorComparison
+from regbot.records.config import Config, LoadedConfig
+from regbot.records.refresh import WorkloadRefresh
+from regbot.records.run import Arm
+from regbot.records.text.progress import Progress, Watcher
+from regbot.workloads import Task, needs_of
+
+
+@dataclass(frozen=True)
+class RefreshOptions:
+    """Options of a refresh. ``store`` and ``proposal_file`` decide where the new references go."""
+
+    repo: Path
+    cache: Path
+    """Folder for worktrees and other data that later commands use again."""
+    out: Path
+    """Folder for the measurements and the report."""
+    who: str
+    """Person or job that stands in the new records."""
+    why: str = "refresh"
+    """Reason that stands in the new records."""
+    rev: str = "HEAD"
+    """Revision of main to measure."""
+    workloads: Sequence[str] = ()
+    """Names of workloads to measure; empty for all workloads."""
+    config: Path | None = None
+    """Configuration file. None for the ``regbot.toml`` of ``rev``."""
+    store: Path | None = None
+    """Folder of baselines to read and to change. None to read the folder of ``rev`` and to propose the changes."""
+    proposal_file: Path | None = None
+    """File to write the proposal to. None to create a branch with the proposal in ``repo``."""
+    branch: str | None = None
+    """Name of the branch to create. None for a name with the date."""
+    pairs: int | None = None
+    """Number of pairs per night. None for the number that the recorded noise requires."""
+    budget_min: float | None = None
+    """Largest number of minutes for the measurement of a workload. None for no limit."""
+    accept_pct: float | None = None
+    """Slowdown against the anchor, in percent, that ``who`` accepts. None if no slowdown is accepted."""
+    resume: bool = False
+    """Whether to continue an interrupted refresh in ``out``."""
+    engine: str = "local"
+    """Name of the engine that starts the processes: ``local`` or ``slurm``."""
+    no_sandbox: bool = False
+    """Whether to run the code without a sandbox."""
+
+
+@dataclass(frozen=True)
+class RefreshSetup:
+    """Inputs that all workloads of a refresh share."""
+
+    options: RefreshOptions
+    loaded: LoadedConfig
+    """The configuration, with its origin."""
+    head: Arm
+    """The measured commit of main."""
+    store: Store
+    """The stored references, to which the nights are added."""
+    planned: Sequence[Task]
+    """All workloads of the refresh on all their meshes, traced or timed."""
+    monitors: int
+    """Number of workloads that are monitored for creep. Their monitors share one false alarm rate."""
+    watch: Watcher
+    engine: Engine
+
+
+@dataclass(frozen=True)
+class MeasuredNight:
+    """Measurement of one workload in one night: its session, and the decision on this session."""
+
+    task: Task
+    entries: list[str]
+    """The entry of ``task``, and the entries of its workload on other meshes, which were traced in the same
+    session."""
+    node_class: str
+    """Class of the nodes that the engine was expected to use. ``anchor`` belongs to this class."""
+    anchor: Anchor | None
+    """The anchor before this night; None if the store has no anchor."""
+    checked: CheckResult
+    """Session and verdict of the night."""
+    night: WorkloadRefresh
+    """Decision on the session, for the report."""
+    tonight: AnchorComparison | None
+    """The anchor's commit, and the log-ratios of main's step times over the anchor's; None without a valid pair."""
+
+
+def open_refresh_engine(options: RefreshOptions, config: Config, watch: Watcher) -> AbstractContextManager[Engine]:
+    """Open the engine that measures all workloads.
+
+    It runs the code in a sandbox, except with ``options.no_sandbox``.
+
+    Raises ConfigError, also if the code needs a sandbox and no sandbox works on this machine.
+    """
+    return open_engine(
+        options.engine,
+        config,
+        options.cache,
+        lambda text: watch(Progress(done=0, total=0, text=text)),
+        untrusted=True,
+        no_sandbox=options.no_sandbox,
+    )
+
+
+def find_node_class(engine: Engine, task: Task) -> str:
+    """Return the class of the nodes that will time ``task``. If the engine does not know the node class yet, reserve a
+    seat and read the class of the reserved node."""
+    needs = needs_of(task)
+    if (node := engine.describe(needs)) is not None:
+        return node.node_class
+    with engine.seat(needs) as seat:
+        return seat.node.node_class

@@ -1,0 +1,100 @@
+"""Pool of earlier sessions of the same code. A new session adds pairs to the pool instead of starting a new test.
+
+Without the pool, a check could be repeated until it passes by chance. A commit that changes only comments, docstrings
+or documentation uses the pool of the commit before it. Otherwise authors could push more of these commits until a check
+passes by chance.
+
+The pool is in the cache folder of the repository, so that two repositories with equal trees do not share a pool. It has
+one file per base tree, behaviour of head, configuration, node class, environment and version of regbot's own model. The
+file has pairs, or runs of head alone if the gate is ``stored``. Code that runs as the same user can delete or change
+the cache. Isolation is the engine's job; this module does not protect the cache.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from regbot.baselines.intake import environment_of
+from regbot.judge.clocks import find_contradicted_times
+from regbot.judge.pairs import pair_up
+from regbot.judge.stored_gate import select_whole_comparison
+from regbot.records.files import RecordError, write_text
+from regbot.records.run import Run
+from regbot.records.session import SessionHeader, TimedPlan, read_session
+from regbot.workloads.shapes.model_code import model_hash
+
+FOLDER = "timed"
+
+
+def pool_file(
+    repository_cache: Path,
+    header: SessionHeader,
+    plan: TimedPlan,
+    traced: Sequence[Run],
+    node_kind: Sequence[str],
+    sparse: Sequence[str] = (),
+) -> Path:
+    """Return the pool file for the code of both arms. Its name is a digest of everything that two sessions must have in
+    common before their runs may be judged together.
+
+    ``traced`` are the static runs of the workload, from which the environment is known; a command has no static runs.
+    ``node_kind`` has values that identify the kind of the nodes, such as the node class. ``sparse`` are the folders of
+    a sparse checkout.
+    """
+    # "compiled": the trace was refused, because code of the step is compiled.
+    runs_with_environment = [run for run in traced if run.outcome == "ok" or run.refusal == "compiled"]
+    key = {
+        "workload": plan.entry,
+        "terms": [plan.variant, plan.world_size, plan.steps, plan.cut, plan.dispatcher],
+        # ``behaviour`` is a digest of everything in head's commit that may affect a run; None if it is unknown.
+        "code": [header.base.tree, header.head.behaviour or header.head.tree],
+        **({"sparse": sorted(sparse)} if sparse else {}),
+        "overrides": [sorted(arm.overrides.items()) for arm in (header.base, header.head)],
+        "node": list(node_kind),
+        "head_only": header.throughput.gate == "stored",  # such a session has no pairs, and must not replace them
+        "environments": sorted({environment_of(run).model_dump_json() for run in runs_with_environment}),
+        # Hashes of regbot's own model code; '' for an adapter that runs another model.
+        "models": sorted({model_hash(run.adapter) or "" for run in traced}),
+    }
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+    return repository_cache / FOLDER / f"{digest}.jsonl"
+
+
+def load_pooled_runs(file: Path) -> list[Run]:
+    """Return the pooled runs of earlier sessions; [] if there are none. The field ``joined`` of each run is set to the
+    digest of the session that it comes from.
+
+    A file is ignored if it is unreadable, or if its step times contradict the clocks of its runs. Ignoring the file is
+    safe, because anybody who can write the cache can also delete it.
+    """
+    try:
+        session = read_session(file)
+    except (RecordError, OSError):
+        return []
+    if find_contradicted_times(session.runs):
+        return []
+    digest = session_digest(session.header)
+    return [run.model_copy(update={"joined": run.joined or digest}) for run in session.runs]
+
+
+def save_pool(file: Path, header: SessionHeader, runs: Sequence[Run]) -> None:
+    """Save the valid pairs and the complete runs of head alone of a workload, pooled runs included.
+    ``runs`` are the timed runs of the workload. Raises OSError.
+
+    Failed runs are not saved, because a failure on one day must not count against the trees forever.
+    """
+    valid_pairs = pair_up(runs).valid
+    paired_ids = {id(pair.base) for pair in valid_pairs} | {id(pair.head) for pair in valid_pairs}
+    paired_runs = [run for run in runs if id(run) in paired_ids]  # in session order
+    # ``select_whole_comparison`` returns the runs of head alone, if one attempt at them is complete.
+    pooled = [*select_whole_comparison(runs), *paired_runs]
+    if not pooled:
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, "".join(record.to_line() for record in (header, *pooled)))
+
+
+def session_digest(header: SessionHeader) -> str:
+    """Return a digest of the session that stays the same while the session gets more runs."""
+    return hashlib.sha256(header.to_line().encode()).hexdigest()

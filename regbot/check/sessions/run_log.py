@@ -1,0 +1,134 @@
+"""Log of a measurement: a header, then one line per record. A record is appended when its run ends.
+
+If the process is killed, at most the current record is lost, and the next process resumes the log. This module does not
+know what a record means: callers decide what to measure next.
+"""
+
+import errno
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from filelock import FileLock, Timeout
+
+from regbot.records.base import Record
+from regbot.records.config import ConfigError
+from regbot.records.files import RecordError, append_line, drop_torn_line, write_text
+
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+
+
+class LogContent(Protocol):
+    """Complete content of a log."""
+
+    @property
+    def header(self) -> Record:
+        """First line of the log, which contains the plan."""
+        ...
+
+
+C = TypeVar("C", bound=LogContent)
+
+
+@dataclass(frozen=True)
+class RunLog(Generic[C]):
+    """A log file and the folder that belongs to it."""
+
+    path: Path
+    activity: str
+    """The kind of measurement that writes the log, for messages: "check", "bisection"."""
+    read: Callable[[Path], C]
+    may_differ: Mapping[str, Any]
+    """Header fields that may differ between two starts of one measurement, in the form of pydantic's ``exclude``."""
+    results: tuple[str, ...] = ()
+    """Names of files beside the log that are computed from the log."""
+    log_name: str = ""
+    """Words before "of another check" in the message about a log that does not match, such as "a session "."""
+    unwritable: tuple[str, str] = (
+        "{place}: {error}",
+        "{log} has every finished run: free disk space, then continue with --resume",
+    )
+    """Message and advice for a failed write. Fields: {place} (file or folder), {error} (reason), {log} (path)."""
+    write_errors: tuple[int, ...] = FULL_DISK
+    """Error numbers of failed writes that get the message ``unwritable``. Other errors are raised unchanged. () stands
+    for all error numbers."""
+
+    @property
+    def folder(self) -> Path:
+        return self.path.parent
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Lock the folder for this process. Raises ConfigError if another process has the lock."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise ConfigError(f"--out {self.folder}: is a file", "give a folder for the log and the report") from error
+        lock = FileLock(self.folder / ".lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise ConfigError(
+                f"{self.folder}: another {self.activity} is writing there", "wait until it ends, or give another --out"
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Turn a failed write in this context into a RecordError with advice (``unwritable``)."""
+        try:
+            yield
+        except OSError as error:
+            if self.write_errors and error.errno not in self.write_errors:
+                raise
+            place, reason = error.filename or self.folder, error.strerror or error
+            message, advice = (text.format(place=place, error=reason, log=self.path) for text in self.unwritable)
+            raise RecordError(message, advice) from error
+
+    def resume(self, planned: Record) -> C | None:
+        """Return the content of the log, without an incomplete last line; None if no line is left.
+
+        Raises RecordError if the log cannot be read or its header does not match ``planned``.
+        """
+        if not self.path.exists():
+            return None
+        drop_torn_line(self.path)
+        if not self.path.stat().st_size:
+            return None
+        content = self.read(self.path)
+        excluded = dict(self.may_differ)
+        logged, expected = content.header.model_dump(exclude=excluded), planned.model_dump(exclude=excluded)
+        for name in expected:
+            if logged[name] != expected[name]:
+                raise RecordError(
+                    f"{self.path}: is {self.log_name}of another {self.activity} ({name.replace('_', ' ')} differs)",
+                    "leave out --resume to begin anew, or give another --out",
+                )
+        return content
+
+    def create(self, header: Record, records: Iterable[Record] = ()) -> None:
+        """Begin a new log. An earlier log may contain hours of runs, so it is not deleted but renamed to
+        ``*.previous.jsonl``.
+        """
+        self.remove_results()
+        with self.writing():
+            if self.path.exists() and self.path.stat().st_size:
+                self.path.replace(self.path.with_suffix(".previous.jsonl"))
+            write_text(self.folder / ".gitignore", "*\n")
+            for record in (header, *records):
+                append_line(self.path, record)
+
+    def append(self, record: Record) -> None:
+        """Write one record and wait until it is on the disk."""
+        with self.writing():
+            append_line(self.path, record)
+
+    def remove_results(self) -> None:
+        """Remove results of an earlier log, so that nobody mistakes them for results of this log."""
+        for name in self.results:
+            (self.folder / name).unlink(missing_ok=True)

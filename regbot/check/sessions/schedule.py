@@ -1,0 +1,274 @@
+"""Schedule of one workload's session: computes the next run from the runs so far.
+
+There is no other state, so a killed session continues from its file. A session has these parts:
+
+    warm      one discarded launch of each arm: it fills compiler caches and shows whether the arm runs at all. With
+              ``fresh_caches``, the pairs of every look begin with empty caches and two warm launches, because part of
+              the speed of an arm may be drawn with its caches (``regbot.stats.arm_luck``)
+    blocks    ABBA or BAAB at random (A is base): two pairs, in which a linear drift cancels
+    looks     after 4, 8 and 12 pairs; the first look that decides ends the session. Where the noise of the node class
+              is known, a look 0 after the first block may pass
+
+With ``gate = "stored"`` a session has one discarded launch of head and three runs of head, and no blocks.
+
+If a run fails, or ran on an unfit node, its pair is void and its block ends. The block is repeated once from its
+beginning, and a second failure ends the session. The judge decides what the failure means. If a run loses its nodes,
+this does not count as a failure. The session goes on with other nodes: both arms get a new warm launch there, and the
+block begins anew.
+
+If there was an earlier session of the same code, the session has only warm launches and blocks. After each block the
+always-valid interval is computed over all pairs.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Literal
+
+from regbot.check.sessions.blocks import (
+    BLOCK_SLOTS,
+    MAX_ATTEMPTS,
+    Attempt,
+    BlockState,
+    Fault,
+    Order,
+    block_count,
+    block_state,
+    draw_order,
+)
+from regbot.judge.estimates import format_estimate, percent
+from regbot.judge.health import find_slowed_blocks
+from regbot.judge.interim import count_primary_tests, decide_so_far, luck_in_draws, thresholds
+from regbot.judge.pairs import is_head_only, is_sound, pair_up
+from regbot.judge.stored_gate import MAX_ATTEMPTS as HEAD_ATTEMPTS
+from regbot.judge.stored_gate import has_enough_sessions, judge_by_stored
+from regbot.records.run import Node, Position, Run
+from regbot.records.session import SessionHeader, TimedPlan
+from regbot.stats.arm_luck import DRAW_PAIRS
+from regbot.stats.paired import LOOK_ALPHA, LOOKS, mde
+
+MAX_MOVES = 5
+"""Maximum number of times that a block begins again because its nodes were lost or replaced."""
+MAX_ATTEMPTS_WITH_MOVES = MAX_ATTEMPTS + MAX_MOVES
+"""Maximum number of attempts at a block, those that lost their nodes included."""
+
+WARM_STEPS = 3
+"""Steps of a warm launch. The first compiles, the second may compile again, and the third proves that the arm runs."""
+
+WARM_SLOTS = 2
+"""Warm launches before the pairs: one of base and one of head. They are block 0."""
+
+DRAW_BLOCKS = block_count(DRAW_PAIRS)
+"""Blocks that use the same compiler caches, if caches are drawn anew."""
+
+ArmName = Literal["base", "head"]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One run to launch, with its slot. In a session, a slot is the place of a run in its block."""
+
+    position: Position
+    """Block of the run, and its slot in the block."""
+    attempt: int
+    """Attempt at the block, from 1."""
+    arm: ArmName
+    steps: int
+    """Number of steps to run, warm-up included."""
+
+
+def next_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan, node: Node | None = None) -> Slot | None:
+    """Return the run that follows ``runs``, the timed runs of ``plan`` in order; None at the end of the session.
+
+    ``node`` is the node where the run would be launched. A block that was begun on another node begins again if it is
+    incomplete, and counts if it is complete.
+    """
+    if header.throughput.gate == "stored":
+        # A result of ``judge_by_stored`` means that no more runs of head are needed.
+        if not has_enough_sessions(header, plan) or judge_by_stored(header, plan, runs) is not None:
+            return None
+        return _head_slot(plan, runs, node)
+    return _pair_slot(runs, header, plan, node)
+
+
+def _head_slot(plan: TimedPlan, runs: Sequence[Run], node: Node | None) -> Slot:
+    """Return the next run of head alone: slot 0 is the warm launch, the other slots are the runs that count. If a run
+    failed or was on another node, all of them begin again in a second attempt."""
+    attempt = max((run.attempt for run in runs), default=1)
+    attempt_runs = [run for run in runs if run.attempt == attempt]
+    if any(not is_sound(run) for run in attempt_runs) or _is_on_other_node(attempt_runs, node):
+        attempt = min(attempt + 1, HEAD_ATTEMPTS)
+    slot_number = sum(run.attempt == attempt for run in runs)
+    steps = plan.steps if slot_number else min(WARM_STEPS, plan.steps)
+    # "head" is the order of runs of head alone in a record.
+    return Slot(Position(block=0, slot=slot_number, order="head"), attempt, "head", steps)
+
+
+def _pair_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan, node: Node | None) -> Slot | None:
+    """Return the next run of a session with pairs; None at the end of the session.
+
+    It is a run of the first block that is not complete, or of the warm launches before that block. The session ends
+    earlier if the pairs of the complete blocks decide, or if a block cannot be completed.
+    """
+    session_runs = [run for run in runs if not is_head_only(run) and not run.is_from_earlier_session]
+    if any(run.outcome == "refused" for run in session_runs):
+        return None
+    for index, block in enumerate(block_numbers(runs, plan)):
+        # The number of the fresh compiler caches that the block uses, from 1; None if the session draws no caches.
+        draw = index // DRAW_BLOCKS + 1 if plan.fresh_caches else None
+        state = _block_state(session_runs, block, draw, node)
+        if state.status != "complete":
+            warm_state = _block_state(session_runs, 0, draw, node)
+            if warm_state.status != "complete":
+                block, state = 0, warm_state  # warm launches come first
+            # The session ends if runs failed in both attempts, or if nodes were lost too often.
+            if state.status != "open" or state.attempt > MAX_ATTEMPTS_WITH_MOVES:
+                return None
+            return _make_slot(header, plan, block, state.slot, state.attempt, draw)
+        runs_so_far = [run for run in runs if run.position and run.position.block <= block]
+        if decide_so_far(runs_so_far, header, plan).final:
+            return None
+    return None
+
+
+def _block_state(runs: Sequence[Run], block: int, draw: int | None, node: Node | None) -> BlockState:
+    """Return the state of a block. Block 0 has the warm launches. ``draw`` is the number of the fresh compiler caches
+    that the runs of the block use; None if the session draws no caches."""
+    planned_runs = BLOCK_SLOTS if block else WARM_SLOTS
+    block_runs = [run for run in runs if run.position and (run.position.block, run.position.draw) == (block, draw)]
+    attempts = _attempts(block_runs, block, planned_runs, node)
+    return block_state(attempts, MAX_ATTEMPTS_WITH_MOVES, planned_runs)
+
+
+def _attempts(runs: Sequence[Run], block: int, planned_runs: int, node: Node | None) -> Iterator[Attempt]:
+    """Yield the attempts at ``block``. ``runs`` are all runs of the block; a complete attempt has ``planned_runs``.
+
+    A complete attempt at a block of pairs counts on any node. An incomplete attempt can only continue on its own node,
+    and warm launches only warm their own node. If such an attempt was on another node than ``node``, its fault is
+    "nodes".
+    """
+    slowed_blocks = find_slowed_blocks(runs)
+    last_attempt = max((run.attempt for run in runs), default=0)
+    for attempt in range(1, last_attempt + 1):
+        attempt_runs = [run for run in runs if run.attempt == attempt]
+        is_complete, is_warm = len(attempt_runs) >= planned_runs, block == 0
+        has_failed = not all(is_sound(run) for run in attempt_runs) or (block, attempt) in slowed_blocks
+        fault: Fault = ""
+        if (is_warm or not is_complete) and _is_on_other_node(attempt_runs, node):
+            fault = "nodes"
+        elif has_failed:
+            fault = "nodes" if any(run.outcome == "lost" for run in attempt_runs) else "run"
+        yield Attempt(len(attempt_runs), fault)
+
+
+def _is_on_other_node(runs: Sequence[Run], node: Node | None) -> bool:
+    """Return whether any of ``runs`` was on another node than ``node``. False if ``node`` is not known."""
+    return node is not None and any(run.node not in (None, node) for run in runs)
+
+
+def block_numbers(runs: Sequence[Run], plan: TimedPlan) -> range:
+    """Return the numbers of a session's blocks. If ``runs`` has pooled runs of an earlier session, the numbers continue
+    after the blocks of the earlier session."""
+    earlier_blocks = [run.position.block for run in runs if run.is_from_earlier_session and run.position]
+    last_earlier_block = max(earlier_blocks, default=0)
+    pairs = plan.max_pairs or LOOKS[-1]
+    # ``more_pairs``: pairs that the user requested in addition to the earlier session; 0 without such a request.
+    if last_earlier_block and plan.more_pairs:
+        pairs = plan.more_pairs
+    first_block = last_earlier_block + 1
+    return range(first_block, first_block + block_count(pairs))
+
+
+def max_runs(runs: Sequence[Run], plan: TimedPlan) -> int:
+    """Return the number of runs of a session that does not stop early: warm launches, runs of pairs, and the runs of
+    head alone that ``runs`` already has."""
+    head_only_runs = sum(is_head_only(run) for run in runs)
+    blocks = len(block_numbers(runs, plan))
+    draws = math.ceil(blocks / DRAW_BLOCKS) if plan.fresh_caches else 1  # every draw has warm launches of its own
+    return head_only_runs + WARM_SLOTS * draws + BLOCK_SLOTS * blocks
+
+
+def is_block_start(slot: Slot) -> bool:
+    """Return whether the run ``slot`` is the first of its block. A session can end before this run without losing
+    runs."""
+    return slot.position.slot == 0
+
+
+def can_afford_block(runs: Sequence[Run], budget_s: float) -> bool:
+    """Return whether another block fits into ``budget_s`` seconds, after the time that ``runs`` have used.
+
+    Before the first block, the estimate uses the warm launches, which are shorter than other runs. So the first block
+    may exceed the budget.
+    """
+    spent_s = sum(run.wall_s for run in runs if not run.is_from_earlier_session)
+    seconds_of_paired_runs = [run.wall_s for run in runs if run.position is not None and run.position.block]
+    seconds_of_runs = seconds_of_paired_runs or [run.wall_s for run in runs]
+    expected_run_s = mean(seconds_of_runs) if seconds_of_runs else 0.0
+    return spent_s + BLOCK_SLOTS * expected_run_s < budget_s
+
+
+def progress_summary(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan) -> str:
+    """Return a short text: the estimate so far, the pairs measured, and the maximum remaining cost."""
+    if header.throughput.gate == "stored":
+        return "compared with stored sessions"
+    log_ratios = pair_up(runs).log_ratios()["median"]
+    pairs = len(log_ratios)
+    interim = decide_so_far(runs, header, plan)
+    if interim.tests:  # there are enough pairs for an interval
+        estimate = f"{format_estimate(interim.median_interval)} after {interim.pairs} pairs"
+    elif pairs:
+        estimate = f"{percent(mean(log_ratios)):+.1f}% so far, {pairs} of {LOOKS[0]} pairs to the first look"
+    else:
+        estimate = "no pair yet"
+    session_runs = [run for run in runs if not run.is_from_earlier_session]
+    seconds_of_paired_runs = [run.wall_s for run in session_runs if run.position is not None and run.position.block]
+    if not seconds_of_paired_runs:
+        return estimate
+    runs_left = max(0, max_runs(runs, plan) - len(session_runs))
+    minutes_left = runs_left * mean(seconds_of_paired_runs) / 60
+    if header.budget_min is not None:
+        spent_min = sum(run.wall_s for run in session_runs) / 60
+        minutes_left = min(minutes_left, max(0.0, header.budget_min - spent_min))
+    return f"{estimate}, at most {runs_left} runs and {minutes_left:.1f} min more"
+
+
+def expected_cost(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> str:
+    """Return a text with the maximum cost, and the smallest slowdown that can be detected with the recorded noise."""
+    text = f"{plan.entry}: at most {max_runs(runs, plan)} runs"
+    run_seconds = [reference.run_s for reference in plan.references if reference.run_s is not None]
+    if run_seconds:
+        text += f" of about {mean(run_seconds):.0f} s"
+    if header.budget_min is not None:
+        text += f", within a budget of {header.budget_min:g} min"
+    calibrations = [reference.calibrated for reference in plan.references if reference.calibrated is not None]
+    if calibrations:
+        # The largest noise of a pair, as a standard deviation on the log scale.
+        noise = max(calibrated.sd_pct / 100 for calibrated in calibrations)
+        limits = thresholds(header)
+        alpha = LOOK_ALPHA / count_primary_tests(header)
+        one_draw = [1] * DRAW_PAIRS  # the pairs of one draw of compiler caches
+        lucks = [luck_in_draws(calibrated, one_draw) for calibrated in calibrations]
+        luck_sd = max(luck.sd_of_mean(DRAW_PAIRS) if luck is not None else 0.0 for luck in lucks)
+        # ``eps`` is the slowdown above which an interval proves a regression.
+        detectable_pct = percent(mde(noise, LOOKS[-1], alpha, limits.eps, luck=luck_sd))
+        text += f"; pairs differ by {100 * noise:.2g}% here, so a full session detects {detectable_pct:.2g}% or more"
+    return text
+
+
+def block_order(header: SessionHeader, plan: TimedPlan, block: int) -> Order:
+    """Return the order of a block.
+
+    Block 0 has the warm launches. They begin with base, because a failure of head can be blamed on head only if base
+    has run.
+    """
+    return draw_order(header.seed, plan.entry, block) if block else "ABBA"
+
+
+def _make_slot(header: SessionHeader, plan: TimedPlan, block: int, slot: int, attempt: int, draw: int | None) -> Slot:
+    """Return the run at place ``slot`` of ``block``. The order of the block, such as ABBA, gives the arm of the
+    run."""
+    order = block_order(header, plan, block)
+    arm: ArmName = "base" if order[slot] == "A" else "head"
+    steps = plan.steps if block else min(WARM_STEPS, plan.steps)
+    return Slot(Position(block=block, slot=slot, order=order, draw=draw), attempt, arm, steps)

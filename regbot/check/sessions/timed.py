@@ -1,0 +1,222 @@
+"""Timed part of a check. It runs one session after the other and saves each run as it ends.
+
+Each session has a *seat*: the nodes that are reserved for it. If the seat is lost, the session goes on in another one.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from regbot.check.sessions.schedule import (
+    Slot,
+    can_afford_block,
+    is_block_start,
+    max_runs,
+    next_slot,
+    progress_summary,
+)
+from regbot.check.sessions.worktrees import folder_name, with_checkout
+from regbot.engines import Engine, Needs, NoSeatError, Seat, SeatLostError
+from regbot.engines.node_check import NodeCheck, check_nodes
+from regbot.engines.removal import discard_folder
+from regbot.records.node import NodeProbe
+from regbot.records.run import Arm, Position, Run
+from regbot.records.session import SessionHeader, TimedPlan
+from regbot.records.text.progress import Progress, Watcher
+from regbot.workloads import Checkout, RunSpec, Scratch, Task, bare_run, needs_of, time_run
+from regbot.workloads.checkout import Worktree
+from regbot.workloads.checkout.cache import cache_variables, create_cache_folders
+
+MAX_SEATS = 5
+"""Maximum number of seats per session. With this limit, a session that keeps losing its nodes ends."""
+
+
+class Checkouts(Protocol):
+    """Source of an arm's worktrees."""
+
+    def worktree(self, arm: Arm, task: Task) -> Worktree | str:
+        """Return the worktree, or the reason why there is no worktree."""
+        ...
+
+
+class SessionRunner:
+    """Runs the timed sessions of one check."""
+
+    def __init__(
+        self,
+        header: SessionHeader,
+        trees: Checkouts,
+        engine: Engine,
+        scratch: Scratch,
+        keep: Callable[[Run], None],
+        watch: Watcher,
+        *,
+        node_history: Path | None = None,
+    ) -> None:
+        """``header`` is the plan of the check. ``trees`` gives the worktrees of the arms, and ``engine`` the seats.
+        ``scratch`` is the folder for the files of the runs. ``keep`` saves a run. ``watch`` shows progress.
+        ``node_history`` is the file with the stored probes of nodes; if it is None, all nodes count as fit."""
+        self._header, self._trees, self._engine, self._scratch = header, trees, engine, scratch
+        self._save_run, self._watch, self._node_history = keep, watch, node_history
+
+    def run(self, plan: TimedPlan, task: Task, known: Sequence[Run], budget_s: float) -> list[Run]:
+        """Run or continue the session of ``plan``. ``known`` has the runs of the session so far. Return all runs of
+        the session.
+
+        A block begins only if it fits into ``budget_s`` seconds of runs. The runs in ``known`` use up this budget too.
+        Time spent waiting for a seat does not count. A lost seat is replaced; a session has at most MAX_SEATS seats.
+        """
+        runs = list(known)
+        needs = needs_of(task, budget_s / 60 if math.isfinite(budget_s) else None)
+        problem = ""  # why the session could not go on in its last seat
+        refused_probes: list[NodeProbe] = []
+        try:
+            for _ in range(MAX_SEATS):
+                if next_slot(runs, self._header, plan) is None:
+                    break
+                self._say(runs, plan, f"{plan.entry}: wait for {self._engine.name}")
+                try:
+                    with self._engine.seat(needs) as seat:
+                        node_check = self._check_nodes(seat, needs, plan, task)
+                        needs = replace(needs, avoid=needs.avoid | node_check.refused_hosts)
+                        problem = node_check.refusal
+                        refused_probes += node_check.probes if problem else []
+                        if not problem and self._run_in_seat(seat, node_check, plan, task, runs, budget_s):
+                            break
+                except SeatLostError as error:  # lost during the session, or during the check of its nodes
+                    problem = str(error)
+                if problem:
+                    self._say(runs, plan, problem)
+            else:  # the loop ended without a break, so the last seat was lost too
+                problem = problem or f"the nodes were lost {MAX_SEATS} times; the runs have the reasons"
+        except NoSeatError as error:
+            problem = f"{error}; {problem}" if problem else str(error)
+        if next_slot(runs, self._header, plan) is None:
+            discard_folder(self._cache_folder(plan))
+        elif problem:
+            self._record_end(
+                task, problem, refused_probes, runs
+            )  # other nodes may be available later: --resume continues
+        self._say(runs, plan, f"{plan.entry}: {progress_summary(runs, self._header, plan)}")
+        return runs
+
+    def _run_in_seat(
+        self, seat: Seat, node_check: NodeCheck, plan: TimedPlan, task: Task, runs: list[Run], budget_s: float
+    ) -> bool:
+        """Launch runs in ``seat`` and add them to ``runs``. Return True if the session has ended, and False if its
+        nodes were lost, so that it can go on in another seat. The first run in the seat records ``node_check``.
+        """
+        is_first = True
+        while (slot := next_slot(runs, self._header, plan, seat.node)) is not None:
+            # A repeated block runs even beyond the budget: without it, the cause of the earlier failure would stay
+            # unknown.
+            is_new_block = is_block_start(slot) and slot.attempt == 1
+            if is_new_block and not can_afford_block(runs, budget_s):
+                break
+            arm = self._header.base if slot.arm == "base" else self._header.head
+            self._say(runs, plan, f"{plan.entry} {_describe_slot(slot)}; {progress_summary(runs, self._header, plan)}")
+            run = self._run_slot(seat, plan, task, arm, slot, explain_profile(runs, arm))
+            if is_first:
+                warnings = [*run.warnings, *node_check.warnings]
+                run = run.model_copy(update={"warnings": warnings, "probes": node_check.probes})
+                is_first = False
+            self._add(run, runs)
+            if run.outcome == "lost":
+                return False
+        return True
+
+    def _check_nodes(self, seat: Seat, needs: Needs, plan: TimedPlan, task: Task) -> NodeCheck:
+        if self._node_history is None:
+            return NodeCheck()
+        scratch = self._scratch.child(f"{folder_name(plan.entry)}.probe").folder
+        return check_nodes(seat, needs, task.workload.python, scratch, self._node_history)
+
+    def _record_end(self, task: Task, reason: str, refused_probes: list[NodeProbe], runs: list[Run]) -> None:
+        """Add a run that says why the session ends, with the probes of refused nodes. The session can be resumed.
+
+        The run is put beside the last warm launches: it has block 0, and their draw and attempt.
+        """
+        warm_runs = [run for run in runs if run.position is not None and not run.position.block]
+        draw = warm_runs[-1].position.draw if warm_runs and warm_runs[-1].position is not None else None
+        attempt = max((run.attempt for run in warm_runs if run.position and run.position.draw == draw), default=1)
+        end_run = bare_run(task, self._header.head, "lost", reason, attempt, tier="timed")  # without results
+        position = Position(block=0, slot=0, order="ABBA", draw=draw)
+        self._add(end_run.model_copy(update={"position": position, "probes": refused_probes}), runs)
+
+    def _add(self, run: Run, runs: list[Run]) -> None:
+        self._save_run(run)
+        runs.append(run)
+
+    def _run_slot(self, seat: Seat, plan: TimedPlan, task: Task, arm: Arm, slot: Slot, profile_reason: str) -> Run:
+        """Launch the run of ``slot`` and return its record. If there is no worktree, the run counts as crashed.
+        ``profile_reason``: why the steps are profiled; '' if they need not be."""
+        tree = self._trees.worktree(arm, task)
+        if isinstance(tree, str):  # a string says why there is no worktree
+            failed_run = bare_run(task, arm, "crashed", tree, slot.attempt, "timed")
+            return failed_run.model_copy(update={"position": slot.position, "sparse": task.workload.sparse})
+        slowdown = plan.injected_pct if slot.arm == "head" else 0.0  # a calibration may plant a slowdown in head
+        spec = RunSpec(slot.position, slot.attempt, slot.steps, plan.cut, slowdown, profile_reason)
+        # With the stored gate, runs of head alone have the order "head" and no block.
+        is_head_only = slot.position.order == "head"
+        block_name = "head" if is_head_only else str(slot.position.block)
+        if slot.position.draw is not None:
+            block_name = f"{slot.position.draw}-{block_name}"
+        run_name = f"{folder_name(plan.entry)}.{block_name}.{slot.position.slot}.{slot.attempt}.{arm.name}"
+        scratch = self._scratch.child(run_name)
+        environment = {**tree.environment, **self._fresh_caches(plan, task, arm, slot, tree)}
+        # ``absent``: files of the commit that a sparse worktree lacks.
+        checkout = Checkout(arm, tree.path, environment, tree.absent)
+        run = time_run(task.at(arm.overrides), spec, checkout, seat, scratch)
+        # The run already contains the records in this folder. The log of the launch, beside the folder, is kept.
+        discard_folder(scratch.folder / "record")
+        return with_checkout(run, tree)
+
+    def _cache_folder(self, plan: TimedPlan) -> Path:
+        """Return the folder of the session's fresh compiler caches."""
+        return self._scratch.folder.resolve() / "caches" / folder_name(plan.entry)
+
+    def _fresh_caches(self, plan: TimedPlan, task: Task, arm: Arm, slot: Slot, tree: Worktree) -> dict[str, str]:
+        """Return environment variables that point to the fresh compiler caches of the slot's draw; {} if the session
+        draws no caches.
+
+        XDG_CACHE_HOME is left out if the present cache folder may have files that the run needs: files of the build, or
+        files of the user in a working tree.
+        """
+        if slot.position.draw is None:
+            return {}
+        variables = cache_variables(self._cache_folder(plan) / str(slot.position.draw) / slot.arm)
+        is_working_tree = not tree.environment  # only a worktree that regbot made has private caches
+        if task.at(arm.overrides).workload.build or is_working_tree:
+            del variables["XDG_CACHE_HOME"]
+        create_cache_folders(variables)
+        return variables
+
+    def _say(self, runs: Sequence[Run], plan: TimedPlan, text: str) -> None:
+        session_runs = [run for run in runs if not run.is_from_earlier_session]
+        self._watch(Progress(len(session_runs), max_runs(runs, plan), text))
+
+
+def explain_profile(runs: Sequence[Run], arm: Arm) -> str:
+    """Return why the next run of ``arm`` must profile its steps, even if a step could be counted; '' if it need not.
+
+    A counted and a profiled ledger cannot be compared. So if a run of either arm was profiled, all later runs are
+    profiled.
+    """
+    first_profiled = next((run for run in runs if run.profile is not None), None)
+    if first_profiled is None or first_profiled.profile is None:
+        return ""
+    if first_profiled.arm.name == arm.name:
+        return first_profiled.profile.reason
+    return f"the steps of {first_profiled.arm.name} are profiled: {first_profiled.profile.reason}"
+
+
+def _describe_slot(slot: Slot) -> str:
+    """Return a phrase for the progress line, such as ``block 2 ABBA, run 3 (head)``."""
+    retry = " again" if slot.attempt > 1 else ""
+    if slot.position.order == "head":  # the order of runs of head alone
+        return f"head alone{retry}, {f'run {slot.position.slot}' if slot.position.slot else 'warm'}"
+    if not slot.position.block:
+        return f"warm {slot.arm}{retry}"
+    return f"block {slot.position.block}{retry} {slot.position.order}, run {slot.position.slot + 1} ({slot.arm})"

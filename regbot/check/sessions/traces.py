@@ -1,0 +1,201 @@
+"""Static traces of one check: runs a few traces at a time and saves each as it ends.
+
+Both arms of a workload are traced on the same device, a paper GPU if possible. If one arm cannot be traced on a paper
+GPU, both arms are traced as CPU programs, and their runs say why (see ``trace_devices.py``).
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from regbot.check.sessions.trace_devices import TraceDevices
+from regbot.check.sessions.worktrees import Worktrees, folder_name, with_checkout
+from regbot.engines import Engine
+from regbot.records.run import Arm, Outcome, Run
+from regbot.records.text.progress import Progress, Watcher
+from regbot.workloads import Checkout, Scratch, Task, bare_run, trace, trace_together
+from regbot.workloads.checkout import Worktree
+from regbot.workloads.paper import Libraries
+
+REPEATED_OUTCOMES = ("crashed", "hung", "no_record")
+"""Outcomes of head that must occur in two attempts before head is blamed."""
+
+Job = tuple[Arm, Task]
+"""One trace to make: a workload on one mesh (the task) at one arm."""
+Outcomes = dict[tuple[str, str, int], Outcome]
+"""Outcome by arm, entry and attempt."""
+
+
+class TraceRunner:
+    """Traces jobs. If head fails and base does not, head is traced again."""
+
+    def __init__(
+        self,
+        trees: Worktrees,
+        engine: Engine,
+        scratch: Scratch,
+        keep: Callable[[Run], None],
+        watch: Watcher,
+        libraries: Libraries,
+        *,
+        parallel: int,
+    ) -> None:
+        """``keep`` saves a run, ``watch`` shows progress, and ``libraries`` builds the paper GPU. ``parallel`` is the
+        number of processes that trace at the same time."""
+        self._trees, self._engine, self._scratch = trees, engine, scratch
+        self._parallel, self._save_run, self._watch, self._libraries = parallel, keep, watch, libraries
+        self._lock = threading.Lock()
+        self._hung: dict[tuple[str, str], str] = {}  # (arm, workload name) -> entry that hung
+        self._done = self._total = 0  # numbers of jobs, for the progress
+
+    def run(self, jobs: Sequence[Job], known: Sequence[Run] = ()) -> None:
+        """Trace the jobs that are missing in ``known``. ``known`` has the static runs of an earlier start of this
+        check.
+
+        There are three rounds: all missing jobs; workloads that failed on a paper GPU, again as CPU programs; and
+        failures of head, a second time.
+        """
+        outcomes: Outcomes = {(run.arm.name, run.workload, run.attempt): run.outcome for run in known}
+        self._devices = TraceDevices([task for _, task in jobs], known, self._libraries)
+        self._total = len(jobs)
+        missing_jobs = [(arm, task) for arm, task in jobs if (arm.name, task.entry, 1) not in outcomes]
+        self._trace_all(missing_jobs, attempt=1, outcomes=outcomes)
+        switched_workloads = self._devices.drop_rejected()
+        cpu_jobs = [(arm, task) for arm, task in jobs if task.workload_name in switched_workloads]
+        self._hung.clear()  # every round tries all of its jobs
+        self._trace_all(cpu_jobs, attempt=1, outcomes=outcomes)
+        repeats = [(arm, task) for arm, task in jobs if arm.name == "head" and _must_repeat_head(task, outcomes)]
+        self._total += len(repeats)
+        self._hung.clear()  # every round tries all of its jobs
+        self._trace_all(repeats, attempt=2, outcomes=outcomes)
+
+    def _trace_all(self, jobs: Sequence[Job], attempt: int, outcomes: Outcomes) -> None:
+        """Trace ``jobs`` in parallel and add their outcomes to ``outcomes``."""
+        for arm, task in jobs:
+            self._trees.worktree(arm, task)  # worktrees are made one after the other, because all use the same clone
+        with _pool(self._parallel) as pool:
+            futures = [pool.submit(self._trace_batch, batch, attempt) for batch in self._batches(jobs)]
+            runs = [run for future in futures for run in future.result()]
+        outcomes |= {(run.arm.name, run.workload, attempt): run.outcome for run in runs}
+
+    def _batches(self, jobs: Sequence[Job]) -> list[list[Job]]:
+        """Return the batches of jobs. The jobs of a batch share a process. On a paper GPU, a batch has several jobs of
+        one arm and workload, because they share imports and cached shapes. Every other job is a batch of its own."""
+        groups: dict[tuple[str, str], list[Job]] = {}
+        batches: list[list[Job]] = []
+        for arm, task in jobs:
+            # Megatron keeps its arguments and its buffers for the whole process, so its script runs once in each.
+            if self._devices.is_on_paper(task) and not task.workload.training_script:
+                groups.setdefault((arm.name, task.workload_name), []).append((arm, task))
+            else:
+                batches.append([(arm, task)])
+        for group in groups.values():
+            # The groups share the processes equally. A group is split into as many batches as it gets processes.
+            processes = max(1, self._parallel // len(groups))
+            batch_count = min(len(group), processes)
+            batches += [group[first::batch_count] for first in range(batch_count)]
+        return batches
+
+    def _trace_batch(self, batch: Sequence[Job], attempt: int) -> list[Run]:
+        """Trace and save one batch. If a process with several jobs fails, its jobs are traced separately. A workload
+        that will be traced again as a CPU program has no run in the result."""
+        runs = self._trace_together(batch, attempt) if len(batch) > 1 else []
+        traced_workloads = {run.workload for run in runs}
+        separate_runs = [
+            self._trace_one(arm, task, attempt) for arm, task in batch if task.entry not in traced_workloads
+        ]
+        return runs + [run for run in separate_runs if run is not None]
+
+    def _trace_together(self, batch: Sequence[Job], attempt: int) -> list[Run]:
+        """Trace a batch in one process on a paper GPU and save the runs; return [] if any of them failed."""
+        arm, task = batch[0]
+        tree = self._trees.worktree(arm, task)
+        if isinstance(tree, str):  # a string says why there is no worktree
+            return []
+        library = self._devices.library(task, tree.path, tree.paper)
+        if library is None:
+            return []
+        names = ", ".join(task.entry for _, task in batch)
+        self._say(f"trace {names} at {arm.name} {arm.commit[:7]}")
+        tasks = [task.at(arm.overrides) for _, task in batch]
+        # ``absent``: files of the commit that a sparse worktree lacks.
+        checkout = Checkout(arm, tree.path, tree.environment, tree.absent)
+        scratch = self._scratch.child(
+            f"{folder_name(task.workload_name)}.{arm.name}.{folder_name(task.entry)}.together"
+        )
+        runs = trace_together(tasks, checkout, self._engine, scratch, attempt, library)
+        if any(run.outcome != "ok" for run in runs):
+            return []
+        return [self._record(with_checkout(run, tree), task) for run, task in zip(runs, tasks, strict=True)]
+
+    def _trace_one(self, arm: Arm, task: Task, attempt: int) -> Run | None:
+        """Trace and save one job. Return None if its workload fails on a paper GPU and will be traced again as a CPU
+        program.
+        """
+        key = (arm.name, task.workload_name)
+        tree = self._trees.worktree(arm, task)
+        if isinstance(tree, str):  # a string says why there is no worktree
+            failed_run = bare_run(task, arm, "crashed", tree, attempt)
+            return self._record(failed_run.model_copy(update={"sparse": task.workload.sparse}), task)
+        if key in self._hung:
+            reason = f"not started, because {self._hung[key]} of the same arm and workload hung"
+            return self._record(bare_run(task, arm, "skipped", reason, attempt), task)
+        if not self._devices.is_on_paper(task):
+            self._say(f"trace {task.entry} at {arm.name} {arm.commit[:7]}")
+            run = self._trace(arm, task, attempt, tree)
+            return self._record(self._devices.with_device_warning(run, task), task)
+        library = self._devices.library(task, tree.path, tree.paper)
+        if library is None and not task.has_cpu_program:
+            reason = f"its program runs on a paper GPU only: {self._devices.rejection(task)}"
+            return self._record(bare_run(task, arm, "refused", reason, attempt), task)
+        if library is None:
+            return None
+        self._say(f"trace {task.entry} at {arm.name} {arm.commit[:7]}")
+        run = self._trace(arm, task, attempt, tree, library)
+        if run.outcome != "ok" and task.has_cpu_program:
+            self._devices.reject(task, f"{task.entry} at {arm.name}: {run.reason}")
+            return None
+        return self._record(run, task)
+
+    def _record(self, run: Run, task: Task) -> Run:
+        """Save and return ``run``. If it hung, remember this, so that other traces of the same arm and workload are not
+        started."""
+        with self._lock:
+            if run.outcome == "hung":
+                self._hung[run.arm.name, task.workload_name] = task.entry
+            self._save_run(run)
+            self._done += 1
+        self._say(f"{run.workload} at {run.arm.name}: {run.outcome}")
+        return run
+
+    def _trace(self, arm: Arm, task: Task, attempt: int, tree: Worktree, library: Path | None = None) -> Run:
+        """Trace one job on a paper GPU with its ``library``, or as a CPU program if ``library`` is None."""
+        ending = "paper" if library is not None else str(attempt)  # so that every trace has a folder of its own
+        scratch = self._scratch.child(f"{folder_name(task.entry)}.{arm.name}.{ending}")
+        # ``absent``: files of the commit that a sparse worktree lacks.
+        checkout = Checkout(arm, tree.path, tree.environment, tree.absent)
+        run = trace(task.at(arm.overrides), checkout, self._engine, scratch, attempt, library)
+        return with_checkout(run, tree)
+
+    def _say(self, text: str) -> None:
+        self._watch(Progress(self._done, self._total, text))
+
+
+@contextmanager
+def _pool(size: int) -> Iterator[ThreadPoolExecutor]:
+    """Return a thread pool that starts no new jobs after an interrupt. The engine ends the running jobs."""
+    pool = ThreadPoolExecutor(size)
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+def _must_repeat_head(task: Task, outcomes: Outcomes) -> bool:
+    """Whether head failed in the first attempt while base ran, and has not been repeated yet."""
+    head_failed = outcomes["head", task.entry, 1] in REPEATED_OUTCOMES
+    return head_failed and outcomes["base", task.entry, 1] == "ok" and ("head", task.entry, 2) not in outcomes

@@ -1,0 +1,104 @@
+"""Facts about this machine. Step times are compared only between machines of the same class."""
+
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from regbot.records.run import Node
+from regbot.records.text.clip import clip_label
+from regbot.records.text.printable import printable
+from regbot.records.text.words import count
+
+QUERY_TIMEOUT_S = 30.0
+NO_DRIVER = "none"
+"""Stands in place of the driver's version on a machine without GPUs."""
+CONTAINER = "REGBOT_CONTAINER"
+"""Environment variable that names the container image. The value ends with the image's digest, ``sha256:...``."""
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}(?![0-9a-f])")
+
+
+@cache
+def this_node() -> Node:
+    """Return this machine as a node. The node class names its GPUs, such as '8 x NVIDIA H100'. A machine without GPUs
+    is named after its processor and its number of cores.
+    """
+    gpus, driver = _query_gpus()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if gpus:
+        counts = {name: gpus.count(name) for name in dict.fromkeys(gpus)}
+        node_class = " + ".join(f"{number} x {name}" for name, number in counts.items())
+    else:
+        node_class = _processor_class(cores)
+    return Node(
+        name=clip_label(printable(socket.gethostname())),
+        node_class=clip_label(node_class),
+        cores=cores,
+        gpus=gpus,
+        driver=driver,
+        container=image_digest(os.environ.get(CONTAINER, "")),
+    )
+
+
+def without_gpus(node: Node) -> Node:
+    """Return ``node`` without its GPUs, for runs that use only its processors. The times of such runs belong to the
+    class of the processors, not to that of the GPUs."""
+    if not node.gpus:
+        return node
+    return node.model_copy(
+        update={"gpus": [], "driver": NO_DRIVER, "node_class": clip_label(_processor_class(node.cores))}
+    )
+
+
+def image_digest(image: str) -> str | None:
+    """Return the digest in ``image``, the value of REGBOT_CONTAINER; None if the value has no digest.
+
+    A name or a tag does not identify an image, because it may denote another image later.
+    """
+    match = DIGEST.search(image)
+    return match.group() if match else None
+
+
+def _query_gpus() -> tuple[list[str], str]:
+    """Return the names of the GPUs and the version of the driver from nvidia-smi.
+
+    Return [] and ``NO_DRIVER`` if there is no GPU or nvidia-smi does not answer.
+    """
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return [], NO_DRIVER
+    try:
+        result = subprocess.run(
+            [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=QUERY_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return [], NO_DRIVER
+    names: list[str] = []
+    drivers: list[str] = []
+    output = result.stdout if result.returncode == 0 else ""
+    for line in filter(None, output.splitlines()):
+        name, _, driver = printable(line).rpartition(",")
+        names.append(clip_label(name.strip()))
+        drivers.append(driver.strip())
+    return names, clip_label(", ".join(dict.fromkeys(drivers))) or NO_DRIVER
+
+
+def _processor_class(cores: int) -> str:
+    return f"{_processor()}, {count(cores, 'core')}"
+
+
+def _processor() -> str:
+    """Return the model name of the processor."""
+    try:
+        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
+    except OSError:
+        match = None
+    return printable(match.group(1)) if match else platform.processor() or platform.machine()

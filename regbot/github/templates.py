@@ -1,0 +1,180 @@
+"""The workflows that ``regbot init`` installs: templates in which fields are filled with a repository's settings.
+
+A field is a part of a workflow whose value differs between repositories, such as the labels of a ``runs-on`` key or the
+source of regbot. A template is itself a valid workflow, so it can be linted. Values in an installed file are kept. An
+installed file begins with a stamp, which has regbot's version and a hash of the file without the values of its fields.
+The stamp shows whether a file differs from the template because the template is newer or because a user edited it.
+"""
+
+import hashlib
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import Literal
+
+from regbot.github.source import is_same_repository, is_usable, source_for
+
+FOLDER = ".github/workflows"
+STATIC = "regbot-static"
+"""The workflow that runs the code under test on a hosted runner."""
+HOSTED_WORKFLOWS = (STATIC, "regbot-post", "regbot-gate")
+NODE_WORKFLOWS = ("regbot-measure", "regbot-bisect", "regbot-refresh")
+"""Workflows that have a job on a node. ``--only-static`` leaves these workflows out."""
+
+_TEMPLATE_FOLDER = next(
+    folder
+    for folder in (Path(__file__).parent / "workflows", Path(__file__).parents[2] / "workflows")
+    if folder.is_dir()
+)
+"""Folder of the templates: beside this file in a wheel, and at the root of the repository in a checkout."""
+
+_FIELDS: Mapping[str, re.Pattern[str]] = {
+    "runs-on": re.compile(r"^ +runs-on: (?P<value>\S.*?)(?= +#|$)", re.MULTILINE),
+    "timeout": re.compile(r"^ +timeout-minutes: (?P<value>\d+)", re.MULTILINE),
+    "cron": re.compile(r"^ +- cron: (?P<value>\"[^\"\n]*\"|'[^'\n]*')", re.MULTILINE),
+    "source": re.compile(r"^ +REGBOT_SOURCE: (?P<value>\S[^\n]*)$", re.MULTILINE),
+    "packages": re.compile(r'"numpy>=1\.26"(?P<value>[^\n]*)$', re.MULTILINE),
+    "python": re.compile(r"^ +python-version: (?P<value>\"[^\"\n]*\"|'[^'\n]*')", re.MULTILINE),
+    "torch": re.compile(r"^ +TORCH: (?P<value>\S[^\n]*)$", re.MULTILINE),
+    "torch-index": re.compile(r"^ +TORCH_INDEX: (?P<value>\S[^\n]*)$", re.MULTILINE),
+    "artifacts": re.compile(r"^ +uses: (?P<value>[\w./-]+/upload-artifact@\S+(?: +# [^\n]*)?)$", re.MULTILINE),
+}
+NODE_LABELS = "[self-hosted, regbot]"
+"""Labels of a job on a node in a template."""
+_KEPT_ACTION = re.compile(r"(?!actions/)|\S+ +# v3\b")
+"""Matches upload actions that a newer version does not replace: those of other owners, and v3, the newest one that runs
+on a GitHub Enterprise Server."""
+
+_JOB = re.compile(r"^  (?P<name>[\w-]+):[ \t]*(?:#.*)?$", re.MULTILINE)
+_STAMP = re.compile(r"\A# Written by 'regbot init' \((?P<version>[^,()\n]{1,40}), (?P<hash>[0-9a-f]{16})\)[^\n]*\n")
+
+
+@dataclass(frozen=True)
+class WorkflowSettings:
+    """Values for the fields of the workflows."""
+
+    version: str
+    """Version of regbot."""
+    labels: Sequence[str] = ()
+    """Labels of the runners for jobs on a node; () keeps the installed ones."""
+    packages: Sequence[str] = ()
+    """Additional arguments of pip for the job that traces pull requests."""
+    python: str | None = None
+    """Version of Python for the job that traces pull requests; None for the template's."""
+    torch: str | None = None
+    """Requirement for torch of that job; '' for no torch, None for the template's."""
+    source: str | None = None
+    """Source of regbot that the user requests; None to keep the installed one."""
+    own_source: str | None = None
+    """Source of this regbot; None if unknown. It replaces an installed source that is not usable, and another commit of
+    the same repository."""
+    other_source: str | None = None
+    """Source in the repository's other workflows; None if there is none."""
+
+
+def render(name: str, settings: WorkflowSettings, installed: str = "") -> str:
+    """Return the workflow ``name`` with its stamp and filled fields. Values in the ``installed`` text are kept."""
+    text = (_TEMPLATE_FOLDER / f"{name}.yml").read_text(encoding="utf-8")
+    for field in _FIELDS:
+        installed_values = _values_by_job(field, _body(installed))
+        new_values = [
+            _field_value(name, field, template_value, installed_values.get(job_and_position), settings)
+            for job_and_position, template_value in _values_by_job(field, text).items()
+        ]
+        text = _fill_fields(field, text, iter(new_values))
+    stamp = f"# Written by 'regbot init' ({settings.version}, {_hash(text)}); run it again after an upgrade of regbot."
+    return f"{stamp}\n{text}"
+
+
+def compare_installed(installed: str, wanted: str) -> Literal["unchanged", "outdated", "edited"]:
+    """Return how an installed file relates to ``wanted``, the text that regbot would write now.
+
+    An outdated file is as an earlier regbot wrote it. An edited one was changed by a user, or regbot did not write it.
+    """
+    body = _body(installed)
+    if body == _body(wanted):
+        return "unchanged"
+    stamp = _STAMP.match(_lines(installed))
+    return "outdated" if stamp is not None and stamp["hash"] == _hash(body) else "edited"
+
+
+def install_sources(installed: str) -> list[str]:
+    """Return the sources from which the jobs of an installed workflow install regbot."""
+    return [match["value"] for match in _FIELDS["source"].finditer(_body(installed))]
+
+
+def _field_value(name: str, field: str, template_value: str, installed: str | None, settings: WorkflowSettings) -> str:
+    """Return the value for one field. ``installed`` is the value in the installed file; None if there is none."""
+    if field == "source":
+        return _source_value(name, template_value, installed, settings)
+    if field == "artifacts":
+        return installed if installed is not None and _KEPT_ACTION.match(installed) else template_value
+    if field == "runs-on" and template_value == NODE_LABELS and settings.labels:
+        return f"[{', '.join(settings.labels)}]"
+    if installed is not None:
+        return installed
+    if field == "packages":
+        return "".join(f" {shlex.quote(word)}" for word in settings.packages)
+    if field == "python" and name == STATIC and settings.python is not None:
+        return f'"{settings.python}"'
+    if field == "torch" and settings.torch is not None:
+        return settings.torch or '""'
+    return template_value
+
+
+def _source_value(name: str, template_value: str, installed: str | None, settings: WorkflowSettings) -> str:
+    """Return the source of regbot: the requested one, the installed one, this regbot's, or that of another workflow."""
+    if settings.source is not None:
+        return source_for(name, settings.source)
+    is_replaceable = settings.own_source is not None and is_same_repository(installed or "", settings.own_source)
+    if installed is not None and is_usable(installed) and not is_replaceable:
+        return installed
+    return source_for(name, settings.own_source or settings.other_source or template_value)
+
+
+def _values_by_job(field: str, text: str) -> dict[tuple[str, int], str]:
+    """Return the values of a field, by the name of the job and the position within the job.
+
+    A position in the whole file would not identify a value, because an upgrade may add a job.
+    """
+    jobs = [(match.start(), match["name"]) for match in _JOB.finditer(text)]
+    values: dict[tuple[str, int], str] = {}
+    counts: Counter[str] = Counter()
+    for match in _FIELDS[field].finditer(text):
+        jobs_before = [name for start, name in jobs if start < match.start()]
+        job = jobs_before[-1] if jobs_before else ""  # '' before the first job
+        values[job, counts[job]] = match["value"]
+        counts[job] += 1
+    return values
+
+
+def _fill_fields(field: str, text: str, values: Iterator[str]) -> str:
+    """Return ``text`` with all fields of the kind ``field`` filled with ``values``, in order."""
+
+    def fill(match: re.Match[str]) -> str:
+        """Return the matched text with the next value in place of its own."""
+        start, end = (position - match.start() for position in match.span("value"))
+        return match[0][:start] + next(values) + match[0][end:]
+
+    return _FIELDS[field].sub(fill, text)
+
+
+def _hash(body: str) -> str:
+    """Return a hash of a workflow without its stamp. The hash does not depend on the values of fields."""
+    for field in _FIELDS:
+        body = _fill_fields(field, body, repeat(""))
+    return hashlib.sha256(body.encode()).hexdigest()[:16]
+
+
+def _body(text: str) -> str:
+    """Return a workflow without its stamp."""
+    return _STAMP.sub("", _lines(text), count=1)
+
+
+def _lines(text: str) -> str:
+    """Return ``text`` with Unix line ends. git may have changed them in a checkout."""
+    return text.replace("\r\n", "\n")

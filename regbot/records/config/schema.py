@@ -1,0 +1,513 @@
+"""The schema of ``regbot.toml``: what to trace in a repository and how to judge it."""
+
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+
+from regbot.errors import UserError
+from regbot.records.base import Record
+from regbot.records.config.pathspecs import find_folder_fault, find_pathspec_fault
+from regbot.records.ledger import DEFAULT_PAPER_GPU, PaperGpu, Scalar
+from regbot.records.meshes import MeshName, OwnMesh
+from regbot.records.settings import ShardingThresholds as ShardingThresholds
+from regbot.records.settings import ThroughputThresholds as ThroughputThresholds
+from regbot.records.settings import WireBandwidths as WireBandwidths
+from regbot.records.verdict import Status
+
+FILE_NAME = "regbot.toml"
+PLACEHOLDER_ENTRY = "yourpackage.moe:build_layer"
+"""Entry that ``regbot init`` writes if it detects no MoE layer. A check is INVALID while a workload has it."""
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+HostOrUrl = Annotated[
+    str, Field(pattern=r"^([A-Za-z0-9._-]+|(https?|ssh|git)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?)$")
+]
+GEOMETRY_KEYS = frozenset({
+    "layers", "hidden", "heads", "kv_heads", "head_dim", "qk_norm", "rope_theta", "experts", "top_k", "expert_width",
+    "vocabulary", "sequence", "micro_batch", "world", "ep", "shape", "variant", "mesh", "dtype",
+})  # fmt: skip
+"""Keys that a shape defines. If an override changed one of them, the two arms would run different workloads."""
+
+LIBRARY_DISPATCHERS = ("deepep", "hybridep")
+SMOKE_DISPATCHERS = ("alltoall", "allgather", *LIBRARY_DISPATCHERS)
+"""Dispatchers of regbot's smoke model. The last two need GPUs and an additional library (docs/dispatchers.md)."""
+
+
+Adapter = Literal["smoke", "module", "torchtitan", "megatron", "maxtext", "command"]
+ENGINES = ("local", "slurm")
+FRAMEWORKS = ("torchtitan", "megatron", "maxtext")
+MEGATRON_PROGRAM, BRIDGE_PROGRAM = "pretrain_gpt.py", "scripts/training/run_recipe.py"
+"""Training scripts of Megatron-LM and of Megatron Bridge, relative to the root of their repositories."""
+FLAG_FILE_SUFFIXES = (".yaml", ".yml")
+"""Suffixes by which a recipe of Megatron-LM is recognised. It is a file of flags for the training script. A recipe of
+Megatron Bridge is the name of a function."""
+AXIS_KEYS: dict[str, dict[str, str]] = {
+    "smoke": {},
+    "module": {},
+    "torchtitan": {
+        "tp": "parallelism.tensor_parallel_degree",
+        "cp": "parallelism.context_parallel_degree",
+    },
+    "megatron": {
+        "tp": "tensor_model_parallel_size",
+        "cp": "context_parallel_size",
+        "etp": "expert_tensor_parallel_size",
+    },
+    "maxtext": {
+        "tp": "ici_tensor_parallelism",
+        "cp": "ici_context_parallelism",
+    },
+}
+"""Adapters whose workloads can define meshes, with the axes that such a mesh can have. The value is the key of the
+framework's configuration that sets the size of the axis. The number of ranks and EP are missing here, because they are
+part of every request to a training process."""
+
+
+WorkloadMesh = Annotated[
+    Annotated[MeshName, Tag("name")] | Annotated[OwnMesh, Tag("table")],
+    Discriminator(lambda value: "name" if isinstance(value, str) else "table"),
+]
+"""A mesh of the shape, by its name, or a mesh that the workload defines."""
+
+
+class ConfigError(UserError):
+    """The configuration cannot be used. The message names the file, the key and how to fix it."""
+
+
+class Workload(Record):
+    """One table ``[workloads.NAME]``: which shapes to run in a checkout, and how to run them."""
+
+    adapter: Adapter
+    shapes: Annotated[list[str], Field(min_length=1)] = ["qwen3-30b-a3b", "mixtral-8x7b"]
+    variant: str = "full"  # of the traces; timed_variant is that of the timed runs
+    meshes: Annotated[list[WorkloadMesh], Field(min_length=1)] = ["ep", "ep-dp"]
+    entry: str | None = Field(default=None, description="module adapter: 'package.module:function'")
+    recipe: str = Field(
+        default="",
+        description="framework adapters: a recipe of the repository, which keeps its own numbers; without one, the "
+        "framework's model gets the numbers of the shape",
+    )
+    program: str = Field(
+        default="",
+        description="megatron adapter: the training script of the checkout, traced unmodified on a paper GPU; default: "
+        "pretrain_gpt.py, or scripts/training/run_recipe.py for a recipe of Megatron Bridge",
+    )
+    command: list[str] = Field(default=[], description="command adapter: program and arguments of one run")
+    log: str = Field(
+        default="", description="command adapter: path of the step log in the checkout; '' reads the command's output"
+    )
+    log_format: str = Field(default="", description="command adapter: format of the step log; '' detects it")
+    tokens_per_step: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="command adapter: tokens of one step on one rank, for logs that report only tokens per second",
+    )
+    environment: dict[str, str] = Field(
+        default={}, description="environment variables added to the clean environment of every run"
+    )
+    label: Name | None = Field(
+        default=None, description="prefix of the verdict's entries, for two workloads that share a shape"
+    )
+    source_roots: Annotated[list[str], Field(min_length=1)] = ["."]  # folders that contain the packages
+    watch: list[str] = Field(
+        default=[], description="packages that must come from the worktree; default: all packages in it"
+    )
+    python: str = Field(
+        default="", description="interpreter, relative to the worktree; default: the interpreter of regbot"
+    )
+    build: list[str] = Field(default=[], description="shell commands, run once in each new worktree")
+    timeout_min: Annotated[float, Field(gt=0, le=24 * 60)] = 10.0  # time limit of one run
+    numa_pinning: bool = Field(
+        default=True, description="pin each rank to the cores of its GPU's NUMA node, unless the launcher has pinned it"
+    )
+    paths: list[str] = Field(
+        default=[],
+        description="git pathspecs of the files that the workload depends on; a change of other files does not "
+        "concern it; [] for every file (docs/monorepos.md)",
+    )
+    sparse: list[str] = Field(
+        default=[],
+        description="folders that are checked out, by the rule of git's cone mode; [] for all files "
+        "(docs/monorepos.md)",
+    )
+    timed: list[str] | None = Field(
+        default=None, description="shapes whose steps are timed; default: all that have a timed variant, [] for none"
+    )
+    timed_variant: str = Field(
+        default="", description="variant that is timed; default: smoke with enough GPUs, else cpu"
+    )
+    dispatcher: str = Field(
+        default="", description="dispatcher requested from the layer; '' lets the layer choose (smoke: alltoall)"
+    )
+    device: Literal["cpu", "cuda"] = Field(
+        default="cuda",
+        description="device of smoke and module traces: cuda is a paper GPU (docs/paper-gpu.md), cpu a CPU program",
+    )
+    gpu: PaperGpu = Field(
+        default=DEFAULT_PAPER_GPU, description="GPU that the paper GPU of a trace imitates (docs/paper-gpu.md)"
+    )
+    routing: Literal["balanced", "skewed", "natural"] = "balanced"
+    config: dict[str, Scalar] = Field(default={}, description="extra keys of the config that build_layer receives")
+
+    @field_validator("entry")
+    @classmethod
+    def _check_entry(cls, value: str | None) -> str | None:
+        if value is not None:
+            module, colon, function = value.partition(":")
+            if not colon or not function.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+                raise ValueError(f"{value!r} is not an entry point; write it as 'package.module:function'")
+        return value
+
+    @field_validator("program")
+    @classmethod
+    def _check_program(cls, value: str) -> str:
+        if Path(value).is_absolute() or ".." in Path(value).parts:
+            raise ValueError(f"{value!r} leaves the repository; write a path relative to its root")
+        return value
+
+    @field_validator("source_roots")
+    @classmethod
+    def _check_inside_repository(cls, value: list[str]) -> list[str]:
+        for root in value:
+            if Path(root).is_absolute() or ".." in Path(root).parts:
+                raise ValueError(f"{root!r} leaves the repository; write a folder relative to its root")
+        return value
+
+    @field_validator("paths")
+    @classmethod
+    def _check_pathspecs(cls, value: list[str]) -> list[str]:
+        for pathspec in value:
+            if fault := find_pathspec_fault(pathspec):
+                raise ValueError(fault)
+        return value
+
+    @field_validator("sparse")
+    @classmethod
+    def _check_folders(cls, value: list[str]) -> list[str]:
+        for folder in value:
+            if fault := find_folder_fault(folder):
+                raise ValueError(fault)
+        return [PurePosixPath(folder).as_posix() for folder in value]
+
+    @field_validator("config")
+    @classmethod
+    def _check_geometry(cls, value: dict[str, Scalar]) -> dict[str, Scalar]:
+        if fixed := sorted(GEOMETRY_KEYS & value.keys()):
+            raise ValueError(f"{', '.join(fixed)}: fixed by the shape; choose another shape or variant instead")
+        return value
+
+    @model_validator(mode="after")
+    def _check_gpu(self) -> "Workload":
+        """Refuse a device and a GPU that the adapter does not use."""
+        if self.device == "cpu" and self.adapter in ("torchtitan", "megatron"):
+            raise ValueError(f"device: the adapter {self.adapter} has no CPU program; leave device out")
+        has_paper_gpu = self.device != "cpu" and self.adapter not in ("maxtext", "command")
+        if self.gpu != DEFAULT_PAPER_GPU and not has_paper_gpu:
+            subject = "a CPU program" if self.device == "cpu" else f"the adapter {self.adapter}"
+            raise ValueError(f"gpu: {subject} has no paper GPU; leave gpu out")
+        return self
+
+    @model_validator(mode="after")
+    def _check_timed_shapes(self) -> "Workload":
+        if unknown := sorted(set(self.timed or []) - set(self.shapes)):
+            raise ValueError(f"timed: {unknown[0]!r} is not among the shapes of this workload; add it there too")
+        return self
+
+    @model_validator(mode="after")
+    def _check_sparse(self) -> "Workload":
+        """Refuse a sparse checkout that lacks a source root.
+
+        A source root is checked out if it lies in a folder of ``sparse``, contains one, or is the repository's root.
+        """
+        folders = [PurePosixPath(folder) for folder in self.sparse]
+        if not folders:
+            return self
+        for root in map(PurePosixPath, self.source_roots):
+            is_repository_root = not root.parts
+            is_checked_out = any(root.is_relative_to(folder) or folder.is_relative_to(root) for folder in folders)
+            if not is_repository_root and not is_checked_out:
+                raise ValueError(f"source_roots: {str(root)!r} is not checked out; add it to sparse")
+        return self
+
+    @property
+    def runs_bridge(self) -> bool:
+        """Whether the workload is a recipe of Megatron Bridge. A recipe of Megatron-LM is a file of flags instead."""
+        return self.adapter == "megatron" and bool(self.recipe) and not self.recipe.lower().endswith(FLAG_FILE_SUFFIXES)
+
+    @property
+    def training_script(self) -> str:
+        """Path of the script that the adapter ``megatron`` runs, in the checkout. '' for other adapters."""
+        if self.adapter != "megatron":
+            return ""
+        return self.program or (BRIDGE_PROGRAM if self.runs_bridge else MEGATRON_PROGRAM)
+
+    @model_validator(mode="after")
+    def _check_own_meshes(self) -> "Workload":
+        """Check the meshes that the workload defines.
+
+        The adapter must be able to set all axes of such a mesh, and ``config`` must not set the same keys. A workload
+        is never timed on a mesh of its own. So if ``timed`` lists shapes, the workload also needs a mesh of the shape.
+        """
+        for mesh in self.meshes:
+            if not isinstance(mesh, OwnMesh):
+                continue
+            if self.adapter not in AXIS_KEYS:
+                raise ValueError(f"meshes: adapter {self.adapter!r} is not traced, so it takes only 'ep' and 'ep-dp'")
+            axis_keys = AXIS_KEYS[self.adapter]
+            if missing := [axis for axis, size in mesh.axis_sizes.items() if size > 1 and axis not in axis_keys]:
+                known = ", ".join(["world", "ep", *axis_keys])
+                raise ValueError(f"meshes: adapter {self.adapter!r} has no axis {missing[0]!r}; it has {known}")
+            # A training script for Megatron takes its flags with hyphens or underscores. So map each key of ``config``,
+            # written with underscores, to the key as it stands in the file.
+            config_keys = {(key.replace("-", "_") if self.training_script else key): key for key in self.config}
+            if clashes := sorted(config_keys[key] for key in axis_keys.values() if key in config_keys):
+                raise ValueError(f"config.{clashes[0]}: a mesh of this workload sets it; remove it from config")
+        if self.timed and all(isinstance(mesh, OwnMesh) for mesh in self.meshes):
+            raise ValueError("timed: meshes of the workload's own are only traced; add 'ep' or 'ep-dp' to meshes")
+        return self
+
+    @model_validator(mode="after")
+    def _check_adapter(self) -> "Workload":
+        """Refuse keys that the adapter does not take, and a workload that lacks a key that the adapter needs."""
+        if self.adapter == "module" and self.entry is None:
+            raise ValueError("adapter 'module' needs entry = 'package.module:function' (see docs/module.md)")
+        if self.adapter == "smoke" and self.dispatcher not in ("", *SMOKE_DISPATCHERS):
+            raise ValueError(
+                f"the smoke model has no dispatcher {self.dispatcher!r}; use one of {', '.join(SMOKE_DISPATCHERS)}"
+            )
+        if self.adapter != "module" and self.entry is not None:
+            raise ValueError(f"adapter {self.adapter!r} takes no entry; an entry point is for adapter = 'module'")
+        if self.program and self.adapter != "megatron":
+            raise ValueError(f"adapter {self.adapter!r} takes no program; 'megatron' does")
+        # The file name of the script: which of the two programs it is decides what a recipe may be.
+        script = PurePosixPath(self.training_script).name
+        if self.runs_bridge and (script == MEGATRON_PROGRAM or not self.recipe.isidentifier()):
+            raise ValueError(
+                f"recipe: {self.recipe!r} is neither a .yaml file of Megatron-LM's flags nor, with program = "
+                f"{BRIDGE_PROGRAM!r}, the name of a recipe of Megatron Bridge"
+            )
+        if self.recipe and not self.runs_bridge and script == PurePosixPath(BRIDGE_PROGRAM).name:
+            raise ValueError(f"recipe: {script} takes the name of a recipe of Megatron Bridge, not {self.recipe!r}")
+        if self.training_script and self.timed != []:  # [] times no shape, and None all that can be timed
+            raise ValueError(
+                f"timed: {self.training_script} is traced and not timed; set timed = [], and time it with adapter = "
+                "'command'"
+            )
+        if self.adapter == "command" and not self.command:
+            raise ValueError("adapter 'command' needs command = ['program', 'argument', ...] (see docs/frameworks.md)")
+        has_steps = any("{steps}" in argument for argument in self.command)
+        if self.adapter == "command" and not has_steps:
+            raise ValueError(
+                "command: has no {steps}; put {steps} where the program takes its number of steps, warm-up included, "
+                "because regbot starts runs of different lengths"
+            )
+        has_keys_of_commands = bool(self.command or self.log or self.log_format or self.tokens_per_step)
+        if self.adapter != "command" and has_keys_of_commands:
+            raise ValueError(
+                f"adapter {self.adapter!r} takes no command and no step log (command, log, log_format, "
+                "tokens_per_step); use adapter = 'command'"
+            )
+        if self.adapter == "maxtext" and self.timed:
+            raise ValueError(
+                "adapter 'maxtext' cannot time steps; to time MaxText, add a workload with adapter = 'command'"
+            )
+        if self.recipe and self.adapter not in FRAMEWORKS:
+            raise ValueError(f"adapter {self.adapter!r} has no recipes; {', '.join(FRAMEWORKS)} have")
+        return self
+
+
+class LocalSettings(Record):
+    """Limits that apply if runs execute on this machine (the local engine)."""
+
+    parallel: Annotated[int, Field(ge=1, le=256)] = Field(
+        default=2, description="number of static traces that run at the same time"
+    )
+    max_output_mb: Annotated[float, Field(gt=0)] = 8.0  # output that is kept of each run
+    max_record_mb: Annotated[float, Field(gt=0)] = 32.0  # largest record that regbot reads
+
+
+class SlurmSettings(Record):
+    """How regbot requests node reservations (seats) from a Slurm cluster. If a key is not set, the cluster's default
+    applies."""
+
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    reservation: str = ""
+    constraint: str = ""
+    exclude: list[str] = Field(default=[], description="nodes that are never used")
+    extra: list[str] = Field(default=[], description="more sbatch options, one word per list entry")
+    nodes: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
+        default=None, description="nodes of one seat if its ranks need no GPUs; default: 1"
+    )
+    ranks_per_node: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        default=None, description="default: one rank per GPU of the node"
+    )
+    gpus_per_node: Annotated[int, Field(ge=0, le=1024)] | None = Field(
+        default=None, description="default: all GPUs of a node in the partition"
+    )
+    exclusive: bool = Field(default=True, description="no other job on the nodes, because it would disturb the timings")
+    time_limit_min: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="time limit of one reservation; default: the session's longest duration and a margin"
+    )
+    queue_min: Annotated[float, Field(gt=0)] = Field(
+        default=24 * 60.0, description="how long a reservation may wait in the queue"
+    )
+    silent_s: Annotated[float, Field(ge=10)] = Field(
+        default=120.0, description="a reservation gives its nodes back after this much silence from regbot"
+    )
+    lag_s: Annotated[float, Field(ge=0)] = Field(
+        default=30.0, description="longest delay until a write to the shared file system is visible on all nodes"
+    )
+    python: str = Field(default="", description="regbot's interpreter on the nodes; default: the same path as here")
+    environment: dict[str, str] = Field(
+        default={}, description="environment variables of every launch on the nodes, such as NCCL_SOCKET_IFNAME"
+    )
+
+
+class SandboxSettings(Record):
+    """How code under test is confined (docs/sandbox.md)."""
+
+    untrusted: bool = Field(default=False, description="confine every launch and build, as --untrusted does")
+    read: list[str] = Field(
+        default=[], description="files and folders that the code may read, in addition to its own and the system's"
+    )
+    write: list[str] = Field(
+        default=[], description="folders that the code may write to; their content persists for the next run"
+    )
+    network: bool = Field(default=False, description="let runs reach the network; ranks on several nodes always can")
+    build_network: bool = Field(default=True, description="let build commands reach the network")
+    submodule_hosts: list[HostOrUrl] = Field(
+        default=[],
+        description="hosts that submodules may be fetched from by https or ssh at their own ports, in addition to the "
+        "repository's own; a URL such as http://git.example:8080 allows its transport and port",
+    )
+    tmp_mb: Annotated[int, Field(ge=1)] = Field(
+        default=2048, description="size of its /tmp and, separately, of its /dev/shm; both use memory"
+    )
+    disk_mb: Annotated[int, Field(ge=1)] = Field(
+        default=4096, description="limit on the growth of its writable folders on disk in one launch"
+    )
+    disk_files: Annotated[int, Field(ge=1)] = Field(
+        default=200_000, description="limit on the number of files and folders by which they grow in one launch"
+    )
+    pids: Annotated[int, Field(ge=16)] = Field(default=4096, description="processes and threads at the same time")
+    memory_gb: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="memory limit of one launch on one node; needs a control group"
+    )
+
+    @field_validator("read", "write")
+    @classmethod
+    def _check_absolute(cls, value: list[str]) -> list[str]:
+        for folder in value:
+            if not Path(folder).is_absolute() or ".." in Path(folder).parts or Path(folder) == Path("/"):
+                raise ValueError(f"{folder!r}: write the absolute path of a folder other than / and without ..")
+        return value
+
+
+class SessionSettings(Record):
+    """Time budget of the timed runs in a check, and the number of steps of a run."""
+
+    budget_min: Annotated[float, Field(gt=0)] = Field(
+        default=60.0, description="minutes of timed runs in one check, all workloads together"
+    )
+    steps: Annotated[int, Field(ge=5, le=10_000)] | None = Field(
+        default=None, description="timed steps of one run; default: the shape's, 40"
+    )
+    warmup: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
+        default=None, description="warm-up steps before the timed steps; default: the shape's, 10"
+    )
+
+
+class Baselines(Record):
+    """Folder of the stored references, and the limit on a slow creep of the step time."""
+
+    folder: str = Field(
+        default="baselines", description="folder in the repository; a change is judged by the references of its base"
+    )
+    creep_budget_pct: Annotated[float, Field(gt=0, le=100)] = Field(
+        default=2.0, description="limit on the total slowdown since the anchor; a refresh accepts no larger one"
+    )
+
+    @field_validator("folder")
+    @classmethod
+    def _check_inside_repository(cls, value: str) -> str:
+        if not value or Path(value).is_absolute() or ".." in Path(value).parts:
+            raise ValueError(f"{value!r} leaves the repository; write a folder relative to its root")
+        if not Path(value).parts:
+            raise ValueError(f"{value!r} is the repository itself; write a folder in it")
+        return Path(value).as_posix()  # git does not accept the forms ./perf and perf/
+
+
+Label = Annotated[str, Field(min_length=1, max_length=50)]
+
+
+class GitHub(Record):
+    """What regbot posts to GitHub, and which changed paths need an explicit approval (docs/github.md).
+
+    This table is read from the default branch, because it says how the repository is run today. All other tables are
+    read from the base commit of a pull request.
+    """
+
+    shadow: bool = Field(default=False, description="check everything, block nothing: conclusions are neutral")
+    conclusions: dict[Status, Literal["success", "failure", "neutral", "action_required"]] = Field(
+        default={}, description="check run conclusions by verdict that differ from regbot's own"
+    )
+    self_reported: Literal["success", "neutral", "action_required"] = Field(
+        default="neutral",
+        description="conclusion of a verdict that a pull request's own job reports, unless the conclusion of the "
+        "verdict is stricter; action_required is stricter than neutral: it blocks the pull request until a measurement",
+    )
+    queue: Literal["static", "timed"] = Field(
+        default="static",
+        description="what is done with a merge group; timed: a node measures it like a pull request",
+    )
+    labels: dict[Status, Label] = Field(default={}, description="label of a pull request by verdict; default: none")
+    run_label: Label = Field(
+        default="regbot: measure", description="label that requests a measurement of a pull request's head"
+    )
+    protected: list[str] = Field(
+        default=[".github/**", "regbot.toml", "runners/**", "baselines/**"],
+        description="paths whose change needs an explicit approval; ** matches across folders",
+    )
+    bot: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*(\[bot\])?$")] = Field(
+        default="github-actions[bot]", description="login under which the workflows' token writes comments"
+    )
+
+    @field_validator("labels")
+    @classmethod
+    def _check_distinct(cls, value: dict[Status, str]) -> dict[Status, str]:
+        names = [name.casefold() for name in value.values()]
+        if len(set(names)) != len(names):
+            raise ValueError("two verdicts have the same label; give each verdict its own")
+        return value
+
+
+class Config(Record):
+    """The whole ``regbot.toml``."""
+
+    version: Literal[1] = 1
+    inert: list[str] = Field(
+        default=[],
+        description="globs of files that cannot affect a run, besides documentation; after ! files that can, although "
+        "another glob matches or they are documentation",
+    )
+    workloads: dict[Name, Workload] = Field(default={}, description="empty: regbot's own smoke model")
+    sharding: ShardingThresholds = ShardingThresholds()
+    throughput: ThroughputThresholds = ThroughputThresholds()
+    session: SessionSettings = SessionSettings()
+    baselines: Baselines = Baselines()
+    wire: WireBandwidths = WireBandwidths()
+    local: LocalSettings = LocalSettings()
+    sandbox: SandboxSettings = SandboxSettings()
+    slurm: SlurmSettings = SlurmSettings()
+    github: GitHub = GitHub()
+
+    @field_validator("inert")
+    @classmethod
+    def _check_globs(cls, value: list[str]) -> list[str]:
+        for glob in value:
+            pattern = glob.removeprefix("!")
+            if not pattern or pattern != pattern.strip("/"):
+                raise ValueError(f"{glob!r} matches no file; write a path from the root, such as 'tests/**'")
+        return value

@@ -1,0 +1,169 @@
+"""Resolve the base arm and the head arm to commits. This module only reads the user's repository."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from regbot.records.ledger import Scalar
+from regbot.records.run import Arm
+from regbot.records.text.clip import clip, clip_label
+from regbot.records.text.printable import printable
+from regbot.records.text.words import count
+from regbot.workloads.checkout.git import (
+    DEEPEN_ADVICE,
+    OFFLINE,
+    CheckoutError,
+    common_dir,
+    find_commit,
+    git,
+    is_shallow,
+    try_git,
+)
+
+_TARGET_REFS = ("refs/remotes/origin/main", "refs/heads/main", "refs/remotes/origin/master", "refs/heads/master")
+"""Target branches to try if the repository has no origin/HEAD, as in a checkout in CI."""
+
+
+def resolve_arms(
+    repo: Path,
+    base: str | None,
+    head: str,
+    base_overrides: Mapping[str, Scalar],
+    head_overrides: Mapping[str, Scalar],
+) -> tuple[Arm, Arm, list[str]]:
+    """Return the base arm, the head arm, and warnings about commits that the user may not expect.
+
+    The base arm is the merge base of ``base`` and ``head``, as in a pull request. If ``head`` is an ancestor of
+    ``base``, the merge base is ``head`` itself, so ``base`` itself is used, with a warning. If ``base`` is None, the
+    target branch is guessed. The overrides are configuration keys that the command line sets for one arm only. Raises
+    CheckoutError.
+    """
+    common_dir(repo)  # raises CheckoutError if ``repo`` is no repository
+    base = base if base is not None else _guess_target(repo)
+    base_tip, head_commit = find_commit(repo, base, "--base"), find_commit(repo, head, "--head")
+    warnings = []
+    base_commit = _merge_base(repo, base, base_tip, head, head_commit)
+    is_head_older = base_commit == head_commit and head_commit != base_tip
+    if is_head_older:
+        base_commit = base_tip
+        warnings.append(
+            f"{printable(head)} is an ancestor of {printable(base)}: compared with {base_tip[:10]} itself, "
+            "because the merge base is head; are base and head swapped?"
+        )
+    elif base_commit != base_tip:
+        behind_count = int(git(repo, "rev-list", "--count", f"{base_commit}..{base_tip}"))
+        warnings.append(
+            f"compared with the merge base {base_commit[:10]}, {count(behind_count, 'commit')} behind {printable(base)}"
+        )
+    work_tree_warnings = uncommitted_warnings(repo)
+    if base_commit == head_commit and dict(base_overrides) == dict(head_overrides):
+        nothing_to_compare = f"{repo}: nothing to compare: {base!r} and {head!r} are both commit {base_commit[:10]}"
+        if work_tree_warnings:  # the user probably expects that the uncommitted changes are measured
+            raise CheckoutError(nothing_to_compare, "; ".join(work_tree_warnings))
+        raise CheckoutError(
+            f"{nothing_to_compare}, with the same overrides",
+            "name another revision (--base HEAD~1) or let the arms differ by --base-set or --head-set",
+        )
+    warnings += work_tree_warnings
+    return (
+        _make_arm(repo, "base", base, base_commit, base_overrides),
+        _make_arm(repo, "head", head, head_commit, head_overrides),
+        warnings,
+    )
+
+
+def resolve_exactly(repo: Path, base: str, head: str) -> tuple[Arm, Arm, list[str]]:
+    """Return arms of exactly these two revisions, and warnings. Both may be the same commit. Raises CheckoutError."""
+    common_dir(repo)  # raises CheckoutError if ``repo`` is no repository
+    base_arm = _make_arm(repo, "base", base, find_commit(repo, base, "--base"), overrides={})
+    head_arm = _make_arm(repo, "head", head, find_commit(repo, head, "--head"), overrides={})
+    return base_arm, head_arm, uncommitted_warnings(repo)
+
+
+def target_tip(repo: Path, base: str | None) -> str:
+    """Return the commit of ``base``. If ``base`` is None, return the commit of the guessed target branch.
+
+    Raises CheckoutError.
+    """
+    return find_commit(repo, base if base is not None else _guess_target(repo), "--base")
+
+
+def has_commits_of_its_own(repo: Path, base: str | None, head: str) -> bool:
+    """Return whether ``head`` has commits that ``base`` lacks, and a common history with ``base``.
+
+    If ``base`` is None, the target branch is guessed. Raises CheckoutError, also if a shallow clone lacks the history.
+    """
+    base_tip, head_commit = target_tip(repo, base), find_commit(repo, head, "--head")
+    has_no_merge_base = try_git(repo, "merge-base", base_tip, head_commit).code == 1
+    if has_no_merge_base and not is_shallow(repo):
+        return False
+    return _merge_base(repo, base or base_tip, base_tip, head, head_commit) != head_commit
+
+
+def resolve_arm(repo: Path, revision: str) -> Arm:
+    """Return an arm of ``revision``, to measure it alone. Raises CheckoutError."""
+    common_dir(repo)  # raises CheckoutError if ``repo`` is no repository
+    return _make_arm(repo, "head", revision, find_commit(repo, revision, "--rev"), overrides={})
+
+
+def _guess_target(repo: Path) -> str:
+    """Return origin's default branch, such as origin/main, or else the first of ``_TARGET_REFS`` that exists.
+
+    Raises CheckoutError.
+    """
+    origin_head = try_git(repo, "symbolic-ref", "--quiet", "refs/remotes/origin/HEAD").out.strip()
+    for ref in (origin_head, *_TARGET_REFS):
+        if ref and try_git(repo, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}").code == 0:
+            return ref.removeprefix("refs/remotes/").removeprefix("refs/heads/")
+    raise CheckoutError(f"{repo}: has no origin/HEAD, main or master to compare with", "name a revision with --base")
+
+
+def _merge_base(repo: Path, base: str, base_commit: str, head: str, head_commit: str) -> str:
+    """Return the merge base of two commits. ``base`` and ``head`` are the names of these commits in error messages.
+
+    Raises CheckoutError.
+    """
+    result = try_git(repo, "merge-base", base_commit, head_commit, env=OFFLINE)
+    if result.code == 0:
+        return result.out.strip()
+    if result.code != 1:  # 1: there is no merge base
+        raise CheckoutError(f"{repo}: git merge-base failed: {result.error_line}")
+    if is_shallow(repo):
+        raise CheckoutError(
+            f"{repo}: the merge base of {base!r} and {head!r} is missing, because the repository is shallow",
+            DEEPEN_ADVICE,
+        )
+    raise CheckoutError(
+        f"{repo}: {base!r} and {head!r} have unrelated histories and no merge base",
+        "name a --base that is in the history of head",
+    )
+
+
+def uncommitted_warnings(repo: Path) -> list[str]:
+    """Return a warning if tracked files in the work tree have uncommitted changes, else []. Raises CheckoutError."""
+    if git(repo, "rev-parse", "--is-inside-work-tree").strip() != "true":
+        return []
+    status = git(repo, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=no", env=OFFLINE)
+    # Each line has a status of two characters, a space, and the path.
+    paths = [printable(line[3:]) for line in status.split("\0") if line]
+    if not paths:
+        return []
+    first_paths = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")
+    return [f"uncommitted changes are not measured ({count(len(paths), 'file')}: {first_paths}); commit them first"]
+
+
+def _make_arm(repo: Path, name: str, revision: str, commit: str, overrides: Mapping[str, Scalar]) -> Arm:
+    """Return the arm ``name`` (base or head), with the tree and the subject of ``commit``.
+
+    ``revision`` is the user's name of the commit.
+    """
+    tree, _, subject = git(repo, "log", "-1", "--no-show-signature", "--format=%T %s", commit).partition(" ")
+    return Arm.model_validate(
+        {
+            "name": name,
+            "revision": clip_label(printable(revision)),
+            "commit": commit,
+            "tree": tree,
+            "subject": clip(printable(subject.strip()), 200),
+            "overrides": dict(overrides),
+        }
+    )

@@ -1,0 +1,131 @@
+"""Run the build commands of an arm in its worktree. The commands may run code of a pull request."""
+
+import os
+import selectors
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from regbot.records.text.clip import clip
+from regbot.records.text.printable import printable
+from regbot.workloads.checkout.cache import CacheEntry
+from regbot.workloads.checkout.git import kill_group
+
+Builder = Callable[[str, Path, Path, Mapping[str, str], float], tuple[int | None, bytes]]
+"""Function that runs one build command.
+
+Its arguments are the command, the worktree, the worktree's private folder, the environment variables, and the time
+limit in seconds. It returns the exit code (None after a timeout) and the end of the output.
+"""
+
+
+@dataclass(frozen=True)
+class Build:
+    """How to build a worktree: bash commands that run in the worktree, one after the other."""
+
+    commands: Sequence[str]
+    python: str
+    """Interpreter of the workload. The build commands get it in the variable REGBOT_PYTHON."""
+    timeout_s: float
+    """Time limit of all commands together."""
+    environment: Mapping[str, str] | None = None
+    """Environment variables for the commands. None means only PATH and HOME, because they may run code of a pull
+    request."""
+    builder: Builder | None = None
+    """Function that runs each command; None for a shell without a sandbox."""
+
+
+_MAX_TAIL_BYTES = 65536
+"""Limit on the end of the output that is kept."""
+_MAX_CHUNKS_AFTER_EXIT = 64
+"""Limit on the reads after bash has exited. A server that the build has started may write without end."""
+
+
+class BuildError(Exception):
+    """A build command failed or timed out. The message has the command, its exit code and its last lines of output."""
+
+
+def minimal_environment() -> dict[str, str]:
+    """Return the environment variables that a build inherits by default: PATH and HOME."""
+    return {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+
+
+def run_build(
+    entry: CacheEntry,
+    commit: str,
+    commands: Sequence[str],
+    environment: Mapping[str, str],
+    timeout_s: float,
+    builder: Builder,
+) -> None:
+    """Run the build commands one after the other in the worktree of ``entry``.
+
+    ``builder`` runs each command. ``timeout_s`` limits all commands together. ``commit`` only names the worktree in
+    errors. If a command fails or cannot run, remove the worktree and raise BuildError or the builder's error.
+    """
+    entry.private.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + timeout_s
+    for command in commands:
+        try:
+            remaining_s = max(0.0, deadline - time.monotonic())
+            code, output = builder(command, entry.path, entry.private, environment, remaining_s)
+        except BaseException:  # the command may have filled the disk
+            entry.clear()
+            raise
+        if code == 0:
+            continue
+        entry.clear()
+        timeout_text = f"did not end within {timeout_s:g} s and was ended"
+        outcome = timeout_text if code is None else f"failed with exit code {code}"
+        lines = [printable(line) for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
+        last_lines = "\n".join(f"  {clip(line, 300)}" for line in lines[-20:]) or "  (it printed nothing)"
+        raise BuildError(f"the build command of commit {commit[:10]} {outcome}: {command}\n{last_lines}")
+
+
+def run_in_shell(
+    command: str, folder: Path, private: Path, environment: Mapping[str, str], timeout_s: float
+) -> tuple[int | None, bytes]:
+    """Run a bash command. Return its exit code (None after a timeout) and the end of its output.
+
+    The function returns when bash exits, and kills processes that the command has left behind. It does not wait for the
+    end of the output, because a server that the build has started keeps the output open.
+    """
+    del private  # an unconfined command needs no private folder
+    deadline = time.monotonic() + timeout_s
+    try:
+        process = subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", command],
+            cwd=folder,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise BuildError(f"bash could not be started for the build command {command}: {error.strerror}") from error
+    assert process.stdout is not None
+    tail, chunks_after_exit = bytearray(), 0
+    with process, selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        try:
+            while time.monotonic() < deadline and chunks_after_exit < _MAX_CHUNKS_AFTER_EXIT:
+                # Check for the exit before reading, so that output from before the exit is not lost.
+                exited = process.poll() is not None
+                if selector.select(0 if exited else 0.1):
+                    data = os.read(process.stdout.fileno(), 65536)
+                    tail = (tail + data)[-_MAX_TAIL_BYTES:]
+                    chunks_after_exit += exited  # True counts as 1
+                    if not data:  # all writers have closed the output
+                        process.wait(max(0.0, deadline - time.monotonic()))
+                        break
+                elif exited:
+                    break
+        except subprocess.TimeoutExpired:
+            pass  # the exit code is None below
+        finally:
+            code = process.poll()
+            kill_group(process.pid)
+    return code, bytes(tail)

@@ -1,0 +1,142 @@
+"""The cache folder of a repository, and the cache entry of a worktree: its folder, marker file and private caches."""
+
+import contextlib
+import hashlib
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from regbot.engines.removal import remove_folder
+from regbot.workloads.checkout.git import CheckoutError, common_dir, origin_of, without_credentials
+
+
+def repository_cache(cache: Path, repo: Path) -> Path:
+    """Return the folder of ``repo`` in the cache of this node. It is the same for every clone of one origin.
+
+    Everything that depends on a repository is in this folder: clones, worktrees, traces, locks of running commands and
+    the runs of earlier sessions. So two repositories on one node share none of these. The name of the folder is a
+    digest of origin's URL without credentials. If there is no origin, or if it is a relative path, the digest is that
+    of the path of the git directory. Raises CheckoutError.
+    """
+    origin = without_credentials(origin_of(repo))
+    # As in git, an origin is a URL if it has a colon before the first slash.
+    before_first_slash = origin.partition("/")[0]
+    is_absent_or_relative = ":" not in before_first_slash and not origin.startswith("/")
+    identity = str(common_dir(repo)) if is_absent_or_relative else origin
+    return cache / "repositories" / hashlib.sha256(identity.encode()).hexdigest()[:24]
+
+
+def set_aside_folder(cache_dir: Path) -> Path:
+    """Return the folder for what cannot be removed from the cache folder of a repository."""
+    return cache_dir / "set-aside"
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """The places of one worktree's files in the cache. The files need not exist."""
+
+    cache_dir: Path
+    """The cache folder of the repository."""
+    key: str
+    """Digest of all inputs that determine the worktree's content."""
+
+    @property
+    def path(self) -> Path:
+        """The folder of the worktree."""
+        return self.cache_dir / "worktrees" / self.key
+
+    @property
+    def marker(self) -> Path:
+        """The record file of the worktree. It does not exist while the worktree is incomplete."""
+        return self.cache_dir / "worktrees" / f"{self.key}.json"
+
+    @property
+    def private(self) -> Path:
+        """Folder for files of code that runs in this worktree. Other worktrees do not use it."""
+        return self.cache_dir / "private" / self.key
+
+    @property
+    def paper(self) -> Path:
+        """Folder for the paper GPU of a torch in this worktree. No code in the worktree may write to it."""
+        return self.cache_dir / "paper" / self.key
+
+    def clone(self, name: str) -> Path:
+        """Return the folder of the bare clone ``name``. All worktrees share the clones."""
+        return self.cache_dir / "repos" / name
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables that make code in this worktree use its private cache folders."""
+        return cache_variables(self.private)
+
+    @contextlib.contextmanager
+    def lock(self, timeout_s: float) -> Iterator[None]:
+        """Prevent other processes from changing the entry. Raises CheckoutError if another process keeps
+        the lock for ``timeout_s`` seconds."""
+        with lock(self.path.with_name(f"{self.key}.lock"), timeout_s):
+            yield
+
+    def clear(self) -> None:
+        """Remove the worktree, its marker file, its private folder and its paper GPU.
+
+        A folder that cannot be removed is moved to ``set_aside_folder``, so that a new one can be created.
+        """
+        self.marker.unlink(missing_ok=True)  # removed first, so that an interrupted removal counts as incomplete
+        self._clear_folder(self.path)
+        self._clear_folder(self.private)
+        self._clear_folder(self.paper)
+
+    def _clear_folder(self, folder: Path) -> None:
+        try:
+            remove_folder(folder)
+        except OSError:
+            set_aside = set_aside_folder(self.cache_dir)
+            set_aside.mkdir(parents=True, exist_ok=True)
+            folder.rename(set_aside / f"{self.key}.{secrets.token_hex(4)}")
+
+    def create_caches(self) -> None:
+        """Create the private cache folders, as ``create_cache_folders`` does."""
+        create_cache_folders(self.environment)
+
+
+def cache_variables(folder: Path) -> dict[str, str]:
+    """Return environment variables that make a program keep its caches in ``folder``."""
+    return {
+        "XDG_CACHE_HOME": str(folder / "xdg"),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+        "CUDA_CACHE_PATH": str(folder / "cuda"),
+        "EP_JIT_CACHE_DIR": str(folder / "deepep"),
+        "HYBRID_EP_CACHE_DIR": str(folder / "hybridep"),
+    }
+
+
+def create_cache_folders(variables: Mapping[str, str]) -> None:
+    """Create the folders that ``variables`` name. Replace links and files that code under test has put in their place.
+
+    A sandbox makes these folders writable. If a folder were a link, its target would become writable too.
+    """
+    for folder in map(Path, variables.values()):
+        if folder.is_symlink() or not folder.is_dir():
+            remove_folder(folder)
+            folder.mkdir(parents=True)
+
+
+@contextlib.contextmanager
+def lock(path: Path, timeout_s: float) -> Iterator[None]:
+    """Hold the lock file ``path``. Raises CheckoutError if another process holds it for ``timeout_s`` seconds."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file_lock = FileLock(path, timeout=timeout_s)
+    try:
+        file_lock.acquire()
+    except Timeout as error:
+        raise CheckoutError(
+            f"{path}: locked by another regbot for {timeout_s:.0f} s", "wait until it ends, or stop it"
+        ) from error
+    try:
+        yield
+    finally:
+        file_lock.release()

@@ -1,0 +1,329 @@
+"""Fetch commits into private bare clones in the cache, from the user's repository or from a submodule's remote.
+
+regbot only reads the user's repositories. It does not fetch Git LFS content, so LFS files stay pointers.
+"""
+
+import hashlib
+import re
+import tempfile
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+from regbot.records.text.clip import clip
+from regbot.records.text.printable import printable
+from regbot.workloads.checkout.git import (
+    FILTERED_ADVICE,
+    FILTERED_REASON,
+    TRANSFER_TIMEOUT_S,
+    CheckoutError,
+    GitResult,
+    common_dir,
+    git,
+    lacks_files,
+    origin_of,
+    try_git,
+    without_credentials,
+)
+from regbot.workloads.checkout.partial import SERVE_LOCALLY, copy_files, copy_history, find_promisor
+from regbot.workloads.checkout.sparse import WHOLE, Cone
+
+_TRANSPORTS = {"GIT_ALLOW_PROTOCOL": "https:http:ssh:git"}
+"""Allowed transports. Others run a command that the URL names, or read files of this machine. This overrides the
+machine's configuration."""
+_PORTS = {"https": 443, "http": 80, "ssh": 22, "git": 9418}
+"""Port of each transport if a URL names none."""
+_USER, _HOST = r"(?:[^@/\\?#\s]*@)?", r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
+# _URL matches https://host/path and ssh://user@host:22/path. _SCP matches git@host:path.
+_URL = re.compile(rf"(?P<scheme>{'|'.join(_PORTS)})://{_USER}{_HOST}(?::(?P<port>[0-9]{{1,5}}))?(?:/.*)?")
+_SCP = re.compile(rf"{_USER}{_HOST}:(?!//|:).*")
+MAX_SUBMODULES = 500
+"""Limit on the submodules of a commit, nested ones included. A chain of commits could nest them without end."""
+
+
+MAX_NAME = 200
+"""Largest length of the name of a submodule that is cloned in the user's repository. A path cannot be of any length."""
+
+
+@dataclass(frozen=True)
+class CommitSource:
+    """Where to fetch commits of the repository or of one submodule from."""
+
+    name: str
+    """Name in error messages: the folder of the repository, and the path of the submodule."""
+    identity: str
+    """Text from which the name of the private clone is computed. It has no credentials, because each CI job
+    has its own token."""
+    git_dirs: tuple[Path, ...]
+    """Git directories on this machine that may have the commits. regbot only reads them."""
+    url: str
+    """URL of the remote. Relative URLs of submodules are relative to this URL."""
+    remote: bool
+    """Whether commits may be fetched from ``url``."""
+    is_partial: bool = False
+    """Whether the first of ``git_dirs`` is a partial clone, which lacks files."""
+    refusal: str = ""
+    """Why commits must not be fetched from ``url``, and what to do; '' if they may."""
+    follows_redirects: bool = True
+    """Whether the host of ``url`` may send git to another host."""
+
+
+def find_source(repo: Path) -> CommitSource:
+    """Return the source of the repository's own commits. They are taken from its git directories, not from its remote.
+
+    Raises CheckoutError.
+    """
+    common = common_dir(repo)
+    git_dir = Path(git(repo, "rev-parse", "--absolute-git-dir").removesuffix("\n"))
+    origin = origin_of(repo) or str(common)
+    promisor = find_promisor(repo)  # the name of a partial clone's remote; '' for a complete repository
+    # A private clone that was made from a partial clone lacks files. So the name of the remote of a partial clone is
+    # part of the identity, and a complete repository gets a private clone of its own.
+    identity = "\n".join([str(common), without_credentials(origin), *([promisor] if promisor else [])])
+    # A linked worktree keeps its submodules in its own git directory.
+    git_dirs = tuple(dict.fromkeys((common, git_dir)))
+    return CommitSource(
+        name=str(repo), identity=identity, git_dirs=git_dirs, url=origin, remote=False, is_partial=bool(promisor)
+    )
+
+
+def clone_name(source: CommitSource) -> str:
+    """Return the name of the private clone of a source."""
+    return hashlib.sha256(source.identity.encode()).hexdigest()[:24] + ".git"
+
+
+def fetch_commit(clone: Path, source: CommitSource, commit: str, cone: Cone = WHOLE) -> None:
+    """Fetch ``commit`` into the private clone ``clone``. A commit that is already there is not fetched again.
+
+    From a partial clone, only the files in ``cone`` (the folders of a sparse worktree) are fetched. Raises
+    CheckoutError.
+
+    If commits must not be fetched from the source's URL (``refusal``), the commit must be in one of the user's own
+    clones. The private clone does not count, because a trusted check may have fetched the commit from the URL.
+    """
+    if source.is_partial:
+        _fetch_partial(clone, source, commit, cone)
+        return
+    wanted_ref = f"refs/wanted/{commit}"  # exists in the private clone once the commit was fetched
+    _prepare_clone(clone, commit)
+    is_cached = try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted_ref).code == 0
+    if is_cached and not source.refusal:
+        return
+    reasons = ["no local clone has it"]
+    for git_dir in source.git_dirs:
+        if (git_dir / "HEAD").exists():
+            local_fetch = _fetch(clone, git_dir, f"{commit}:{wanted_ref}", "--update-shallow")
+            if local_fetch.code == 0:  # fetch tags too, because build commands may derive a version from them
+                _fetch(clone, git_dir, "+refs/tags/*:refs/tags/*", "--update-shallow", "--prune")
+                return
+            reasons = [f"{git_dir}: {local_fetch.error_line}"]
+            if lacks_files(git_dir, commit, ancestors=True):
+                reasons = [f"{git_dir}: {FILTERED_REASON}; {FILTERED_ADVICE}"]
+    if source.remote:  # commits may be fetched from the URL
+        settings = {} if source.follows_redirects else {"http.followRedirects": "false"}
+        exact_fetch = _fetch(clone, source.url, f"{commit}:{wanted_ref}", "--depth=1", settings=settings)
+        if exact_fetch.code == 0:
+            return
+        # Some servers send only commits that they advertise, so all refs are fetched from them.
+        full_fetch = _fetch(clone, source.url, "+refs/*:refs/source/*", settings=settings)
+        if full_fetch.code == 0 and try_git(clone, f"--git-dir={clone}", "update-ref", wanted_ref, commit).code == 0:
+            return
+        reasons.append(f"{without_credentials(printable(source.url))}: {exact_fetch.error_line}")
+        reasons.append("clone the submodules (git submodule update --init --recursive), or make the URL reachable")
+    reasons += [source.refusal] if source.refusal else []
+    raise CheckoutError(f"{source.name}: commit {commit} cannot be fetched: {'; '.join(reasons)}")
+
+
+def _fetch_partial(clone: Path, source: CommitSource, commit: str, cone: Cone) -> None:
+    """Fetch a commit from a partial clone, and its files in ``cone``. Raises CheckoutError."""
+    fetch_history(clone, source, commit)
+    lines = git(clone, f"--git-dir={clone}", "ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
+    blobs = set()
+    for line in filter(None, lines):
+        fields, _, path = line.partition("\t")
+        _mode, kind, object_id = fields.split()
+        if kind == "blob" and cone.has(path):
+            blobs.add(object_id)
+    copy_files(clone, source.git_dirs[0], [commit], blobs)
+    reset_configuration(clone, commit)
+
+
+def fetch_history(clone: Path, source: CommitSource, commit: str) -> None:
+    """Fetch a commit and its ancestors from a partial clone, with trees and tags, and without files.
+
+    If the private clone already has the commit, nothing is fetched. Raises CheckoutError.
+    """
+    git_dir = source.git_dirs[0]
+    wanted_ref = f"refs/wanted/{commit}"  # exists in the private clone once the commit was fetched
+    _prepare_clone(clone, commit)
+    if try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted_ref).code != 0:
+        copy_result = copy_history(clone, git_dir, f"{commit}:{wanted_ref}")
+        if copy_result.code != 0:
+            reason = f"{source.name}: commit {commit} cannot be fetched: {git_dir}: {copy_result.error_line}"
+            raise CheckoutError(f"{reason}; {FILTERED_REASON}", FILTERED_ADVICE)
+        copy_history(clone, git_dir, "+refs/tags/*:refs/tags/*")
+        reset_configuration(clone, commit)
+
+
+def _prepare_clone(clone: Path, commit: str) -> None:
+    """Create the private clone if it does not exist, and restore its configuration."""
+    if not clone.exists():
+        _create_clone(clone, _object_format(commit))
+    reset_configuration(clone, commit)
+
+
+def _create_clone(clone: Path, object_format: str) -> None:
+    """Create an empty bare repository. It appears only when it is complete, even if this process is interrupted."""
+    clone.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=clone.parent) as folder:
+        new = Path(folder, "new.git")
+        git(clone.parent, "init", "--quiet", "--bare", "--template=", f"--object-format={object_format}", str(new))
+        new.rename(clone)
+
+
+def _object_format(commit: str) -> str:
+    return "sha256" if len(commit) == 64 else "sha1"
+
+
+def reset_configuration(clone: Path, commit: str) -> None:
+    """Restore the configuration that the clone had when it was created. The hash format is that of ``commit``.
+
+    Code in a worktree can write to the clone. A filter that it adds to the configuration would change later checkouts
+    and hide edits. Raises CheckoutError if the clone is missing.
+    """
+    if not clone.is_dir():
+        raise CheckoutError(f"{clone}: the private clone is missing")
+    has_sha256 = _object_format(commit) == "sha256"
+    version, extension = (1, "[extensions]\n\tobjectformat = sha256\n") if has_sha256 else (0, "")
+    text = f"[core]\n\trepositoryformatversion = {version}\n\tfilemode = true\n\tbare = true\n{extension}"
+    config = clone / "config"
+    if config.is_symlink() or not config.is_file() or config.read_text(errors="replace") != text:
+        config.unlink(missing_ok=True)
+        config.write_text(text)
+    for path in (clone / "config.worktree", clone / "info" / "attributes"):
+        path.unlink(missing_ok=True)
+
+
+def _fetch(
+    clone: Path, location: Path | str, refspec: str, *options: str, settings: Mapping[str, str] | None = None
+) -> GitResult:
+    """Fetch from a local repository (a Path) or from a URL (a str), with additional ``settings`` of git.
+
+    A pull request may have written the URL. So a URL may only use transports that run no command and do not read files
+    of this machine.
+    """
+    is_local = isinstance(location, Path)
+    options += (f"--upload-pack={SERVE_LOCALLY}",) if is_local else ()
+    fetch_options = ("--quiet", "--no-tags", "--force", "--no-write-fetch-head", "--no-recurse-submodules")
+    return try_git(
+        clone,
+        *(f"--git-dir={clone}", "fetch", *fetch_options, *options, "--", str(location), refspec),
+        settings={"protocol.file.allow": "always"} if is_local else settings,
+        env={} if is_local else _TRANSPORTS,
+        timeout_s=TRANSFER_TIMEOUT_S,
+    )
+
+
+def list_submodules(
+    clone: Path, commit: str, parent: CommitSource, addresses: Set[str] | None = None
+) -> list[tuple[str, str, CommitSource]]:
+    """Return path, commit and source of each submodule of ``commit``.
+
+    Submodules may be fetched only from ``addresses`` (``list_addresses``); None allows any. A submodule without an
+    entry in .gitmodules is left out. Its folder stays empty, as in every clone. Raises CheckoutError.
+    """
+    git_dir = f"--git-dir={clone}"  # if the clone is damaged, git must not use a repository in a parent folder
+    tree_lines = git(clone, git_dir, "ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
+    # Each line is split at the tab, which [::2] leaves out. The fields are mode, kind and object id.
+    fields_and_paths = [line.partition("\t")[::2] for line in tree_lines]
+    # A tree lists a submodule with the mode 160000 and with its commit as the object id.
+    commits = {path: fields.split()[2] for fields, path in fields_and_paths if fields.startswith("160000 ")}
+    # A link is no configuration (mode 120000).
+    blobs = [
+        fields.split()[2] for fields, path in fields_and_paths if path == ".gitmodules" and fields.startswith("100")
+    ]
+    if not commits or not blobs:
+        return []
+    # Without --no-includes, the commit could name any file of this machine as a part of its configuration.
+    listing = try_git(clone, git_dir, "config", "--no-includes", "--blob", blobs[0], "--null", "--list")
+    if listing.code != 0:  # what git prints about it is not shown
+        raise CheckoutError(f"{parent.name}: .gitmodules of commit {commit} is no configuration of git")
+    variables_by_name: dict[str, dict[str, str]] = {}
+    for setting in listing.out.split("\0"):
+        key, _, value = setting.partition("\n")
+        section, _, name_and_variable = key.partition(".")
+        name, _, variable = name_and_variable.rpartition(".")
+        if section == "submodule" and name:
+            variables_by_name.setdefault(name, {})[variable] = value
+    sources = []
+    for name, variables in variables_by_name.items():
+        path = variables.get("path", "")
+        if path in commits:
+            # Git keeps the clone of a submodule in modules/NAME. An unsafe name would lead out of this folder.
+            name_is_safe = not Path(name).is_absolute() and ".." not in Path(name).parts and len(name) <= MAX_NAME
+            url = absolute_url(parent.url, variables.get("url", ""))
+            refusal = _explain_refusal(url, addresses) if variables.get("url") else ""
+            source = CommitSource(
+                name=f"{parent.name}: submodule {printable(path)}",
+                identity=f"{parent.identity}\n{name}\n{without_credentials(url)}",
+                git_dirs=tuple(folder / "modules" / name for folder in parent.git_dirs) if name_is_safe else (),
+                url=url,
+                remote=bool(variables.get("url")) and not refusal,
+                refusal=refusal,
+                follows_redirects=addresses is None,
+            )
+            sources.append((path, commits[path], source))
+    return sources
+
+
+def address_of(url: str) -> str:
+    """Return transport, host and port of ``url``, such as https://git.example:443; '' for a local path or an invalid
+    address."""
+    match = _URL.fullmatch(url) if "://" in url else _SCP.fullmatch(url)
+    if match is None:
+        return ""
+    parts = match.groupdict()
+    scheme = parts.get("scheme", "ssh")
+    return f"{scheme}://{parts['host'].lower()}:{int(parts.get('port') or _PORTS[scheme])}"
+
+
+def list_addresses(origin: str, hosts: Iterable[str]) -> set[str]:
+    """Return the addresses from which submodules of untrusted code may be fetched.
+
+    ``hosts`` has hosts and URLs. A host stands for https and ssh at their own ports, a URL for its own address only.
+    The URL ``origin`` of the repository stands for itself and for its host.
+    """
+    origin_address = address_of(origin)
+    own_host = origin_address.partition("://")[2].rpartition(":")[0]
+    addresses = {origin_address}
+    for host in (own_host, *hosts):
+        urls = [host] if "://" in host else [f"https://{host}", f"ssh://{host}"]
+        addresses.update(map(address_of, urls))
+    return addresses - {""}
+
+
+def _explain_refusal(url: str, addresses: Set[str] | None) -> str:
+    """Return why commits must not be fetched from ``url``; '' if its address is one of ``addresses``, or these are
+    None."""
+    address = address_of(url)
+    if addresses is None or address in addresses:
+        return ""
+    return (
+        f"{clip(without_credentials(printable(url)), 200)} is not on the repository's own host (https or ssh, at their "
+        "own ports), and untrusted code must not choose which hosts this machine contacts: list "
+        f"{address or 'the host'} in sandbox.submodule_hosts, or clone the submodules here"
+    )
+
+
+def absolute_url(parent: str, url: str) -> str:
+    """Return the absolute URL of a submodule, as git does. A URL that begins with ./ or ../ is relative to
+    ``parent``."""
+    if not url.startswith(("./", "../")):
+        return url
+    parent, separator = parent.rstrip("/"), "/"
+    while url.startswith(("./", "../")):
+        first_part, _, url = url.partition("/")
+        if first_part == "..":
+            separator = "/" if "/" in parent else ":"  # in git@host:path, the last possible step up ends at the colon
+            parent = parent.rpartition(separator)[0] or parent
+    return f"{parent}{separator}{url}"

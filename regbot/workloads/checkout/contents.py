@@ -1,0 +1,161 @@
+"""Compute a digest of a worktree's content. A worktree whose digest has changed since its build is not reused."""
+
+import contextlib
+import hashlib
+import os
+import stat
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from pathlib import Path
+
+from pydantic import Field
+
+from regbot.records.base import Record
+from regbot.records.run import Commit
+from regbot.records.text.printable import printable
+from regbot.workloads.checkout.cache import CacheEntry
+from regbot.workloads.checkout.clones import reset_configuration
+from regbot.workloads.checkout.git import NO_MACHINE_CONFIG, TRANSFER_TIMEOUT_S, CheckoutError, git, try_git
+from regbot.workloads.checkout.sparse import WHOLE, Cone, list_parents
+
+_DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--ignore-submodules=all")
+_MAX_GROWTH_BYTES = 64 * 2**20
+"""A tracked file that has grown by more is not read: a build can make it larger than any disk, without content."""
+
+
+class WorktreePart(Record):
+    """One repository in a worktree: the main repository or one of its submodules. Each has a clone and a commit."""
+
+    path: str = Field(description="relative to the worktree; '' for the repository itself")
+    clone: str = Field(description="name of the private clone with its objects")
+    commit: Commit
+
+
+def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart], cone: Cone = WHOLE) -> tuple[str, list[str]]:
+    """Return a digest of all differences between the worktree and its commits, and the changed tracked files.
+
+    ``parts`` are the main repository and its submodules. ``cone`` is the part of the main repository that was checked
+    out. A file outside of ``cone`` counts as untracked. Raises CheckoutError.
+
+    Code under test runs in the worktree and may leave files there. A later check could import such a file instead of
+    the commit's code, even if git ignores the file. So untracked files are part of the digest.
+
+    The worktree's own index is not used, because it may mark files as unchanged. No .git in the worktree is read,
+    because code under test could point it to a configuration that runs commands, or make git wait for a pipe.
+    """
+    digest, changed_files = hashlib.sha256(), []
+    unchanged_files: set[str] = set()
+    with tempfile.TemporaryDirectory() as index_folder:
+        for number, part in enumerate(parts):
+            folder, clone = entry.path / part.path, entry.clone(part.clone)
+            if any((entry.path / name).is_symlink() for name in (part.path, *list_parents(part.path)) if name):
+                raise CheckoutError(f"{printable(str(folder))}: is reached through a link")
+            part_cone = WHOLE if part.path else cone  # submodules are always checked out whole
+            reset_configuration(clone, part.commit)
+            env = {**NO_MACHINE_CONFIG, "GIT_INDEX_FILE": f"{index_folder}/{number}"}
+            location_options = (f"--git-dir={clone}", f"--work-tree={folder}")
+            git(folder, *location_options, "read-tree", part.commit, env=env)
+            lines = git(folder, *location_options, "ls-files", "--stage", "-z", env=env).split("\0")
+            modes = {name: fields.split()[0] for fields, _, name in (line.partition("\t") for line in lines if line)}
+            names = {name for name, mode in modes.items() if part_cone.has(name) and mode != "160000"}
+            changed_names = {name for name in names if _is_special(folder / name)}
+            changed_names |= _find_grown(folder, clone, part.commit, names)
+            _refuse_pipes(folder, names)
+            # Git must look at no submodule, and at no file that a build has replaced by a folder or a pipe.
+            mark_absent(folder, location_options, sorted(modes.keys() - names | changed_names), env)
+            command = (*location_options, "diff", *_DIFF, "--name-only", "-z", part.commit)
+            output = git(folder, *command, env=env, timeout_s=TRANSFER_TIMEOUT_S)
+            changed_names.update(name for name in output.split("\0") if name)
+            unchanged_files.update(f"{part.path}/{name}" if part.path else name for name in names - changed_names)
+            changed_files += [str(Path(part.path, name)) for name in sorted(changed_names)]
+    for line in (*changed_files, "", *_list_changeable(entry.path, unchanged_files)):
+        digest.update(f"{line}\0".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest(), [printable(name) for name in changed_files]
+
+
+def _is_special(path: Path) -> bool:
+    """Return whether a tracked file was replaced by something that is no file: a folder, a pipe, a socket."""
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISLNK(mode)
+
+
+def _refuse_pipes(top: Path, names: Iterable[str]) -> None:
+    """Raise CheckoutError if git would wait for a writer of a named pipe: a .gitattributes for one of the files."""
+    for folder in {folder for name in names for folder in list_parents(name)}:
+        path = top / folder / ".gitattributes"
+        with contextlib.suppress(OSError):
+            if stat.S_ISFIFO(path.stat().st_mode):
+                raise CheckoutError(f"{printable(str(path))}: is a named pipe")
+
+
+def _find_grown(folder: Path, clone: Path, commit: str, names: Iterable[str]) -> set[str]:
+    """Return those of the tracked files ``names`` that have grown by more than _MAX_GROWTH_BYTES, so that git need not
+    read them. Raises CheckoutError."""
+    grown_names = set()
+    for name in names:
+        with contextlib.suppress(OSError):  # it was removed, or a folder above it was
+            status = (folder / name).lstat()
+            if stat.S_ISREG(status.st_mode) and status.st_size > _MAX_GROWTH_BYTES:
+                size = int(git(clone, f"--git-dir={clone}", "cat-file", "-s", f"{commit}:{name}"))
+                if status.st_size > size + _MAX_GROWTH_BYTES:
+                    grown_names.add(name)
+    return grown_names
+
+
+def mark_absent(folder: Path, location: Sequence[str], names: Sequence[str], env: Mapping[str, str]) -> None:
+    """Mark tracked files in the index as not checked out, as git does in a sparse worktree. Raises CheckoutError.
+
+    ``location``: git options for the git directory and the worktree; [] to let git find them from ``folder``.
+    """
+    if not names:
+        return
+    lines = "".join(f"{name}\0" for name in names)
+    command = (*location, "update-index", "-z", "--skip-worktree", "--stdin")
+    result = try_git(folder, *command, env=env, stdin=lines, timeout_s=TRANSFER_TIMEOUT_S)
+    if result.code != 0:
+        raise CheckoutError(f"{folder}: git cannot leave out files: {result.error_line}")
+
+
+def _list_changeable(top: Path, unchanged_files: Set[str]) -> Iterator[str]:
+    """Yield a line for each folder below ``top``, and for each file that is not in ``unchanged_files``.
+
+    The order of the lines is fixed. The function does not use git to list the folders, because git would not enter a
+    repository that code under test created in the worktree.
+
+    A line has the file's status instead of its content, because reading a virtual environment takes too long. The
+    status includes the time of its last change (ctime), which cannot be forged. For a file with hard links outside of
+    ``top`` the line has 0 instead of the ctime. Package caches link their files into many environments, and each new
+    link changes the ctime. Code in a sandbox cannot create such links.
+    """
+    folders = [""]
+    lines: list[str | tuple[str, os.stat_result]] = []
+    links: Counter[int] = Counter()  # number of links below ``top``, by inode number
+    while folders:
+        folder = folders.pop()
+        try:
+            with os.scandir(top / folder) as listing:
+                children = sorted(listing, key=lambda child: child.name)
+            for child in children:
+                name, status = f"{folder}{child.name}", child.stat(follow_symlinks=False)
+                if stat.S_ISDIR(status.st_mode):
+                    folders.append(f"{name}/")
+                    lines.append(f"{status.st_mode:o} {name}")
+                    continue
+                if status.st_nlink > 1:
+                    links[status.st_ino] += 1
+                if name not in unchanged_files:
+                    lines.append((name, status))
+        except OSError as error:  # the folder was removed meanwhile, or it cannot be read, not even by code under test
+            lines.append(f"{error.errno} {folder}")
+    for line in lines:
+        if isinstance(line, str):
+            yield line
+            continue
+        name, status = line
+        is_linked_outside = status.st_nlink > max(1, links[status.st_ino])
+        status_changed_ns = 0 if is_linked_outside else status.st_ctime_ns
+        yield f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns} {status_changed_ns} {name}"

@@ -1,0 +1,248 @@
+"""Run the git command without the user's hooks and without variables that an outer git command has set.
+
+No function of this module writes into a repository unless its caller asks for it. Queries take no optional locks.
+Otherwise even ``git status`` would write the index of the repository.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from regbot.errors import UserError
+from regbot.records.text.clip import clip, clip_label
+from regbot.records.text.printable import printable
+
+QUERY_TIMEOUT_S = 120.0
+TRANSFER_TIMEOUT_S = 1800.0
+"""Time limit in seconds for a fetch or a checkout. It suffices for the largest training repositories with submodules on
+a slow connection."""
+
+_INHERITED_VARIABLES = re.compile(
+    r"GIT_(SSH|SSH_COMMAND|SSH_VARIANT|ASKPASS|SSL_\w+|HTTP_\w+|PROXY_\w+|EXEC_PATH|CONFIG_(GLOBAL|SYSTEM"
+    r"|NOSYSTEM|COUNT|KEY_\d+|VALUE_\d+))"
+)
+"""GIT_ variables that say how to reach other machines and which of them to trust. They are kept. Other GIT_ variables
+(GIT_DIR, GIT_INDEX_FILE, ...) are removed. They would redirect regbot's git commands, for example if a hook starts
+regbot."""
+
+_SETTINGS = {
+    "core.hooksPath": "/dev/null",
+    "core.fsmonitor": "false",
+    "core.autocrlf": "false",
+    "core.attributesFile": "/dev/null",
+    "submodule.recurse": "false",
+    "fetch.prune": "false",
+    "fetch.pruneTags": "false",
+    "core.quotePath": "false",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "protocol.version": "2",  # version 0 refuses to send a commit that no ref reaches
+    "i18n.logOutputEncoding": "UTF-8",
+    "advice.detachedHead": "false",
+}
+
+NO_MACHINE_CONFIG = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_COUNT": "0"}
+"""Environment that hides the machine's git configuration. Otherwise .gitattributes of a commit could select a filter
+that is configured there."""
+
+OFFLINE = {"GIT_ALLOW_PROTOCOL": "none"}
+"""Environment for commands that read trees and blobs. Without it, a partial clone would fetch missing objects and write
+them into the repository."""
+
+DEEPEN_ADVICE = "fetch the rest of the history: git fetch --unshallow, or fetch-depth: 0 of actions/checkout"
+
+FILTERED_REASON = "the repository is a partial clone (git clone --filter) and lacks files of these commits"
+FILTERED_ADVICE = (
+    "fetch the missing files with git 2.36 or newer: git fetch --refetch --no-filter; or use a fresh clone without "
+    "--filter"
+)
+
+_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+class CheckoutError(UserError):
+    """A requested revision cannot be resolved, read or checked out. The user can fix this error."""
+
+
+@dataclass(frozen=True)
+class GitResult:
+    """Exit code, output and error output of a git command."""
+
+    code: int
+    out: str
+    error: str
+
+    @property
+    def error_line(self) -> str:
+        """The line of the error output that names the reason, printable and without credentials in URLs.
+
+        Without error output, this is the exit code."""
+        lines = [printable(line) for line in self.error.splitlines() if line.strip()]
+        fatal_lines = [line for line in lines if line.startswith(("fatal:", "error:"))]
+        first_line, *_ = fatal_lines or lines or [f"exit code {self.code}"]
+        return clip_label(without_credentials(first_line))
+
+
+def git(folder: Path, *arguments: str, timeout_s: float = QUERY_TIMEOUT_S, env: Mapping[str, str] | None = None) -> str:
+    """Run git in ``folder`` and return its output. Raises CheckoutError with git's error message if git fails."""
+    result = try_git(folder, *arguments, timeout_s=timeout_s, env=env)
+    if result.code != 0:
+        subcommand = next((word for word in arguments if not word.startswith("-")), "")
+        raise CheckoutError(f"{folder}: git {subcommand} failed: {result.error_line}")
+    return result.out
+
+
+def try_git(
+    folder: Path,
+    *arguments: str,
+    settings: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = QUERY_TIMEOUT_S,
+    stdin: str = "",
+) -> GitResult:
+    """Run git in ``folder`` and return its result, also if git fails.
+
+    ``settings`` are added to the configuration (``git -c``), and ``env`` to the environment variables. ``stdin`` is the
+    text for git's standard input. Raises CheckoutError if git cannot be started or exceeds its time limit.
+    """
+    all_settings = {**_SETTINGS, **(settings or {})}
+    options = [word for key, value in all_settings.items() for word in ("-c", f"{key}={value}")]
+    try:
+        process = subprocess.Popen(
+            ["git", *options, *arguments],
+            cwd=folder,
+            env={**_environment(), **(env or {})},
+            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # so that git cannot prompt for a password, and kill_group kills all its processes
+        )
+    except FileNotFoundError as error:
+        if not folder.is_dir():
+            raise CheckoutError(f"{folder}: is not a folder", "give the path of a git repository") from error
+        raise CheckoutError("git was not found on PATH", "install git 2.31 or newer") from error
+    except (NotADirectoryError, PermissionError) as error:
+        raise CheckoutError(
+            f"{folder}: cannot be opened: {error.strerror}", "give the path of a git repository"
+        ) from error
+    with process:
+        try:
+            input_bytes = stdin.encode("utf-8", "surrogateescape") or None
+            output, error_output = process.communicate(input_bytes, timeout=timeout_s)
+        except BaseException as error:
+            kill_group(process.pid)
+            if isinstance(error, subprocess.TimeoutExpired):
+                command = clip(" ".join(arguments), 200)
+                raise CheckoutError(
+                    f"{folder}: 'git {command}' did not end within {timeout_s:.0f} s and was ended"
+                ) from error
+            raise
+    return GitResult(
+        process.returncode, output.decode("utf-8", "surrogateescape"), error_output.decode("utf-8", "surrogateescape")
+    )
+
+
+def kill_group(leader: int) -> None:
+    """Kill all processes in the process group of ``leader``, if the group exists."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def without_credentials(text: str) -> str:
+    """Return ``text`` with user names and passwords removed from its URLs."""
+    return _CREDENTIALS.sub("", text)
+
+
+def common_dir(repo: Path) -> Path:
+    """Return the git directory that all worktrees of the repository share. Raises CheckoutError."""
+    result = try_git(repo, "rev-parse", "--path-format=absolute", "--git-common-dir")
+    if result.code != 0:
+        raise CheckoutError(f"{repo}: cannot be used as a git repository: {result.error_line}")
+    return Path(result.out.removesuffix("\n")).resolve()
+
+
+def origin_of(repo: Path) -> str:
+    """Return the URL of the remote origin as it is configured; '' if the repository has no origin.
+
+    The URL may contain credentials. Raises CheckoutError.
+    """
+    return try_git(repo, "config", "--get", "remote.origin.url").out.strip()
+
+
+def find_commit(repo: Path, revision: str, option: str) -> str:
+    """Return the full id of the commit that ``revision`` names. Raises CheckoutError.
+
+    ``option`` is the command-line option that the user gave the revision with. The error message names it.
+    """
+    if revision and "\0" not in revision:
+        result = try_git(repo, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}", env=OFFLINE)
+        if result.code == 0:
+            return result.out.strip()
+    advice = (
+        f"the repository is shallow, {DEEPEN_ADVICE}" if is_shallow(repo) else "check its spelling, or fetch it first"
+    )
+    raise CheckoutError(f"{repo}: {option} {revision!r} names no commit here", advice)
+
+
+def file_at(repo: Path, path: str, revision: str) -> str | None:
+    """Return the text of the file ``path`` at a revision; None if the revision has no such file.
+
+    Raises CheckoutError if a partial clone lacks the file. Nothing is fetched.
+    """
+    result = try_git(repo, "show", f"{revision}:{path}", env=OFFLINE)
+    if result.code == 0:
+        return result.out
+    listing = try_git(repo, "ls-tree", "--full-tree", "-z", revision, "--", path, env=OFFLINE)
+    if listing.code == 0 and listing.out:
+        raise CheckoutError(f"{repo}: {path} of {revision} cannot be read: {FILTERED_REASON}", FILTERED_ADVICE)
+    return None
+
+
+def is_shallow(repo: Path) -> bool:
+    """Return whether ``repo`` is a shallow clone, in which old commits are missing."""
+    return git(repo, "rev-parse", "--is-shallow-repository").strip() == "true"
+
+
+def lacks_files(repo: Path, *commits: str, ancestors: bool = False) -> bool:
+    """Return whether ``repo`` is a partial clone (``git clone --filter``) that lacks files of ``commits``.
+
+    With ``ancestors``, files of the commits' ancestors count too, because a fetch of the commits also sends these.
+    Nothing is fetched. The setting that marks a partial clone does not suffice, because it stays after all files were
+    fetched. So the missing objects are listed. Returns False if git cannot list them. Raises CheckoutError if git
+    exceeds its time limit.
+    """
+    if try_git(repo, "config", "--get-regexp", r"^remote\..*\.promisor$").code != 0:
+        return False
+    walk_options = () if ancestors else ("--no-walk",)
+    listing = ("rev-list", "--objects", *walk_options, "--missing=print", *commits)
+    objects = try_git(repo, *listing, env=OFFLINE, timeout_s=TRANSFER_TIMEOUT_S)
+    # git writes a question mark before the id of a missing object.
+    return objects.code == 0 and any(line.startswith("?") for line in objects.out.splitlines())
+
+
+def check_files_present(repo: Path, *commits: str) -> None:
+    """Raise CheckoutError if ``repo`` is a partial clone that lacks files of ``commits``. Nothing is fetched."""
+    if lacks_files(repo, *commits):
+        raise CheckoutError(f"{repo}: {FILTERED_REASON}", FILTERED_ADVICE)
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment variables for git. Of the GIT_ variables, only ``_INHERITED_VARIABLES`` are inherited."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("GIT_") or _INHERITED_VARIABLES.fullmatch(name)
+    }
+    return {
+        **inherited,
+        "LC_ALL": "C",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_LFS_SKIP_SMUDGE": "1",
+    }

@@ -1,0 +1,92 @@
+"""Readers of step logs: the seconds of every step that a training framework printed or stored, one file per run.
+
+Each format has a module that implements the Protocol ``LogFormat``. The format is detected from the content. The
+readers judge nothing: they also read the log of a job that failed to train, and the result contains what the log says
+about the failure.
+"""
+
+from pathlib import Path
+from typing import Protocol
+
+from regbot.workloads.logs import golden, maxtext, megatron, tensorboard, torchtitan
+from regbot.workloads.logs.lines import WHOLE_FILE, StepLogFile
+from regbot.workloads.logs.step_log import LogError, StepLog
+
+__all__ = [
+    "DOCUMENT_FORMATS",
+    "FORMATS",
+    "LogError",
+    "LogFormat",
+    "StepLog",
+    "StepLogFile",
+    "detect_format",
+    "read_log",
+    "recognise_format",
+]
+
+
+class LogFormat(Protocol):
+    """Interface that the module of each format implements."""
+
+    NAME: str
+    """Name of the format, the value of ``StepLog.format``."""
+    TITLE: str
+    """Description of the format for messages."""
+
+    def recognises(self, text: str, /) -> bool:
+        """Return whether ``text`` has this format. ``text`` is a line of a log or the beginning of a document."""
+        ...
+
+    def read(self, log: StepLogFile) -> StepLog:
+        """Return the run in ``log``. Raises only LogError, for any file content."""
+        ...
+
+
+DOCUMENT_FORMATS: tuple[LogFormat, ...] = (golden, tensorboard)
+"""Formats whose files are one JSON document."""
+LINE_FORMATS: tuple[LogFormat, ...] = (megatron, maxtext, torchtitan)
+"""Formats whose files are text with step lines among other lines."""
+FORMATS = (*LINE_FORMATS, *DOCUMENT_FORMATS)
+
+
+def read_log(path: Path, format_name: str = "", tokens_per_step: float | None = None) -> StepLog:
+    """Return the run in ``path``, in the named format or the detected one. Raises LogError.
+
+    ``tokens_per_step`` is the number of tokens of one step on one rank. torchtitan needs it, because its lines have no
+    step time.
+    """
+    log = StepLogFile(path, tokens_per_step)
+    return (_format_by_name(format_name) if format_name else detect_format(log)).read(log)
+
+
+def detect_format(log: StepLogFile) -> LogFormat:
+    """Return the format of ``log``. Raises LogError if no format matches."""
+    if log_format := recognise_format(log):
+        return log_format
+    known_formats = "; ".join(f"{known_format.TITLE} ({known_format.NAME})" for known_format in FORMATS)
+    problem = "has no step line of a known format" if log.head().strip() else "is empty"
+    raise log.error(WHOLE_FILE, problem, f"known formats: {known_formats}")
+
+
+def recognise_format(log: StepLogFile) -> LogFormat | None:
+    """Return the format of ``log``; None if no format matches.
+
+    A document is recognised by its beginning, and a log by its first step line. Raises LogError on read errors.
+    """
+    head = log.head()
+    for document_format in DOCUMENT_FORMATS:
+        if document_format.recognises(head):
+            return document_format
+    for line in log.lines():
+        for line_format in LINE_FORMATS:
+            if line_format.recognises(line.text):
+                return line_format
+    return None
+
+
+def _format_by_name(name: str) -> LogFormat:
+    for log_format in FORMATS:
+        if name == log_format.NAME:
+            return log_format
+    names = ", ".join(log_format.NAME for log_format in FORMATS)
+    raise LogError("format", f"there is no log format {name!r}", f"give one of {names}")

@@ -1,0 +1,143 @@
+"""Logs of MaxText: ``completed step:`` lines, and the JSON lines of its ``metrics_file``.
+
+common/metric_logger.py prints the lines (read 2026-08-22). Fields are joined by ", ", seconds are rounded to 1 ms:
+
+    completed step: 2, seconds: 5.658, TFLOP/s/device: 135.158, Tokens/s/device: 8687.815, total_weights: 196608,
+    loss: 11.689
+
+``metrics_file`` has one object per step with ``perf/step_time_seconds``, ``learning/loss`` and ``step``, unrounded. In
+both forms the time is taken on the host, which runs ahead of the device. In the first steps, the time can be the time
+of the dispatch alone (0.319 s among steps of 5.67 s). A neighbouring step then contains the rest of the time. Steps
+with only a dispatch time are marked as suspect. At the start and end of a profile, the line of a step has another form,
+without seconds.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from regbot.workloads.logs.job import StepRow, extract_run, rank_label
+from regbot.workloads.logs.lines import LogLine, StepLogFile
+from regbot.workloads.logs.step_log import LogStep, StepLog, format_steps, number_or_nan, parse_json, seconds_or_none
+
+NAME = "maxtext"
+TITLE = "'completed step' lines and metrics_file of MaxText"
+
+MIN_STEP_SHARE = 0.25
+"""If a step takes less than this share of the median step, only its dispatch was timed, because no real step is four
+times faster than the median.
+"""
+
+_STEP_LINE_START = re.compile(r"\bcompleted step: (\d{1,12}), ")
+_SECONDS = re.compile(r"\bseconds: ([^\s,]+(?:,\d{3}(?:\.\d+)?)*),")
+_LOSS = re.compile(r"(?<![\w])loss: ([^\s,]+)")
+_TFLOPS = re.compile(r"\bTFLOP/s/device: ([^\s,]+),")
+_PROFILER = re.compile(r"\bcompleted profiler activation/deactivation step: (\d{1,12})\b")
+_RAMPUP = "[Rampup Batch Size Phase]"
+"""Mark of a step before the batch has its full size."""
+_TIME_KEY = "perf/step_time_seconds"
+_QUOTED_TIME_KEY = f'"{_TIME_KEY}"'
+MAX_DIGITS = 12
+"""More digits of a printed time are ignored."""
+
+_ADVICE = "give a log with 'completed step: N, seconds: S', or the metrics_file"
+
+
+def recognises(text: str) -> bool:
+    """Return whether ``text``, one line, has this format."""
+    if "completed step" in text and _STEP_LINE_START.search(text):
+        return True
+    return _QUOTED_TIME_KEY in text and text.lstrip().startswith("{")
+
+
+def read(log: StepLogFile) -> StepLog:
+    """Return the run in ``log``. Raises LogError."""
+    warnings: list[str] = []
+    rampup: list[int] = []
+    digit_counts: set[int] = set()
+    run = extract_run(log, NAME, _rows(log, warnings, rampup, digit_counts), _ADVICE)  # fills all three
+    median_s = median(run.step_s)
+    suspect = tuple(step.number for step in run.timed if step.seconds and step.seconds < MIN_STEP_SHARE * median_s)
+    if suspect:
+        warnings.append(
+            f"{format_steps(suspect)} took less than a quarter of the median step ({median_s:.4g} s): only the "
+            "launch of the step by the host was timed. A step beside it contains the rest, so this is no step time"
+        )
+    # Smaller numbers are of an earlier job in the same file, which ``extract_run`` has left out.
+    if rampup_steps := [number for number in rampup if number >= run.steps[0].number]:
+        warnings.append(f"{format_steps(rampup_steps)} in the ramp-up of the batch size: fewer tokens than later steps")
+    # Trailing zeros may be left out, so the time with the most digits shows the resolution.
+    resolution_s = 10.0 ** -max(digit_counts) if digit_counts else 0.0
+    # MaxText times every step separately, even if it prints only some steps.
+    return replace(run, steps_per_value=1, suspect=suspect, resolution_s=resolution_s).with_warnings(*warnings)
+
+
+def _rows(log: StepLogFile, warnings: list[str], rampup: list[int], digit_counts: set[int]) -> Iterator[StepRow]:
+    """Yield the steps of the log.
+
+    Also fill three collections. ``warnings`` gets warnings. ``rampup`` gets the numbers of the steps in the ramp-up of
+    the batch size. ``digit_counts`` gets the number of digits after the decimal point of each printed time.
+    """
+    for line in log.lines():
+        if _QUOTED_TIME_KEY in line.text:
+            yield from _read_metrics(log, line, warnings)
+        elif "completed " not in line.text:
+            continue
+        elif profiler_match := _PROFILER.search(line.text):
+            step_without_time = LogStep(int(profiler_match[1]), seconds=None)
+            yield StepRow(line.number, rank_label(line.text), step_without_time)
+        elif step_match := _STEP_LINE_START.search(line.text):
+            number, step_text = int(step_match[1]), line.text[step_match.start() :]
+            seconds_match = _SECONDS.search(step_text)
+            if seconds_match is None or not line.whole:  # the end of the file may cut off the last line
+                _warn_about_incomplete_line(line, warnings)
+                continue
+            _, _, decimals = seconds_match[1].partition(".")
+            digit_counts.add(min(len(decimals), MAX_DIGITS))
+            if _RAMPUP in line.text:
+                rampup.append(number)
+            loss_match, tflops_match = _LOSS.search(step_text), _TFLOPS.search(step_text)
+            loss = number_or_nan(loss_match[1]) if loss_match else None
+            tflops = number_or_nan(tflops_match[1]) if tflops_match else None
+            step = _make_step(number, number_or_nan(seconds_match[1]), loss, tflops)
+            yield StepRow(line.number, rank_label(line.text), step)
+
+
+def _read_metrics(log: StepLogFile, line: LogLine, warnings: list[str]) -> Iterator[StepRow]:
+    """Yield the step of one line of a metrics_file, if the line has a step time. Raises LogError.
+
+    An incomplete last line gives a warning instead.
+    """
+    try:
+        entry = parse_json(line.text)
+    except ValueError as error:
+        if line.whole:  # the end of the file has not cut it off, so the file is damaged
+            raise log.error(line.number, f"is not JSON: {error}", "copy the metrics_file again") from error
+        _warn_about_incomplete_line(line, warnings)
+        return
+    if not isinstance(entry, dict) or _TIME_KEY not in entry:
+        return
+    number, seconds = _parse_number(entry.get("step")), _parse_number(entry[_TIME_KEY])
+    if number is None or seconds is None or not number.is_integer():
+        raise log.error(line.number, "has no step number or no step time", "give MaxText's own metrics_file")
+    loss, tflops = _parse_number(entry.get("learning/loss")), _parse_number(entry.get("perf/per_device_tflops_per_sec"))
+    yield StepRow(line.number, rank="", step=_make_step(int(number), seconds, loss, tflops))
+
+
+def _make_step(number: int, seconds: float, loss: float | None, tflops: float | None) -> LogStep:
+    is_nan = loss is not None and not math.isfinite(loss)
+    return LogStep(number, seconds_or_none(seconds), math.nan if is_nan else loss, tflops, nan=int(is_nan))
+
+
+def _parse_number(value: Any) -> float | None:
+    """Return a JSON value as a number; None if it is not a number."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _warn_about_incomplete_line(line: LogLine, warnings: list[str]) -> None:
+    """Add a warning about the first incomplete line. A log can have any number of them."""
+    if not warnings:
+        warnings.append(f"line {line.number} is an incomplete step line and was left out")

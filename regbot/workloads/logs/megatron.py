@@ -1,0 +1,115 @@
+"""Logs of Megatron-LM and Megatron Bridge. If a log has no iteration lines, Bridge's ``Step Time`` lines are read.
+
+The last rank prints an iteration line every ``log_interval`` iterations, by ``training_log`` in Megatron-LM's
+training.py and in Bridge's training/utils/train_utils.py (both read 2026-08-22):
+
+     [time] iteration        7/     100 | ... | elapsed time per iteration (ms): 5444.9 | throughput per GPU
+     (TFLOP/s/GPU): 239.8 | ... | lm loss: 1.825991E+00 | ... | number of skipped iterations:   0 | number of nan ...
+
+The time is the mean since the last line, rounded to 0.1 ms. Rank 0 of Bridge prints ``Step Time : 25.13s GPU
+utilization: 240.0MODEL_TFLOP/s/GPU``, without a step number and rounded to 10 ms. In iteration lines, every field ends
+with a ``|``. A field without a ``|`` is incomplete. If the last line of a file lacks the last field, the line is
+incomplete too.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+
+from regbot.workloads.logs.job import StepRow, extract_run, rank_label
+from regbot.workloads.logs.lines import StepLogFile
+from regbot.workloads.logs.step_log import LogStep, StepLog, number_or_nan, seconds_or_none
+
+NAME = "megatron"
+TITLE = "iteration lines of Megatron-LM and Megatron Bridge"
+
+RESOLUTION_S = {"iteration": 1e-4, "Step Time": 1e-2}
+"""Resolution of the step time by kind of line, in seconds."""
+MAX_RESOLUTION_SHARE = 0.002
+"""If the resolution is a larger share of a step, the log gets a warning, because rounding can hide a regression."""
+
+_STEP_LINE_START = re.compile(r"\biteration\s+(\d{1,12})/\s*\d+ \|")
+_MILLISECONDS = re.compile(r"\| elapsed time per iteration \(ms\):\s*([^|\s]+)\s*\|")
+_LOSS = re.compile(r"\| lm loss:\s*([^|\s]+)\s*\|")
+_TFLOPS = re.compile(r"\| throughput per GPU \(TFLOP/s/GPU\):\s*([^|\s]+)\s*\|")
+_SKIPPED = re.compile(r"\| number of skipped iterations:\s*(\d{1,9})\s*\|")
+_LAST_FIELD = re.compile(r"\| number of nan iterations:\s*(\d{1,9})\s*\|")
+"""The last field of a step line. A line that has it is complete even if its newline is missing."""
+_STEP_TIME = re.compile(r"\bStep Time : ([\d.,]+)s GPU utilization: ([^\sA-Z]+)MODEL_TFLOP")
+
+_ADVICE = "give the log of the last rank, which prints 'elapsed time per iteration (ms)'"
+
+
+def recognises(text: str) -> bool:
+    """Return whether ``text``, one line, has this format."""
+    if "iteration" in text and _STEP_LINE_START.search(text):
+        return True
+    return "Step Time" in text and _STEP_TIME.search(text) is not None
+
+
+def read(log: StepLogFile) -> StepLog:
+    """Return the run in ``log``. Raises LogError."""
+    incomplete_lines: list[int] = []
+    iteration_rows = _iteration_rows(log, incomplete_lines)  # fills ``incomplete_lines`` while the rows are read
+    first = next(iteration_rows, None)
+    # The kind of lines that are read, as a key of ``RESOLUTION_S``.
+    kind = "iteration" if first is not None else "Step Time"
+    rows = chain([first], iteration_rows) if first is not None else _step_time_rows(log)
+    run = extract_run(log, NAME, rows, _ADVICE)
+    warnings = [f"line {incomplete_lines[0]} is an incomplete step line and was left out"] if incomplete_lines else []
+    if kind == "Step Time":
+        warnings.append("'Step Time' lines have no step number; they are numbered from 1")
+    resolution_s, shortest_s = RESOLUTION_S[kind], min(run.step_s)
+    if resolution_s > MAX_RESOLUTION_SHARE * shortest_s:
+        percent = 100 * resolution_s / shortest_s
+        warnings.append(f"'{kind}' lines are printed to {resolution_s:g} s, {percent:.2g}% of a step")
+    return replace(run, resolution_s=resolution_s).with_warnings(*warnings)
+
+
+def _iteration_rows(log: StepLogFile, incomplete_lines: list[int]) -> Iterator[StepRow]:
+    """Yield the steps of the iteration lines. Add the numbers of incomplete step lines to ``incomplete_lines``."""
+    for line in log.lines():
+        step_match = _STEP_LINE_START.search(line.text) if "iteration" in line.text else None
+        if step_match is None:
+            continue
+        step_text = line.text[step_match.start() :]
+        time_match = _MILLISECONDS.search(step_text)
+        is_complete = line.whole or _LAST_FIELD.search(step_text) is not None
+        if time_match is None or not is_complete:
+            incomplete_lines.append(line.number)
+            continue
+        loss, nan_count = _find_number(_LOSS, step_text), _find_count(_LAST_FIELD, step_text)
+        is_nan = loss is not None and math.isnan(loss)
+        step = LogStep(
+            number=int(step_match[1]),
+            seconds=seconds_or_none(number_or_nan(time_match[1]) / 1000),
+            loss=loss,
+            tflops=_find_number(_TFLOPS, step_text),
+            skipped=_find_count(_SKIPPED, step_text),
+            nan=max(nan_count, int(is_nan)),
+        )
+        yield StepRow(line.number, rank_label(line.text), step)
+
+
+def _step_time_rows(log: StepLogFile) -> Iterator[StepRow]:
+    """Yield the steps of Bridge's ``Step Time`` lines, numbered from 1."""
+    number = 0
+    for line in log.lines():
+        if match := _STEP_TIME.search(line.text):
+            number += 1
+            seconds, tflops = (number_or_nan(text) for text in match.groups())
+            yield StepRow(line.number, rank_label(line.text), LogStep(number, seconds_or_none(seconds), tflops=tflops))
+
+
+def _find_number(pattern: re.Pattern[str], text: str) -> float | None:
+    """Return the number in the first match of ``pattern``; None if there is no match, NaN if it is not finite."""
+    match = pattern.search(text)
+    return number_or_nan(match[1]) if match else None
+
+
+def _find_count(pattern: re.Pattern[str], text: str) -> int:
+    """Return the whole number in the first match of ``pattern``; 0 if there is no match."""
+    match = pattern.search(text)
+    return int(match[1]) if match else 0

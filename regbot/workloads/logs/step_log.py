@@ -1,0 +1,147 @@
+"""Content of a step log: the steps of one run, independent of the format.
+
+The training code wrote the seconds, so they are only claims. This module does not know the run's wall-clock time, which
+steps are warm-up, or whether the logged code is the commit under test.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, NamedTuple
+
+from regbot.errors import UserError
+from regbot.records.text.words import listed, plural
+
+
+class LogError(UserError):
+    """A step log cannot be used. The message says where and what is wrong; the advice says what to do."""
+
+    def __init__(self, location: str, problem: str, advice: str) -> None:
+        super().__init__(f"{location}: {problem}", advice)
+
+
+class LogStep(NamedTuple):
+    """One step, from one line or entry of a log."""
+
+    number: int
+    """Step number in the log: from 0 (MaxText, Bridge's golden values) or from 1."""
+    seconds: float | None
+    """Seconds of the step; None if the log has the step without its time."""
+    loss: float | None = None
+    """Loss; None if the log has no loss, NaN if the loss is not finite."""
+    tflops: float | None = None
+    """TFLOP/s per device, as the framework counts FLOPs."""
+    skipped: int = 0
+    """Number of steps that the optimizer skipped. It can exceed 1 if the values are means over several steps."""
+    nan: int = 0
+    """Number of steps whose loss is not finite. Like ``skipped``, it can exceed 1."""
+
+
+MAX_RESOLUTION_SHARE = 0.01
+"""Maximum resolution of printed step times, as a share of a step. It equals the indifference limit of the throughput
+verdict (stats/paired).
+"""
+
+
+@dataclass(frozen=True)
+class StepLog:
+    """One run. The numbers of ``steps`` increase, and at least one step has seconds."""
+
+    origin: str
+    """Name of the file, for messages."""
+    format: str
+    """Name of the format: the ``NAME`` of its reader, such as 'megatron'."""
+    steps: tuple[LogStep, ...]
+    steps_per_value: int | None = 1
+    """Each value is the mean over this number of steps (the log interval); None if the log does not say."""
+    rank: str = ""
+    """Label of the rank whose lines were read; '' if the lines have no label."""
+    suspect: tuple[int, ...] = ()
+    """Numbers of steps whose seconds are no step times, for example because only the dispatch was timed."""
+    warnings: tuple[str, ...] = ()
+    resolution_s: float = 0.0
+    """Resolution of the printed step times in seconds; 0 if they are not rounded."""
+    jobs: int = 1
+    """Number of jobs in the file, one after the other. ``steps`` has only the steps of the last job."""
+
+    @property
+    def too_coarse(self) -> str:
+        """Why rounded step times are too coarse for a verdict; '' if they are not too coarse."""
+        resolution_share = self.resolution_s / median(self.step_s)
+        if resolution_share <= MAX_RESOLUTION_SHARE:
+            return ""
+        return (
+            f"step times are printed to {self.resolution_s:g} s, {100 * resolution_share:.2g}% of a step: too coarse "
+            "to detect a slowdown of 2%; make steps longer, or log more digits"
+        )
+
+    @property
+    def timed(self) -> tuple[LogStep, ...]:
+        """The steps that have seconds."""
+        return tuple(step for step in self.steps if step.seconds is not None)
+
+    @property
+    def step_s(self) -> tuple[float, ...]:
+        """Seconds per step, warm-up included, one value for each step of ``timed``. All values are above 0
+        and finite.
+        """
+        return tuple(step.seconds for step in self.steps if step.seconds is not None)
+
+    @property
+    def untimed(self) -> tuple[int, ...]:
+        """Numbers of the steps without a time."""
+        return tuple(step.number for step in self.steps if step.seconds is None)
+
+    @property
+    def skipped(self) -> int:
+        """Number of steps that the optimizer skipped."""
+        return sum(step.skipped for step in self.steps)
+
+    @property
+    def nan(self) -> int:
+        """Number of steps whose loss is not finite."""
+        return sum(step.nan for step in self.steps)
+
+    def count_leading_values(self, steps: int) -> int:
+        """Return how many values of ``step_s`` belong to the first ``steps`` steps, by their step numbers.
+
+        For example, a log of every fifth step has two values for the first ten steps.
+        """
+        end_number = self.steps[0].number + steps
+        return sum(step.number < end_number for step in self.timed)
+
+    def with_warnings(self, *warnings: str) -> "StepLog":
+        """Return a copy with ``warnings`` before the existing warnings."""
+        return replace(self, warnings=(*warnings, *self.warnings))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON. An integer of 16 digits or more becomes a float, because larger ones cannot be calculated with.
+
+    Raises ValueError.
+    """
+    try:
+        return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 16 else float(digits))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def seconds_or_none(value: float) -> float | None:
+    """Return ``value`` if it is positive and finite, otherwise None."""
+    return value if math.isfinite(value) and value > 0 else None
+
+
+def number_or_nan(text: str) -> float:
+    """Parse a number as frameworks print it (thousands commas, NAN, INF); NaN if it is not finite."""
+    try:
+        value = float(text.replace(",", ""))
+    except ValueError:
+        return math.nan
+    return value if math.isfinite(value) else math.nan
+
+
+def format_steps(numbers: Sequence[int], limit: int = 5) -> str:
+    """Format step numbers: ``step 3``, ``steps 3, 7``, ``steps 1, 2, 3, 4, 5 and 7 more``."""
+    return f"{plural('step', len(numbers))} {listed(numbers, limit)}"

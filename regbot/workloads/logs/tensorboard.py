@@ -1,0 +1,94 @@
+"""TensorBoard's JSON download of one scalar: ``[[wall time, step, value], ...]``.
+
+torchtitan writes its step time only to TensorBoard, as ``time_metrics/end_to_end(s)``: the mean since the last entry.
+The file does not contain the name of its scalar. Therefore the reader compares the values with the differences of the
+wall times. If they do not agree, the file contains another scalar and is refused.
+"""
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from statistics import median
+from typing import Any, NamedTuple
+
+from regbot.workloads.logs.job import StepRow, extract_run
+from regbot.workloads.logs.lines import WHOLE_FILE, StepLogFile
+from regbot.workloads.logs.step_log import LogStep, StepLog, parse_json, seconds_or_none
+
+NAME = "tensorboard"
+TITLE = "TensorBoard's JSON export of a step time"
+
+MAX_CLOCK_FACTOR = 1.5
+"""Maximum factor, in either direction, between the elapsed wall time and the values (median). Saving and evaluation
+take wall time that is in no step.
+"""
+
+MAX_STEP = 1e15
+
+_ADVICE = "export the scalar time_metrics/end_to_end(s) as JSON"
+
+
+class _ScalarEntry(NamedTuple):
+    """One value of the scalar."""
+
+    wall_s: float
+    """Seconds since the epoch when the value was written."""
+    step: int
+    value: float
+
+
+def recognises(head: str) -> bool:
+    """Return whether ``head``, the beginning of a file, has this format: a list whose first item is a valid entry."""
+    list_text = head.lstrip()
+    if not list_text.startswith("["):
+        return False
+    first_item = list_text[1:].lstrip()
+    if not first_item.startswith("["):
+        return False
+    entry_text, _, _ = first_item.partition("]")
+    try:
+        entry = parse_json(entry_text + "]")
+    except ValueError:
+        return False
+    return _parse_entry(entry) is not None
+
+
+def read(log: StepLogFile) -> StepLog:
+    """Return the run in ``log``. Raises LogError."""
+    try:
+        document = parse_json(log.document())
+    except ValueError as error:
+        raise log.error(WHOLE_FILE, f"is not complete JSON: {error}", _ADVICE) from error
+    if not isinstance(document, list):
+        raise log.error(WHOLE_FILE, "is not a list of scalars", _ADVICE)
+    entries = [_parse_entry(entry) for entry in document]
+    ratios: list[float] = []  # of the wall time per step to the value
+    for earlier, later in pairwise(entries):
+        if earlier and later and later.step > earlier.step and later.value > 0:
+            wall_s_per_step = (later.wall_s - earlier.wall_s) / (later.step - earlier.step)
+            ratios.append(wall_s_per_step / later.value)
+    if not ratios or not 1 / MAX_CLOCK_FACTOR <= median(ratios) <= MAX_CLOCK_FACTOR:
+        comparison = (
+            f"wall time is {median(ratios):.3g} times the values" if ratios else "no wall times to compare with"
+        )
+        raise log.error(WHOLE_FILE, f"has another scalar than step times: {comparison}", _ADVICE)
+    return extract_run(log, NAME, _rows(log, entries), _ADVICE)
+
+
+def _rows(log: StepLogFile, entries: list[_ScalarEntry | None]) -> Iterator[StepRow]:
+    """Yield the steps. The number of an entry stands in place of a line number. Raises LogError."""
+    for number, entry in enumerate(entries, start=1):
+        if entry is None:
+            raise log.error(WHOLE_FILE, f"entry {number} is not [wall time, step, value]", _ADVICE)
+        yield StepRow(number, rank="", step=LogStep(entry.step, seconds_or_none(entry.value)))
+
+
+def _parse_entry(entry: Any) -> _ScalarEntry | None:
+    """Return one entry of the list, or None if it is not three valid numbers."""
+    if not isinstance(entry, list) or len(entry) != 3:
+        return None
+    if not all(isinstance(item, int | float) and not isinstance(item, bool) for item in entry):
+        return None
+    wall_s, step, value = entry
+    is_valid = math.isfinite(wall_s) and abs(step) < MAX_STEP and step == int(step)
+    return _ScalarEntry(float(wall_s), int(step), float(value)) if is_valid else None

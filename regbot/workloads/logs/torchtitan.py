@@ -1,0 +1,85 @@
+"""Logs of torchtitan: the line of ``components/metrics.py`` (read 2026-08-21, version 0.3.0).
+
+    [rank0]:[titan] 2026-03-03 15:24:02,506 - root - INFO - step:  3  loss:  6.99885  grad_norm:  2.0142
+    memory:  1.07GiB(1.13%)  tps: 350,428  tflops: 25.09  mfu: 2.54%
+
+The line has no step time. ``tps`` is tokens per second of one device since the last line, rounded to a whole number. A
+group of ranks (tensor, context and pipeline parallelism) shares one batch, so the seconds of a step are
+
+    tokens of the batch (local batch x sequence x accumulation) / (tps x ranks that share the batch)
+
+``tokens_per_step`` is the tokens of the batch divided by the ranks that share the batch. The scalar
+``time_metrics/end_to_end(s)``, which TensorBoard exports as JSON, is more precise.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+
+from regbot.workloads.logs.job import StepRow, extract_run, rank_label
+from regbot.workloads.logs.lines import WHOLE_FILE, StepLogFile
+from regbot.workloads.logs.step_log import LogStep, StepLog, number_or_nan, seconds_or_none
+
+NAME = "torchtitan"
+TITLE = "step lines of torchtitan"
+
+MIN_TPS = 250
+"""With a smaller tps (tokens per second), rounding to a whole number changes the step time by 0.2% or more."""
+
+_STEP_LINE_START = re.compile(r"\bstep:\s+(\d{1,12})\s+loss:\s+(\S+)\s")
+_TPS = re.compile(r"\btps: ([\d,]+)\s+(?:tflops: (\S+)\s+)?mfu: (?:[\d.]+%|N/A|nan%?)")
+
+_ADVICE = (
+    "give the tokens of one step (tokens_per_step of a workload, --tokens-per-step of compare: local batch x sequence "
+    "x gradient accumulation / (TP x CP x PP)), or TensorBoard's JSON export of time_metrics/end_to_end(s)"
+)
+
+
+def recognises(text: str) -> bool:
+    """Return whether ``text``, one line, has this format."""
+    return "grad_norm:" in text and bool(_STEP_LINE_START.search(text))
+
+
+def read(log: StepLogFile) -> StepLog:
+    """Return the run in ``log``. Raises LogError, also if ``tokens_per_step`` of ``log`` is missing."""
+    tokens_per_step, incomplete_lines = log.tokens_per_step, list[int]()
+    rows = _rows(log, incomplete_lines)  # fills ``incomplete_lines`` while the rows are read
+    if tokens_per_step is None:
+        first = next(rows, None)
+        line_number = first.line if first else WHOLE_FILE
+        raise log.error(line_number, "torchtitan prints tokens per second but no step time", _ADVICE)
+    if not (math.isfinite(tokens_per_step) and tokens_per_step > 0):
+        raise log.error(WHOLE_FILE, f"tokens per step are {tokens_per_step:g}, but must be positive", _ADVICE)
+    run = extract_run(log, NAME, rows, _ADVICE)
+    warnings = [f"line {incomplete_lines[0]} is an incomplete step line and was left out"] if incomplete_lines else []
+    warnings.append(f"step times are derived: {tokens_per_step:g} tokens per step and rank, divided by the printed tps")
+    slowest_tps = tokens_per_step / max(run.step_s)
+    if slowest_tps < MIN_TPS:
+        rounding_pct = 50 / slowest_tps  # rounding changes tps by up to 0.5
+        warnings.append(f"tps is printed as a whole number; at {slowest_tps:.0f} that is {rounding_pct:.2g}% of a step")
+    return run.with_warnings(*warnings)
+
+
+def _rows(log: StepLogFile, incomplete_lines: list[int]) -> Iterator[StepRow]:
+    """Yield the steps of the log. Add the numbers of incomplete step lines to ``incomplete_lines``."""
+    for line in log.lines():
+        step_match = _STEP_LINE_START.search(line.text) if "step:" in line.text else None
+        if step_match is None:
+            continue
+        speed_match = _TPS.search(line.text, step_match.end())
+        if speed_match is None:
+            incomplete_lines.append(line.number)
+            continue
+        number_text, loss_text = step_match.groups()
+        tps_text, tflops_text = speed_match.groups()
+        loss, tps = number_or_nan(loss_text), number_or_nan(tps_text)
+        # Without ``tokens_per_step``, ``read`` uses only the line number of the first step.
+        seconds = (log.tokens_per_step or 0) / tps if tps else math.nan
+        step = LogStep(
+            number=int(number_text),
+            seconds=seconds_or_none(seconds),
+            loss=loss,
+            tflops=number_or_nan(tflops_text) if tflops_text else None,
+            nan=int(math.isnan(loss)),
+        )
+        yield StepRow(line.number, rank_label(line.text), step)

@@ -1,0 +1,251 @@
+"""Shapes: the fixed models that are traced and timed. When the numbers of a shape change, its version must change too.
+
+A shape has a ``Geometry`` (layers, widths, experts) for each size. A ``Variant`` is a size with a kind of MLP, a
+routing and a dtype. A ``Parallelism`` says how the model is sharded over ranks. It has two meshes over the same ranks:
+TP x CP x DP x PP for attention, and ETP x EP x EDP x PP for the experts.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Annotated, Literal, Self
+
+import tomllib
+from pydantic import Field, ValidationError, model_validator
+
+from regbot.errors import UserError
+from regbot.records.base import Record
+from regbot.records.files import describe_validation_error
+from regbot.records.meshes import MeshName, Parallelism, Positive
+
+Routing = Literal["balanced", "skewed", "natural"]
+SizeName = Literal["full", "smoke", "cpu"]
+
+SIZES: tuple[SizeName, ...] = ("full", "smoke", "cpu")
+SUFFIXES = ("skewed", "dense", "moe")
+"""Endings of variant names: uneven routing, an MLP instead of the experts, no embedding and output head."""
+
+
+class ShapeError(UserError):
+    """An unknown shape or variant, or an invalid mesh. The advice lists the valid names."""
+
+
+class Geometry(Record):
+    """Dimensions of one MoE transformer. Widths are in elements."""
+
+    layers: Positive
+    hidden: Positive
+    heads: Positive
+    kv_heads: Positive
+    head_dim: Positive
+    qk_norm: bool
+    """Whether queries and keys are normalized."""
+    rope_theta: Annotated[float, Field(gt=1)]
+    experts: Positive
+    """Number of routed experts in each layer."""
+    top_k: Positive
+    """Number of experts that each token is routed to."""
+    expert_width: Positive
+    """Width of the MLP of one expert."""
+    vocabulary: Annotated[int, Field(ge=0)] = Field(description="0: blocks only, without embedding and output head")
+    sequence: Positive
+    """Tokens of a sequence."""
+    micro_batch: Positive
+    """Sequences per rank and step."""
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> Self:
+        """Check that each key-value head serves the same number of heads, and that enough experts exist for top_k."""
+        if self.heads % self.kv_heads:
+            raise ValueError(f"{self.heads} heads do not divide over {self.kv_heads} key-value heads")
+        if self.top_k > self.experts:
+            raise ValueError(f"top_k {self.top_k} is more than the {self.experts} experts")
+        return self
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens per rank and step."""
+        return self.sequence * self.micro_batch
+
+    @property
+    def dense_width(self) -> int:
+        """Width of the MLP in the dense variant. With this width, the MLP has as many weights as the ``top_k`` experts
+        of a token together.
+        """
+        return self.top_k * self.expert_width
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights of the MoE model. Embedding and output head have separate weights."""
+        return self._parameters_without_experts + self.layers * self.experts * self._parameters_per_expert
+
+    @property
+    def active_parameters(self) -> int:
+        """Number of weights that one token is multiplied with. It leaves out the experts that the token is not routed
+        to, and the embedding, which is a table look-up.
+        """
+        embedding = self.vocabulary * self.hidden
+        active_experts = self.layers * self.top_k * self._parameters_per_expert
+        return self._parameters_without_experts - embedding + active_experts
+
+    @property
+    def flops_per_token(self) -> int:
+        """Model FLOPs of forward and backward for one token. Recomputation is not counted.
+
+        Each active weight costs 6 FLOPs: 2 in forward and 4 in backward. In each layer, the products of attention are
+        added. In forward, QK^T and PV each cost 2 x heads x head_dim x sequence. Backward costs twice as much as
+        forward, so the sum is 3 x 4 x heads x head_dim x sequence. The causal mask halves this sum. Source: Narayanan
+        et al. 2021 (arXiv:2104.04473), appendix, adapted to grouped-query projections and to the causal half.
+        """
+        attention = self.layers * 6 * self.heads * self.head_dim * self.sequence
+        return 6 * self.active_parameters + attention
+
+    @property
+    def flops_per_step(self) -> int:
+        """Model FLOPs of one step on one rank."""
+        return self.flops_per_token * self.tokens
+
+    @property
+    def expert_flops_share(self) -> float:
+        """Share of the model FLOPs that the routed experts compute, in [0, 1].
+
+        For example, if the share is 0.6 and the experts become 10% slower, the step becomes about 6% slower.
+        """
+        expert_flops = 6 * self.layers * self.top_k * self._parameters_per_expert
+        return expert_flops / self.flops_per_token
+
+    @property
+    def _parameters_per_expert(self) -> int:
+        """Number of weights of one expert in one layer: gate, up and down projection."""
+        return 3 * self.hidden * self.expert_width
+
+    @property
+    def _parameters_without_experts(self) -> int:
+        """Number of all weights except those of the experts. The routers are included."""
+        query_width, key_value_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        attention = 2 * self.hidden * query_width + 2 * self.hidden * key_value_width  # Q and output; K and V
+        norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
+        router = self.hidden * self.experts
+        embedding_and_head, final_norm = 2 * self.vocabulary * self.hidden, self.hidden
+        return embedding_and_head + final_norm + self.layers * (attention + norms + router)
+
+
+class Variant(Record):
+    """One way to run a shape: a size, a kind of MLP, a routing and a dtype."""
+
+    name: str = Field(description="'full', 'cpu-skewed', 'smoke-dense', 'smoke-moe', ...")
+    size: SizeName
+    mlp: Literal["moe", "dense"]
+    routing: Routing
+    geometry: Geometry
+    dtype: Literal["bfloat16", "float32"] = Field(description="of parameters and compute; reduction is always float32")
+
+
+class Shape(Record):
+    """One fixed model: geometries by size, meshes by size, and numbers of steps of a timed run."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
+    version: Positive
+    title: str
+    source: str = Field(description="where the numbers come from")
+    sizes: dict[SizeName, Geometry]
+    meshes: dict[SizeName, dict[MeshName, Parallelism]]
+    expert_parallel_cap: Positive = Field(description="largest EP if no EP is requested")
+    warmup_steps: Positive = 10
+    timed_steps: Positive = 40
+
+    @property
+    def id(self) -> str:
+        return f"{self.name}@{self.version}"
+
+    def variant(self, name: str = "full") -> Variant:
+        """Return the variant with the given name, which has the form ``[SIZE][-skewed|-dense|-moe]``.
+
+        The default size is ``full``. Raises ShapeError if the shape has no such variant.
+        """
+        words = name.split("-")
+        size = words.pop(0) if words[0] in SIZES else "full"
+        suffix = words.pop(0) if words and words[0] in SUFFIXES else ""
+        has_unknown_words = bool(words)
+        if has_unknown_words or size not in self.sizes:
+            endings = ("", *(f"-{known_suffix}" for known_suffix in SUFFIXES))
+            known_variants = ", ".join(f"{known_size}{ending}" for known_size in self.sizes for ending in endings)
+            raise ShapeError(f"shape {self.id} has no variant {name!r}", f"its variants are {known_variants}")
+        geometry = self.sizes[size]
+        return Variant(
+            name=f"{size}-{suffix}" if suffix else size,
+            size=size,
+            mlp="dense" if suffix == "dense" else "moe",
+            routing="skewed" if suffix == "skewed" else "balanced",
+            geometry=geometry.model_copy(update={"vocabulary": 0}) if suffix == "moe" else geometry,
+            dtype="float32" if size == "cpu" else "bfloat16",
+        )
+
+    def parallelism(self, size: SizeName, world: int | None = None, ep: int | None = None) -> Parallelism:
+        """Return the mesh for ``world`` ranks with expert-parallel groups of ``ep`` ranks.
+
+        If only ``world`` is given, ``ep`` is min(world, ``expert_parallel_cap``). If only ``ep`` is given, ``world`` is
+        ``ep``. If neither is given, ``world`` is the number of ranks of the mesh 'ep', and ``ep`` follows
+        from this ``world`` as above. Raises ShapeError if the ranks or the experts do not divide evenly.
+        """
+        experts = self.sizes[size].experts
+        if world is None:
+            world = ep or self.meshes[size]["ep"].world_size
+        if ep is None:
+            ep = min(world, self.expert_parallel_cap)
+        if world < 1 or ep < 1 or world % ep:
+            raise ShapeError(f"a world of {world} ranks does not divide into expert-parallel groups of {ep}")
+        if experts % ep:
+            raise ShapeError(f"shape {self.id}: {experts} experts do not divide over EP {ep}")
+        return Parallelism(dp=world, ep=ep, edp=world // ep)
+
+
+def shape_names() -> list[str]:
+    """Return the names of all shapes, in display order."""
+    files = (resources.files("regbot.workloads.shapes") / "data").iterdir()
+    return sorted((file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")), key=_sort_key)
+
+
+@cache
+def load_shape(name: str) -> Shape:
+    """Load the shape ``name`` or ``name@version``. Raises ShapeError for an unknown name or version."""
+    base_name, _, version = name.partition("@")
+    if base_name not in shape_names():
+        raise ShapeError(f"unknown shape {name!r}", f"the shapes are {', '.join(shape_names())}")
+    text = (resources.files("regbot.workloads.shapes") / "data" / f"{base_name}.toml").read_text(encoding="utf-8")
+    try:
+        shape = Shape.model_validate(_expand(tomllib.loads(text)))
+    except ValidationError as error:  # the error is in a file that regbot ships
+        raise ShapeError(f"shape file {base_name}.toml: {describe_validation_error(error)}") from error
+    if version and version != str(shape.version):
+        raise ShapeError(
+            f"shape {base_name} is at version {shape.version}", f"{name!r} is not shipped with this regbot"
+        )
+    return shape
+
+
+def _expand(document: dict[str, object]) -> Mapping[str, object]:
+    """Convert a TOML document of a shape to the fields of Shape.
+
+    In the file, the table ``geometry`` has the numbers that all sizes share. Each size adds numbers of its own or
+    replaces shared ones. Each mesh has only ``world`` and ``ep``.
+    """
+    geometry, sizes, meshes = document.pop("geometry"), document.pop("sizes"), document.pop("meshes")
+    assert isinstance(geometry, dict)
+    assert isinstance(sizes, dict)
+    assert isinstance(meshes, dict)
+    document["sizes"] = {size: {**geometry, **own_numbers} for size, own_numbers in sizes.items()}
+    document["meshes"] = {
+        size: {
+            name: {"dp": mesh["world"], "ep": mesh["ep"], "edp": mesh["world"] // mesh["ep"]}
+            for name, mesh in size_meshes.items()
+        }
+        for size, size_meshes in meshes.items()
+    }
+    return document
+
+
+def _sort_key(name: str) -> tuple[int, str]:
+    """Return a sort key that puts the two default shapes of a check first and the other shapes after them by name."""
+    default_shapes = ("qwen3-30b-a3b", "mixtral-8x7b")
+    return (default_shapes.index(name) if name in default_shapes else len(default_shapes), name)

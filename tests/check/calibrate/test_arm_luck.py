@@ -1,0 +1,105 @@
+"""A program that draws its speed with its compiler cache: calibration sees it, and no comment-only commit fails."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from regbot.baselines import Store
+from regbot.baselines.reference import summarise_calibrations
+from regbot.baselines.verify import verify
+from regbot.check.calibrate.flow import describe_luck, summary_lines
+from regbot.records.calibration import Calibration, CalibrationSession
+from regbot.records.calibration_summary import CalibrationSummary
+from regbot.records.session import read_session
+from regbot.stats.paired import Thresholds
+from support.check_cases import Case, only
+
+CONFIG = """
+version = 1
+[workloads.train]
+adapter = "command"
+command = ["{python}", "train.py", "{steps}", "DRAWN"]
+shapes = ["mixtral-8x7b"]
+[session]
+steps = 30
+warmup = 10
+"""
+TUNED = """
+import os, pathlib, random, sys
+steps, drawn = int(sys.argv[1]), pathlib.Path(sys.argv[2])
+kernel = pathlib.Path(os.environ["TRITON_CACHE_DIR"], "fastest-kernel")
+if not kernel.exists():
+    drawn.mkdir(exist_ok=True)
+    number = len(list(drawn.iterdir()))
+    (drawn / str(number)).touch()
+    kernel.parent.mkdir(parents=True, exist_ok=True)
+    kernel.write_text(random.Random(number).choice(["1.00", "1.03"]))
+noise = random.Random()
+level = float(kernel.read_text()) * (1 + noise.gauss(0, 0.002))
+for step in range(steps):
+    print(f"completed step: {step}, seconds: {0.004 * level * (1 + noise.gauss(0, 0.001)):.6f}, "
+          "TFLOP/s/device: 1.000, Tokens/s/device: 8.000, total_weights: 8, loss: 9.000")
+"""
+THRESHOLDS = Thresholds.from_percent(2.0, 1.0)
+
+
+@pytest.mark.slow
+def test_a_program_that_draws_its_speed_per_cache_loses_the_vote_and_its_comments_do_not_fail(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    drawn = str(tmp_path / "drawn")
+    case.repository.commit("base", {"regbot.toml": CONFIG.replace("DRAWN", drawn), "train.py": TUNED})
+    calibrated = case.regbot("calibrate", "train", "--who", "ada", "--pairs", "24", "--out", str(tmp_path / "placebos"))
+    assert calibrated.returncode == 0, calibrated.stderr
+    assert "the gate has no vote here: the speed of one commit is drawn with its compiler caches" in calibrated.stdout
+    store = case.repository.path / "baselines"
+    assert not list((tmp_path / "placebos").rglob("fastest-kernel")), "the caches of ended sessions are removed"
+    case.repository.git("checkout", "-q", "-b", "pr")
+    for number in range(4):
+        case.repository.commit("comment", {"train.py": f"# comment {number}\n{TUNED}"})
+        code, verdict = case.check("--baselines", str(store), "--budget", "5", "--out", str(tmp_path / f"out-{number}"))
+        assert (code, verdict["verdict"]) == (3, "INCONCLUSIVE")
+        assert "the luck of an arm" in only(verdict)["throughput"]["reasons"][0]
+        runs = read_session(tmp_path / f"out-{number}" / "session.jsonl").runs
+        assert {run.position.draw for run in runs if run.position} >= {1, 2}, "a check draws the caches anew"
+
+
+def session(draws: list[int] | None, ratios: list[float], number: int) -> CalibrationSession:
+    fields = {"session": f"{number:064x}", "injected_pct": 0.0, "decision": "no_change", "pairs": 4, "covered": True}
+    return CalibrationSession.model_validate(
+        {**fields, "log_ratios": {"median": ratios, "mean": ratios}, "draws": draws}
+    )
+
+
+def summary(calibration: Calibration, draws: list[int] | None) -> CalibrationSummary:
+    ratios = [[0.001, -0.001, 0.002, 0.0], [-0.001, 0.001, -0.002, 0.0]]
+    sessions = [session(draws, ratios[number % 2], number) for number in range(8)]
+    result = summarise_calibrations([calibration.model_copy(update={"sessions": sessions})], THRESHOLDS)
+    assert result is not None
+    return result
+
+
+@pytest.mark.slow
+def test_a_calibration_of_the_old_kind_says_that_it_does_not_know_the_luck_of_an_arm(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    files = {"regbot.toml": CONFIG.replace("DRAWN", str(tmp_path / "drawn")), "train.py": TUNED}
+    case.repository.commit("base", files)
+    assert case.regbot("calibrate", "train", "--who", "ada", "--pairs", "4").returncode == 0
+    store = Store(case.repository.path / "baselines")
+    calibration = store.calibration(store.calibrations(store.class_folders()[0])[0])
+    assert calibration.sessions[0].draws == [1, 1, 1, 1]
+    old = summary(calibration, None)
+    assert (old.arm_luck, old.contradicted) == (None, "")
+    assert f"luck of an arm     {describe_luck(None)}" in summary_lines(old)
+    assert "not known" in describe_luck(None)
+    new = summary(calibration, [1, 1, 1, 1])
+    assert new.arm_luck is not None
+    assert (new.arm_luck.draws, new.arm_luck.sd_pct) == (8, 0.0)
+    upgraded, now = Store(tmp_path / "upgraded"), datetime.now(UTC)
+    placebos = [placebo.model_copy(update={"draws": None}) for placebo in calibration.sessions]
+    upgraded.add_calibration(calibration.model_copy(update={"sessions": placebos}))
+    (note,) = verify(upgraded, now).notes
+    assert "1 calibration does not know the luck of an arm" in note
+    assert note.endswith("calibrate again with 'regbot calibrate'")
+    upgraded.add_calibration(calibration)
+    assert (verify(upgraded, now).calibrations, verify(upgraded, now).notes) == (2, [])

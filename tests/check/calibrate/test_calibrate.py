@@ -1,0 +1,182 @@
+"""Calibration: a commit against itself through the whole pipeline, with a program whose noise is known."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from regbot.baselines import Store
+from regbot.baselines.reference import summarise_calibrations
+from regbot.check.calibrate.flow import summary_lines
+from regbot.cli.app import app
+from regbot.records.calibration import Calibration, CalibrationSession
+from regbot.records.calibration_summary import CalibrationSummary
+from regbot.stats.paired import Thresholds
+
+TRAINER = """
+import random, sys, time
+steps, slowdown = int(sys.argv[1]), float(sys.argv[2])
+draw = random.Random()
+level = NOISE and draw.gauss(0, NOISE)
+for step in range(steps):
+    took = 0.004 * (1 + level + draw.gauss(0, 0.001)) * (1 + slowdown / 100)
+    print(f"completed step: {step}, seconds: {took:.6f}, TFLOP/s/device: 1.000, Tokens/s/device: 8.000, "
+          "total_weights: 8, loss: 9.000")
+"""
+CONFIG = """
+version = 1
+[workloads.train]
+adapter = "command"
+command = ["{python}", "train.py", "{steps}", "{slowdown_pct}"]
+shapes = ["mixtral-8x7b"]
+[session]
+steps = 30
+warmup = 10
+"""
+THRESHOLDS = Thresholds.from_percent(2.0, 1.0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "train.py").write_text(TRAINER.replace("NOISE", "0.004"))
+    (tmp_path / "regbot.toml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REGBOT_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def calibrate(*options: str) -> tuple[int, str]:
+    answer = CliRunner().invoke(app, ["calibrate", "train", "--who", "ada", *options])
+    return answer.exit_code, answer.output
+
+
+@pytest.mark.slow
+def test_twenty_placebo_pairs_and_five_with_a_slowdown_are_stored_with_what_the_gate_said(folder: Path) -> None:
+    code, text = calibrate("--pairs", "20", "--inject", "20", "--injected-pairs", "5")
+    assert code == 0, text
+    store = Store(folder / "baselines")
+    (group,) = store.class_folders()
+    (path,) = store.calibrations(group)
+    found = store.calibration(path)
+    placebos = [session for session in found.sessions if not session.injected_pct]
+    slowed = [session for session in found.sessions if session.injected_pct]
+    assert sum(len(session.log_ratios["median"]) for session in placebos) in (20, 21)
+    assert sum(len(session.log_ratios["median"]) for session in slowed) == 6, "whole blocks of two"
+    assert {session.decision for session in slowed} <= {"regressed", "undecided"}
+    assert "regressed" in {session.decision for session in slowed}
+    shows = summarise_calibrations([found], THRESHOLDS)
+    assert shows is not None
+    assert 0.2 < shows.sd_pct < 1.5
+    assert (shows.injected_pct, shows.contradicted) == (20.0, "")
+    assert "placebo sessions" in text
+    assert "+20% found" in text
+
+
+def test_a_command_without_a_place_for_the_slowdown_is_told_what_to_write(folder: Path) -> None:
+    config = CONFIG.replace(', "{slowdown_pct}"', "")
+    (folder / "regbot.toml").write_text(config)
+    (folder / "train.py").write_text(TRAINER.replace("NOISE", "0.004").replace("float(sys.argv[2])", "0.0"))
+    code, text = calibrate("--pairs", "4", "--inject", "20")
+    assert code == 2
+    assert "{slowdown_pct}" in text
+    assert "--resume" in text
+
+
+@pytest.mark.slow
+def test_what_was_ended_goes_on_and_another_calibration_is_not_overwritten(folder: Path) -> None:
+    assert calibrate("--pairs", "4")[0] == 0
+    before = (folder / "regbot-calibration" / "session-01.jsonl").read_bytes()
+    code, text = calibrate("--pairs", "4")
+    assert (code, "--resume" in text) == (2, True)
+    first = folder / "regbot-calibration" / "session-01.jsonl"
+    first.write_bytes(b"".join(before.splitlines(keepends=True)[:5]))
+    assert calibrate("--pairs", "4", "--resume")[0] == 0
+    assert first.read_bytes().startswith(b"".join(before.splitlines(keepends=True)[:5]))
+    assert len(first.read_text().splitlines()) >= 1 + 2 + 8
+
+
+def test_a_program_that_breaks_calibrates_nothing(folder: Path) -> None:
+    (folder / "train.py").write_text("raise SystemExit(3)")
+    code, text = calibrate("--pairs", "4")
+    assert code == 2
+    assert "session-01.jsonl" in text
+    assert not (folder / "baselines").exists()
+
+
+def session(decision: str, covered: bool | None, ratios: list[float], injected: float = 0.0) -> CalibrationSession:
+    fields = {
+        "session": f"{random.getrandbits(255):064x}",
+        "injected_pct": injected,
+        "decision": decision,
+        "pairs": len(ratios),
+        "covered": covered,
+        "log_ratios": {"median": ratios, "mean": ratios},
+    }
+    return CalibrationSession.model_validate(fields)
+
+
+def test_a_gate_that_is_proven_to_err_loses_its_vote_and_one_unlucky_session_does_not_do_that(folder: Path) -> None:
+    assert calibrate("--pairs", "4")[0] == 0
+    store = Store(folder / "baselines")
+    (group,) = store.class_folders()
+    made = store.calibration(store.calibrations(group)[0])
+    ratios = [0.001, -0.001, 0.002, -0.002]
+
+    def with_flags(flags: int, total: int) -> str:
+        sessions = [session("regressed", False, ratios) for _ in range(flags)]
+        sessions += [session("no_change", True, ratios) for _ in range(total - flags)]
+        shows = summarise_calibrations([made.model_copy(update={"sessions": sessions})], THRESHOLDS)
+        assert shows is not None
+        return shows.contradicted
+
+    assert with_flags(1, 20) == ""
+    assert "raised a false alarm" in with_flags(6, 20)
+
+
+def test_a_gate_whose_placebo_pairs_are_proven_to_depend_on_each_other_loses_its_vote(folder: Path) -> None:
+    assert calibrate("--pairs", "4")[0] == 0
+    store = Store(folder / "baselines")
+    (group,) = store.class_folders()
+    made = store.calibration(store.calibrations(group)[0])
+
+    def summary(ratios: list[float]) -> CalibrationSummary:
+        sessions = [session("no_change", True, ratios) for _ in range(8)]
+        shows = summarise_calibrations([made.model_copy(update={"sessions": sessions})], THRESHOLDS)
+        assert shows is not None
+        return shows
+
+    alike = summary([0.004, 0.004, -0.004, -0.004, 0.003, 0.003, -0.005, -0.004])
+    assert alike.block_correlation is not None
+    assert alike.block_correlation.low > 0.9
+    assert alike.contradicted.startswith("the two pairs of a block depend on each other: their correlation is 0.99 (")
+    assert "pairs of a block   correlated by 0.99 (95%: 0.98 to 1.00)" in summary_lines(alike)
+    opposite = summary([0.004, -0.004, -0.004, 0.004, 0.003, -0.003, -0.005, 0.004])
+    assert opposite.lag_correlation is not None
+    assert opposite.lag_correlation.high < 0.2
+    assert opposite.contradicted == ""
+
+
+@pytest.mark.slow
+def test_a_session_that_is_stored_twice_counts_once(folder: Path) -> None:
+    assert calibrate("--pairs", "4")[0] == 0
+    code, text = calibrate("--pairs", "4", "--inject", "20", "--injected-pairs", "4", "--resume")
+    assert code == 0, text
+    store = Store(folder / "baselines")
+    result = [store.calibration(path) for path in store.calibrations(store.class_folders()[0])]
+    assert len(result) == 2
+    shows = summarise_calibrations(result, THRESHOLDS)
+    assert shows is not None
+    assert (shows.pairs, shows.false_flags.total, shows.covered.total) == (4, 1, 2)
+
+
+@pytest.mark.slow
+def test_the_record_is_strict(folder: Path) -> None:
+    assert calibrate("--pairs", "4", "--json")[0] == 0
+    code, text = calibrate("--pairs", "4", "--json", "--out", "again")
+    assert code == 0
+    document = json.loads(text)
+    assert Calibration.model_validate_json(json.dumps(document)).workload == "mixtral-8x7b@1/ep"
+    code, text = CliRunner().invoke(app, ["baseline", "verify"]).exit_code, ""
+    assert code == 0, text

@@ -1,0 +1,614 @@
+"""``regbot compare``: step times from files, as a user gives them.
+
+After a change of wording that is meant, write the golden files anew and read the difference:
+
+    REGBOT_WRITE_GOLDEN=1 pytest tests/check/compare
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regbot.check.compare import ComparisonOptions, compare, compare_page
+from regbot.check.compare.run_files import read_steps
+from regbot.records.config import ConfigError
+from regbot.records.files import RecordError
+from regbot.records.run import Backend, Node
+from regbot.records.verdict import Verdict
+from regbot.stats.paired import LOOK_ALPHA
+from regbot.stats.summary import summarise
+from support.step_files import (
+    STEP_S,
+    assert_golden,
+    csv,
+    golden,
+    maxtext,
+    megatron,
+    metrics,
+    regbot,
+    run_record,
+    says,
+    section,
+    step_times,
+    titan,
+    verdict_of,
+    write_logs,
+    write_records,
+    write_runs,
+)
+
+Folder = Callable[..., list[str]]
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    """``files(name, count, **noise)`` writes that many runs into the working folder and gives their names."""
+    monkeypatch.chdir(tmp_path)
+    return write_runs
+
+
+class TestPairs:
+    def test_a_slower_head_fails_at_the_first_look_and_later_files_are_unused(self, files: Folder) -> None:
+        result = section(verdict_of(files("b", 12), files("h", 12, seconds=STEP_S * 1.05), "--paired"))
+        assert (result.status, result.decision, result.by) == ("FAIL", "regressed", "pairs")
+        assert (result.pairs, result.unused_pairs) == (4, 8)
+        assert result.alpha == LOOK_ALPHA / 2
+        assert result.low_pct < 5 < result.high_pct
+        assert result.low_pct > 1
+
+    def test_an_unchanged_head_passes_with_the_bound_it_proves(self, files: Folder) -> None:
+        result = section(verdict_of(files("b", 12), files("h", 12), "--paired"))
+        assert (result.status, result.decision) == ("PASS", "no_change")
+        assert result.bound_pct == max(test.high_pct for test in result.tests) < 2
+
+    def test_a_faster_head_passes(self, files: Folder) -> None:
+        result = section(verdict_of(files("b", 12), files("h", 12, seconds=STEP_S * 0.95), "--paired"))
+        assert (result.status, result.decision) == ("PASS", "improved")
+        assert result.estimate_pct < -1
+
+    def test_stalls_fail_through_the_mean_while_the_median_sees_no_change(self, files: Folder) -> None:
+        """Every fifth step of head takes 20% longer: 4% in the mean, nearly nothing in the median."""
+        for session in range(8):
+            base = files(f"b{session}-", 12, run_sd=0.0012, step_sd=0.005)
+            head = files(f"h{session}-", 12, run_sd=0.0012, step_sd=0.005, stall=0.2)
+            result = section(verdict_of(base, head, "--paired"))
+            assert result.status == "FAIL"
+            assert {test.summary: test.decision for test in result.tests} == {
+                "median": "no_change",
+                "mean": "regressed",
+            }
+            assert abs(result.estimate_pct) < 1
+
+    def test_the_numbers_are_those_of_the_runs_after_the_cut(self, files: Folder) -> None:
+        base, head = files("b", 4), files("h", 4)
+        result = section(verdict_of(base, head, "--paired"))
+        for test in result.tests:
+            for mine, theirs, ratio in zip(base, head, test.log_ratios, strict=True):
+                cut = max(read_steps(Path(name)).cut for name in (mine, theirs))
+                ours, others = (
+                    summarise([float(line.split(",")[1]) for line in Path(name).read_text().splitlines()[1 + cut :]])
+                    for name in (mine, theirs)
+                )
+                assert ratio == pytest.approx(others[test.summary] - ours[test.summary])
+
+    def test_pairs_are_made_in_the_order_that_was_given(self, files: Folder) -> None:
+        """A node that slows down by 30% over the session: pairs hide it, other partners show it."""
+        base = [files(f"b{i}-", 1, seconds=STEP_S * (1 + 0.1 * i))[0] for i in range(4)]
+        head = [files(f"h{i}-", 1, seconds=STEP_S * (1 + 0.1 * i))[0] for i in range(4)]
+        assert section(verdict_of(base, head, "--paired")).tests[0].sd_pct < 2
+        assert section(verdict_of(base, head[::-1], "--paired")).tests[0].sd_pct > 10
+
+    @pytest.mark.parametrize("pairs", [1, 2, 3])
+    def test_fewer_than_four_pairs_are_undecided_whatever_they_show(self, files: Folder, pairs: int) -> None:
+        result = section(verdict_of(files("b", pairs), files("h", pairs, seconds=STEP_S * 2), "--paired"))
+        assert (result.status, result.decision, result.pairs) == ("INCONCLUSIVE", "undecided", pairs)
+        assert result.estimate_pct == pytest.approx(100, abs=5)
+        assert result.low_pct is None
+        assert f"give {4 - pairs} more" in result.reasons[0]
+        assert any("far more than usual noise" in reason for reason in result.reasons)
+
+    def test_noise_that_hides_everything_is_inconclusive_and_says_what_it_would_take(self, files: Folder) -> None:
+        result = section(verdict_of(files("b", 12, run_sd=0.04), files("h", 12, run_sd=0.04), "--paired"))
+        assert (result.status, result.pairs) == ("INCONCLUSIVE", 12)
+        assert result.mde_pct == result.mde_full_pct > 2
+        assert any("quieter node" in reason for reason in result.reasons)
+
+    def test_pairs_between_two_looks_are_counted_and_wait(self, files: Folder) -> None:
+        result = section(verdict_of(files("b", 6, run_sd=0.04), files("h", 6, run_sd=0.04), "--paired"))
+        assert (result.pairs, result.unused_pairs) == (4, 2)
+        assert any("give 2 more base files and 2 more head files" in reason for reason in result.reasons)
+
+    def test_unequal_numbers_are_a_usage_error(self, files: Folder) -> None:
+        result = regbot("--base", *files("b", 3), "--head", *files("h", 4), "--paired")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "there are 3 base and 4 head files" in result.stderr
+
+
+class TestKnownNoise:
+    def test_a_known_noise_decides_what_the_pairs_alone_do_not(self, files: Folder) -> None:
+        base = files("b", 4, run_sd=0.0)
+        head = [files(f"h{i}-", 1, run_sd=0.0, seconds=STEP_S * by)[0] for i, by in enumerate((1.01, 1.05, 1.03, 1.05))]
+        assert section(verdict_of(base, head, "--paired")).decision == "undecided"
+        result = section(verdict_of(base, head, "--paired", "--noise", "1.4"))
+        assert result.decision == "regressed"
+        assert {test.sd_pct for test in result.tests} == {1.4}
+
+    def test_a_noise_that_the_pairs_contradict_is_not_used(self, files: Folder) -> None:
+        base, head = files("base", 12, run_sd=0.04), files("head", 12, run_sd=0.04)
+        verdict = verdict_of(base, head, "--paired", "--noise", "0.5")
+        assert section(verdict) == section(verdict_of(base, head, "--paired"))
+        assert any("--noise 0.5% is not used" in warning for warning in verdict.warnings)
+
+    def test_below_four_pairs_it_is_looked_at_once_what_there_is(self, files: Folder) -> None:
+        (base,), (head,) = files("b", 1), files("h", 1, seconds=STEP_S * 1.06)
+        result = section(verdict_of([base], [head], "--paired", "--noise", "1"))
+        assert (result.decision, result.pairs) == ("regressed", 1)
+        assert result.low_pct == pytest.approx(result.estimate_pct - 2.7, abs=0.2)
+        result = section(verdict_of([base], [head], "--paired", "--noise", "3"))
+        assert (result.decision, result.alpha) == ("undecided", LOOK_ALPHA / 2)
+        assert any("give 3 more base files and 3 more head files" in reason for reason in result.reasons)
+
+    def test_a_noise_that_few_pairs_contradict_decides_nothing(self, files: Folder) -> None:
+        base = [files(f"b{i}-", 1, seconds=STEP_S * by)[0] for i, by in enumerate((1, 1.1, 0.9))]
+        head = [files(f"h{i}-", 1, seconds=STEP_S * by)[0] for i, by in enumerate((1.3, 1.1, 1.2))]
+        verdict = verdict_of(base, head, "--paired", "--noise", "1")
+        assert section(verdict).decision == "undecided"
+        assert says(verdict, "--noise 1% is not used, because the first 3 pairs differ by")
+
+    def test_steps_that_scatter_more_than_the_noise_that_was_given_are_believed(self, files: Folder) -> None:
+        """Steps that scatter by 40% leave the mean of 40 of them uncertain by 6%, whatever anybody says of pairs."""
+        base, head = files("b", 1, step_sd=0.3), files("h", 1, step_sd=0.3, seconds=STEP_S * 1.3)
+        verdict = verdict_of(base, head, "--paired", "--noise", "0.5")
+        assert section(verdict).decision == "undecided"
+        assert says(verdict, "the steps inside the files imply a scatter", "--noise says 0.5%")
+
+    @pytest.mark.parametrize("noise", ["0", "-1", "nan", "inf"])
+    def test_a_noise_that_is_none_is_a_usage_error(self, files: Folder, noise: str) -> None:
+        result = regbot("--base", *files("b", 4), "--head", *files("h", 4), "--paired", "--noise", noise)
+        assert result.exit_code == 2
+        assert "above 0" in result.stderr
+
+
+class TestWarmUp:
+    def test_what_comes_before_the_steady_state_counts_for_nothing(self, files: Folder) -> None:
+        base, head = files("b", 4, steps=80, step_sd=0.003), files("h", 4, steps=80, step_sd=0.003)
+        expected = section(verdict_of(base, head, "--paired", "--skip", "30"))
+        for name in head:
+            lines = Path(name).read_text().splitlines()
+            lines[1:31] = [f"{line.split(',')[0]},{0.45 - step / 200}" for step, line in enumerate(lines[1:31])]
+            Path(name).write_text("\n".join(lines) + "\n")
+        result = section(verdict_of(base, head, "--paired"))
+        assert result.tests == expected.tests
+        assert result.head_warmup_steps == 30
+
+    def test_another_number_can_be_left_out(self, files: Folder) -> None:
+        base, head = files("b", 4, steps=25), files("h", 4, steps=25)
+        assert section(verdict_of(base, head, "--paired", "--skip", "5")) != section(verdict_of(base, head, "--paired"))
+        assert section(verdict_of(base, head, "--paired", "--skip", "0")).status == "INCONCLUSIVE"
+
+    def test_a_file_of_one_step_is_a_usage_error_that_says_how_many_are_needed(self, files: Folder) -> None:
+        result = regbot("--base", *files("b", 1, steps=1), "--head", *files("h", 1))
+        assert result.exit_code == 2
+        assert "b00.csv: has 1 step, but the first step of a process is never typical" in result.stderr
+        assert "give at least 8 steps; 50 are better" in result.stderr
+
+    def test_a_cut_that_leaves_no_step_is_a_usage_error(self, files: Folder) -> None:
+        result = regbot("--base", *files("b", 1, steps=10), "--head", *files("h", 1), "--skip", "10")
+        assert result.exit_code == 2
+        assert "b00.csv: has 10 steps, and the first 10 are left out, so no step remains" in result.stderr
+        assert "give at least 11" in result.stderr
+
+    def test_seven_steps_are_too_few_for_a_steady_state_and_decide_nothing(self, files: Folder) -> None:
+        verdict = verdict_of(files("b", 4, steps=7), files("h", 4, steps=7, seconds=STEP_S * 2), "--paired")
+        assert section(verdict).decision == "undecided"
+        assert says(verdict, "7 steps are too few: 5 remain after the first 2")
+        assert says(verdict, "a run has 5 steady steps")
+
+    def test_runs_of_different_length_are_told(self, files: Folder) -> None:
+        verdict = verdict_of(files("b", 4, steps=50), files("h", 4, steps=60), "--paired")
+        assert says(verdict, "runs have 50 to 60 steps; give each the same number")
+
+    def test_fewer_than_no_steps_cannot_be_left_out(self, files: Folder) -> None:
+        result = regbot("--base", *files("b", 1), "--head", *files("h", 1), "--skip", "-1")
+        assert result.exit_code == 2
+        assert "--skip -1" in result.stderr
+
+
+@pytest.mark.usefixtures("files")
+class TestRunRecords:
+    def test_they_are_runs_with_a_cut_of_their_own(self) -> None:
+        base = write_records("b", 4)
+        head = write_records("h", 4, arm="head", noise={"seconds": STEP_S * 1.05})
+        verdict = verdict_of(base, head, "--paired")
+        assert (section(verdict).decision, verdict.warnings) == ("regressed", [])
+        other = section(verdict_of(write_records("c", 4, cut=20), head, "--paired"))
+        assert other.reasons[-1] == "the first 20 steps of each file do not count (warm-up)"
+
+    @pytest.mark.parametrize(
+        ("change", "told"),
+        [
+            ({"clock": "cuda_events"}, "the clock differs (cuda_events, not perf_counter)"),
+            ({"variant": "full"}, "the variant differs"),
+            ({"workload": "other"}, "the workload differs"),
+            ({"shape": "mixtral-8x7b@2"}, "the shape differs"),
+            ({"node": None}, "the class of the node differs (unknown, not 2 cores)"),
+            ({"node": Node(name="n2", node_class="2 cores", cores=2)}, "ran on different nodes"),
+            ({"outcome": "crashed", "reason": "exit 1", "timing": None}, "ended as crashed: exit 1"),
+            ({"outcome": "diverged", "reason": "NaN"}, "ended as diverged"),
+            (
+                {
+                    "backends": {
+                        "dispatcher": Backend(requested="deepep", resolved="x", executed="alltoall", evidence="e")
+                    }
+                },
+                "executed 'alltoall'",
+            ),
+        ],
+    )
+    def test_records_that_cannot_be_compared_are_invalid(self, change: dict[str, Any], told: str) -> None:
+        verdict = verdict_of(write_records("b", 4), write_records("h", 4, arm="head", **change), "--paired")
+        assert verdict.verdict == "INVALID"
+        assert section(verdict).decision is None
+        assert any(told in reason for reason in verdict.workloads[0].validity.reasons)
+
+    def test_a_fallback_in_both_arms_decides_nothing(self) -> None:
+        fallen = {"dispatcher": Backend(requested="deepep", resolved="x", executed="alltoall", evidence="e")}
+        verdict = verdict_of(write_records("b", 4, backends=fallen), write_records("h", 4, backends=fallen), "--paired")
+        assert verdict.verdict == "INVALID"
+
+    def test_which_arm_a_record_was_made_as_is_of_no_concern(self) -> None:
+        """``regbot run`` knows no arms; the command line says which file is which."""
+        verdict = verdict_of(write_records("b", 4, arm="head"), write_records("h", 4, arm="head"), "--paired")
+        assert verdict.warnings == []
+
+    def test_a_static_run_has_no_step_times(self) -> None:
+        result = regbot("--base", *write_records("b", 1, tier="static", timing=None), "--head", *write_records("h", 1))
+        assert result.exit_code == 2
+        assert "static run without step times" in result.stderr
+
+
+GOOD = "step,step_s\n" + "".join(f"{step},0.{25 + step % 3}\n" for step in range(30))
+
+
+@pytest.mark.usefixtures("files")
+class TestBadFiles:
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("content", "told"),
+        [
+            ("", "bad.csv: is empty; what is read: CSV with the header 'step,step_s'"),
+            (" \n\n", "bad.csv: is empty"),
+            ("step,step_s\n", "bad.csv: has a header and no step"),
+            ("0,0.25\n1,0.25\n", "bad.csv:1: the first line is '0,0.25'"),
+            ("step,time\n0,0.25\n", "bad.csv:1: the first line is 'step,time'"),
+            ("epoch 1 took 250.0 ms\n", "bad.csv:1: the first line is 'epoch 1 took"),
+            ("epoch 1\n", "golden values (JSON) of Megatron-LM and Megatron Bridge"),
+            ("iteration 1/100 | elapsed time per iteration (ms): 250.0\n", "bad.csv: has no step with a time"),
+            (GOOD + "30,0.25,1\n", "bad.csv:32: has 3 fields"),
+            (GOOD + "30,0,25\n", "with a decimal point"),
+            (GOOD + "30\n", "bad.csv:32: has 1 fields"),
+            (GOOD + "30,\n", "bad.csv:32: the time is ''"),
+            (GOOD + "30,0.25s\n", "bad.csv:32: the time is '0.25s'"),
+            (GOOD + "30,1_0\n", "bad.csv:32: the time is '1_0'"),
+            (GOOD + "3.5,0.25\n", "bad.csv:32: the step is '3.5'"),
+            (GOOD + "-1,0.25\n", "bad.csv:32: the step is '-1'"),
+            (GOOD + "29,0.25\n", "bad.csv:32: step 29 is given twice (line 31); step numbers must rise"),
+            (GOOD + "7,0.25\n", "bad.csv:32: step 7 comes after step 29 (line 31)"),
+            (GOOD + GOOD, "bad.csv:32: the step is 'step'"),
+            (b"\x00\x01\xff\xfe" * 50, "bad.csv: is not text"),
+            (b"\x89PNG\r\n\x1a\n", "bad.csv: is not text"),
+            ("\x1b[31mred\n", r"the first line is '\x1b[31mred'"),
+            ("{", "bad.csv: is not valid JSON"),
+            ('{"schema": "regbot/ledger@1"}', "is JSON with the schema 'regbot/ledger@1'"),
+            ('{"schema": "regbot/run@1"}', "Field required"),
+            (
+                '{"schema": "regbot/session@1"}\n{}\n',
+                "is a session of several runs; judge it with 'regbot judge bad.csv'",
+            ),
+            ("[" * 100_000, "bad.csv:1: the first line is"),
+            ('{"a":' * 100_000, "nested too deeply"),
+        ],
+    )
+    def test_a_file_that_is_no_run_is_a_usage_error_with_the_place(self, content: str | bytes, told: str) -> None:
+        Path("good.csv").write_text(GOOD)
+        Path("bad.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
+        for arguments in (("--base", "good.csv", "--head", "bad.csv"), ("--base", "bad.csv", "--head", "good.csv")):
+            result = regbot(*arguments)
+            assert (result.exit_code, result.stdout) == (2, "")
+            assert told in result.stderr
+            assert "\x1b" not in result.stderr
+            assert "Traceback" not in result.stderr
+
+    @pytest.mark.parametrize(
+        ("seconds", "told"),
+        [
+            ("nan", "h00.csv:32: step 30 took nan s: it was not measured"),
+            ("-0.25", "h00.csv:32: step 30 took -0.25 s: a step takes more than 0 s"),
+            ("0", "a step takes more than 0 s"),
+            ("inf", "times are in seconds"),
+            ("1e300", "times are in seconds"),
+            ("1e-12", "times are in seconds"),
+        ],
+    )
+    def test_a_step_time_that_cannot_be_is_invalid_and_named(self, files: Folder, seconds: str, told: str) -> None:
+        base, head = files("b", 4), files("h", 4)
+        Path(head[0]).write_text(GOOD + f"30,{seconds}\n")
+        verdict = verdict_of(base, head, "--paired")
+        assert verdict.verdict == "INVALID"
+        assert told in verdict.workloads[0].validity.reasons[0]
+        assert section(verdict).decision is None
+
+    def test_many_bad_steps_are_not_all_told(self, files: Folder) -> None:
+        base, head = files("b", 1), files("h", 1)
+        Path(head[0]).write_text("step,step_s\n" + "".join(f"{step},nan\n" for step in range(100)))
+        reasons = verdict_of(base, head).workloads[0].validity.reasons
+        assert len(reasons) == 4
+        assert reasons[-1] == "and 97 more such steps"
+
+    def test_a_file_that_is_missing_a_folder_or_huge_is_a_usage_error(self, tmp_path: Path) -> None:
+        Path("good.csv").write_text(GOOD)
+        Path("folder").mkdir()
+        with Path("huge.csv").open("wb") as file:
+            file.truncate(40 * 2**20)
+        for name, message in (
+            ("no.csv", "no.csv: cannot be read: No such file"),
+            ("folder", "is not a regular file"),
+            ("huge.csv", "41,943,040 bytes"),
+        ):
+            result = regbot("--base", "good.csv", "--head", name)
+            assert result.exit_code == 2
+            assert message in result.stderr
+
+    def test_windows_line_ends_a_byte_order_mark_and_blank_lines_are_read(self, files: Folder) -> None:
+        base, head = files("b", 4), files("h", 4)
+        expected = section(verdict_of(base, head, "--paired"))
+        for name in base:
+            text = Path(name).read_text()
+            Path(name).write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").replace(",", " , ").encode() + b"\r\n")
+        assert section(verdict_of(base, head, "--paired")) == expected
+
+    def test_a_link_is_followed(self, files: Folder) -> None:
+        base, head = files("b", 1), files("h", 1)
+        Path("latest.csv").symlink_to(head[0])
+        assert section(verdict_of(base, ["latest.csv"])).decision == "undecided"
+
+    def test_a_run_counts_once(self, files: Folder) -> None:
+        base, head = files("b", 1), files("h", 1)
+        Path("latest.csv").symlink_to(base[0])
+        for arguments in (
+            (*base, *base, "--head", *head),
+            (*base, "latest.csv", "--head", *head),
+            (*base, "--head", *base),
+        ):
+            result = regbot("--base", *arguments)
+            assert result.exit_code == 2
+            assert "one file is one run" in result.stderr
+
+    def test_copies_of_a_run_are_no_runs(self, files: Folder) -> None:
+        base, head = files("b", 4), files("h", 4)
+        Path(head[2]).write_text(Path(head[1]).read_text())
+        verdict = verdict_of(base, head, "--paired")
+        assert verdict.verdict == "INVALID"
+        assert "h01.csv and h02.csv have the same times" in verdict.workloads[0].validity.reasons[0]
+
+    def test_times_without_noise_may_agree(self) -> None:
+        for name, seconds in (("b", 0.25), ("h", 0.26)):
+            for number in range(4):
+                Path(f"{name}{number}.csv").write_text(csv([seconds] * 20))
+        result = section(verdict_of([f"b{i}.csv" for i in range(4)], [f"h{i}.csv" for i in range(4)], "--paired"))
+        assert (result.decision, result.tests[0].sd_pct) == ("regressed", 0.0)
+
+
+class TestCommandLine:
+    def test_files_may_follow_one_option_or_stand_at_one_each(self, files: Folder) -> None:
+        b, h = files("b", 4), files("h", 4)
+        expected = regbot("--base", *b, "--head", *h, "--paired").stdout
+        assert expected.startswith(("PASS", "INCONCLUSIVE"))
+        assert regbot("--paired", "--head", *h, "--base", *b).stdout == expected
+        assert regbot(*(f"--base={name}" for name in b), "--head", h[0], *h[1:], "--paired").stdout == expected
+        assert regbot(f"--base={b[0]}", *b[1:], "--paired", "--head", h[0], "--head", *h[1:]).stdout == expected
+
+    def test_an_arm_without_a_file_is_a_usage_error(self, files: Folder) -> None:
+        assert regbot("--base", *files("b", 1)).exit_code == 2
+        assert regbot("--base", "--head", *files("h", 1)).exit_code == 2
+        assert regbot(*files("b", 2)).exit_code == 2
+
+    def test_the_files_are_the_revisions(self, files: Folder) -> None:
+        verdict = verdict_of(files("b", 2), files("h", 2))
+        assert (verdict.base.revision, verdict.head.revision) == ("b00.csv, b01.csv", "h00.csv, h01.csv")
+        assert verdict.base.commit == "0" * 40
+
+    def test_hundreds_of_long_names_are_shortened(self, files: Folder) -> None:
+        verdict = verdict_of(files("a-rather-long-name-of-a-run-", 40), files("h", 4))
+        assert verdict.base.revision.endswith("(40 files)")
+
+    @pytest.mark.parametrize(
+        "content", ["step,step_s\n0,nan\n", "step,step_s\n0,1\n", "step,step_s\n0,one\n", "", None]
+    )
+    def test_a_file_name_cannot_write_to_the_terminal(self, files: Folder, content: str | None) -> None:
+        """Not through the command: it prints to no terminal here, and then leaves out colours by itself."""
+        (other,) = files("h", 1)
+        hostile = Path("\x1b[31mred\u202e.csv")
+        if content is not None:
+            hostile.write_text(content)
+        try:
+            said = compare_page(compare(ComparisonOptions([hostile], [Path(other)])))
+        except RecordError as error:
+            said = str(error)
+        assert "red.csv" in said
+        assert not {"\x1b", "\u202e"} & set(said)
+        with pytest.raises(ConfigError) as twice:
+            compare(ComparisonOptions([hostile], [hostile]))
+        assert not {"\x1b", "\u202e"} & set(str(twice.value))
+
+    @pytest.mark.parametrize(
+        ("name", "base", "head", "options"),
+        [
+            ("regressed", {}, {"seconds": STEP_S * 1.05}, ["--paired"]),
+            ("regressed_by_mean", {"step_sd": 0.005}, {"stall": 0.2, "step_sd": 0.005}, ["--paired"]),
+            ("no_change", {}, {}, ["--paired"]),
+            ("improved", {}, {"seconds": STEP_S * 0.9}, ["--paired"]),
+            ("undecided", {"run_sd": 0.04}, {"run_sd": 0.04}, ["--paired"]),
+            ("undecided_between_looks", {"run_sd": 0.02, "count": 6}, {"run_sd": 0.02, "count": 6}, ["--paired"]),
+            ("too_few_pairs", {"count": 2}, {"count": 2, "seconds": STEP_S * 1.4}, ["--paired"]),
+            ("too_few_pairs_known_noise", {"count": 1}, {"count": 1}, ["--paired", "--noise", "0.8"]),
+            ("noise_contradicted", {"run_sd": 0.04}, {"run_sd": 0.04}, ["--paired", "--noise", "0.5"]),
+            ("unpaired", {"count": 8}, {"count": 8}, []),
+            ("unpaired_undecided", {"count": 4, "run_sd": 0.02}, {"count": 4, "run_sd": 0.02}, []),
+            ("one_run_each", {"count": 1}, {"count": 1, "seconds": STEP_S * 1.05}, []),
+        ],
+    )
+    def test_what_people_read(
+        self, files: Folder, name: str, base: dict[str, Any], head: dict[str, Any], options: list[str]
+    ) -> None:
+        names = [files(arm, **{"count": 12, **noise}) for arm, noise in (("base", base), ("head", head))]
+        result = regbot("--base", *names[0], "--head", *names[1], *options)
+        assert_golden(name, result)
+
+    def test_what_people_read_of_files_that_cannot_be_compared(self, files: Folder) -> None:
+        base, head = files("base", 4), files("head", 4)
+        Path(head[1]).write_text(GOOD + "30,nan\n31,-1\n")
+        result = regbot("--base", *base, "--head", *head, "--paired")
+        assert_golden("invalid", result)
+
+
+@pytest.mark.usefixtures("files")
+class TestLogs:
+    @pytest.mark.parametrize("write", [megatron, maxtext, metrics, golden])
+    def test_a_log_is_a_run_like_the_csv_of_its_times(self, write: Callable[..., str]) -> None:
+        for name in (f"{arm}{number:02}" for arm in "bh" for number in range(4)):
+            times = [round(seconds, 4) for seconds in step_times(name, STEP_S * (1.05 if name[0] == "h" else 1))]
+            Path(f"{name}.log").write_text(write(times))
+            Path(f"{name}.csv").write_text(csv(times))
+        skip = "12"  # golden values lack the first step, so that a search would begin one step later
+        result, expected = (
+            section(
+                verdict_of(
+                    [f"b0{i}.{kind}" for i in range(4)],
+                    [f"h0{i}.{kind}" for i in range(4)],
+                    *("--paired", "--skip", skip),
+                )
+            )
+            for kind in ("log", "csv")
+        )
+        assert result.decision == expected.decision == "regressed"
+        assert result.estimate_pct == pytest.approx(expected.estimate_pct, rel=1e-9)
+        assert [test.sd_pct for test in result.tests] == pytest.approx([test.sd_pct for test in expected.tests])
+
+    def test_one_run_against_one_run_is_inconclusive_with_the_estimate(self) -> None:
+        verdict = verdict_of(write_logs("b", 1, megatron), write_logs("h", 1, maxtext, STEP_S * 1.05))
+        result = section(verdict)
+        assert (verdict.verdict, result.decision) == ("INCONCLUSIVE", "undecided")
+        assert result.estimate_pct == pytest.approx(5, abs=3)
+
+    def test_of_means_values_are_counted_and_a_cut_that_is_given_by_numbers_of_steps(self) -> None:
+        base, head = write_logs("b", 4, megatron, interval=5), write_logs("h", 4, megatron, interval=5)
+        verdict = verdict_of(base, head)
+        assert read_steps(Path("b00.log")).step_s == pytest.approx(step_times("b00.log"), abs=1e-4)
+        assert read_steps(Path("b00.log")).cut == 10
+        assert read_steps(Path("b00.log"), skip=25).cut == 5
+        assert "logged values of each file do not count" in section(verdict).reasons[-1]
+        assert says(verdict, "b00.log and 7 more: each value is the mean of 5 steps")
+
+    def test_means_and_single_steps_are_not_compared(self) -> None:
+        verdict = verdict_of(write_logs("b", 4, megatron), write_logs("h", 4, megatron, interval=5))
+        assert verdict.verdict == "INVALID"
+        assert "h00.log: its values are means of 5 steps" in verdict.workloads[0].validity.reasons[0]
+
+    def test_step_times_of_few_digits_decide_nothing(self, tmp_path: Path) -> None:
+        """29.6 ms and 30.4 ms are both printed as 0.030."""
+        line = "completed step: {}, seconds: 0.030, TFLOP/s/device: 1.000, loss: 7.425"
+        for name in ("base", "head"):
+            for run in range(4):
+                text = "\n".join(line.format(step) for step in range(60)) + "\n"
+                (tmp_path / f"{name}-{run}.log").write_text(text)
+        files = [[tmp_path / f"{name}-{run}.log" for run in range(4)] for name in ("base", "head")]
+        verdict = compare(ComparisonOptions(files[0], files[1], False, None, None))
+        assert verdict.verdict == "INVALID"
+        assert "printed to 0.001 s, 3.3% of a step" in verdict.workloads[0].validity.reasons[0]
+
+    def test_what_a_log_warns_of_is_a_warning_of_the_verdict(self) -> None:
+        base, head = write_logs("b", 4, megatron), write_logs("h", 4, megatron, skipped=1)
+        Path(head[1]).write_text(Path(head[1]).read_text().replace("iteration       30/", "iteration       31/", 1))
+        verdict = verdict_of(base, head)
+        assert verdict.verdict == "INCONCLUSIVE"
+        assert says(verdict, "h00.log and 3 more: the optimizer skipped 1 steps, at step 20")
+        assert says(verdict, "h01.log: steps are missing: 1 gap, the first from 29 to 31")
+        nan = [name.replace("b", "n") for name in base]
+        for name, other in zip(nan, base, strict=True):
+            Path(name).write_text(Path(other).read_text().replace("lm loss: 1.8E+00", "lm loss: nan", 1))
+        assert says(verdict_of(head, nan), "n00.log and 3 more: the loss is not finite in 1 steps, at step 1")
+
+    def test_a_dispatch_behind_the_warm_up_is_no_step_time(self) -> None:
+        base, head = write_logs("b", 4, maxtext), write_logs("h", 4, maxtext)
+        times = step_times(head[0])
+        times[7] = 0.01
+        Path(head[0]).write_text(maxtext(times))
+        assert verdict_of(base, head).verdict != "INVALID"
+        times[30] = 0.01
+        Path(head[0]).write_text(maxtext(times))
+        verdict = verdict_of(base, head)
+        assert verdict.verdict == "INVALID"
+        assert "h00.log: step 30 (0.01 s) was not waited for" in verdict.workloads[0].validity.reasons[0]
+
+    def test_logs_of_torchtitan_need_the_tokens_of_a_step_and_no_others_do(self) -> None:
+        base, head = write_logs("b", 4, titan), write_logs("h", 4, titan, STEP_S * 1.08)
+        without = regbot("--base", *base, "--head", *head)
+        assert without.exit_code == 2
+        assert "--tokens-per-step" in without.stderr
+        verdict = verdict_of(base, head, "--paired", "--tokens-per-step", "400000")
+        assert section(verdict).decision == "regressed"
+        assert section(verdict).base_step_s == pytest.approx(STEP_S, rel=0.02)
+        assert says(verdict, "step times are derived")
+        for tokens, files in (("0", base), ("nan", base), ("400000", write_logs("m", 1, megatron))):
+            result = regbot("--base", *files, "--head", *write_logs("k", 1, megatron), "--tokens-per-step", tokens)
+            assert result.exit_code == 2
+            assert "--tokens-per-step" in result.stderr
+
+    def test_a_record_is_a_record_whatever_its_text_holds(self) -> None:
+        told = run_record("b", log_tail=megatron([1.0] * 12), warnings=[maxtext([1.0] * 3)])
+        Path("b.json").write_text(told.to_json())
+        Path("b-line.json").write_text(told.to_line())
+        late = told.model_copy(update={"loss": [1.0] * 20_000})  # what it is stands behind all of them
+        Path("b-late.json").write_text(json.dumps(json.loads(late.to_json()), sort_keys=True, indent=1))
+        assert read_steps(Path("b.json")).run is not None
+        assert read_steps(Path("b-line.json")).run == read_steps(Path("b.json")).run
+        assert read_steps(Path("b-late.json")).step_s == read_steps(Path("b.json")).step_s
+
+    def test_logs_larger_than_any_record_are_read(self) -> None:
+        base, head = write_logs("b", 1, megatron), write_logs("h", 1, megatron)
+        with Path(head[0]).open("a") as file:
+            file.writelines("x" * 1000 + "\n" for _ in range(34_000))
+        assert section(verdict_of(base, head)).decision == "undecided"
+
+    def test_a_name_that_is_no_text_can_still_be_written_out(self) -> None:
+        base = os.fsdecode(b"\xff.log")
+        try:
+            Path(base).write_text(megatron(step_times("b")))
+        except OSError:
+            pytest.skip("this file system has no such names")
+        (head,) = write_logs("h", 1, megatron)
+        verdict = compare(ComparisonOptions([Path(base)], [Path(head)]))
+        assert verdict.base.revision == ".log"
+        assert Verdict.model_validate_json(verdict.to_json()) == verdict
+        Path(head).write_text(Path(base).read_text())
+        verdict = compare(ComparisonOptions([Path(base)], [Path(head)]))
+        assert verdict.verdict == "INVALID"
+        assert Verdict.model_validate_json(verdict.to_json()) == verdict
+
+    def test_what_people_read_of_logs(self) -> None:
+        result = regbot(
+            "--base", *write_logs("base", 2, megatron), "--head", *write_logs("head", 2, golden, STEP_S * 1.05)
+        )
+        assert_golden("logs", result)
+
+
+def test_the_verdict_is_the_same_without_the_command_line(files: Folder) -> None:
+    base, head = files("b", 4), files("h", 4)
+    asked = ComparisonOptions([Path(name) for name in base], [Path(name) for name in head], paired=True)
+    result = json.loads(regbot("--base", *base, "--head", *head, "--paired", "--json").stdout)
+    assert compare(asked).model_dump(mode="json") == result

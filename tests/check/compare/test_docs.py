@@ -1,0 +1,85 @@
+"""docs/compare.md is true: its commands are executed in order, and print what stands below them."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from support.docs_cases import missing
+from support.step_files import real, regbot
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"<!-- run anywhere -->\s*```sh\n(.*?)```\s*```text\n(.*?)```", re.DOTALL)
+
+
+def execute(command: str, at: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    return subprocess.run(["bash", "-c", command], cwd=at, env=env, capture_output=True, text=True, check=False)
+
+
+def here(command: str) -> tuple[str, int]:
+    """What ``regbot compare ...`` prints and its exit code, without a process of its own: starting one takes longer."""
+    words = [sorted(map(str, Path().glob(word))) if "*" in word else [word] for word in shlex.split(command)]
+    program, name, *arguments = chain.from_iterable(words)
+    assert (program, name) == ("regbot", "compare")
+    result = regbot(*arguments)
+    return result.stdout, result.exit_code
+
+
+def test_every_command_prints_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    monkeypatch.chdir(tmp_path)
+    blocks = BLOCK.findall(PAGE)
+    assert len(blocks) == PAGE.count("```sh") >= 10
+    for number, (commands, shown) in enumerate(blocks):
+        *before, last = commands.splitlines()
+        for command in before:
+            made = execute(command, tmp_path)
+            assert made.returncode == 0, f"{command}\n{made.stderr}"
+        stdout, code = here(last)
+        if number == 0:
+            process = execute(last, tmp_path)
+            assert (process.stdout, process.returncode) == (stdout, code), process.stderr
+        assert shown.splitlines()[-1] == f"exit code {code}", f"{last}\n{stdout}"
+        assert not missing(shown, f"{stdout}exit code {code}\n"), f"{last}\n{stdout}"
+
+
+def test_what_is_not_printed_where_the_page_says_is_found_out() -> None:
+    printed = "one\ntwo\nthree\nexit code 1\n"
+    assert missing("one\ntwo\n...\nexit code 1\n", printed) == ""
+    assert missing("one\nthree\n", printed) == "three"
+    assert missing("...\nthree\n...\ntwo\n", printed) == "two"
+    assert missing("...\nexit code 0\n", printed) == "exit code 0"
+
+
+@pytest.mark.parametrize(
+    ("original", "options"),
+    [
+        ("golden/moe_memory_speed_h100.json", []),
+        ("golden/moe_tp4ep2pp2_h100_before_26.04.json", []),
+        ("golden/bridge_golden_deepseek_fsdp_gb200.json", []),
+        ("logs/maxtext_mixtral_docs.log", []),
+        ("logs/megatron_756_mixtral_16xh100.log", []),
+        ("logs/torchtitan_2475.log", ["--tokens-per-step", "16384"]),
+        ("logs/torchtitan_1373.log", ["--tokens-per-step", "16384"]),
+    ],
+)
+def test_logs_of_real_jobs_grown_into_sets_give_the_verdicts_of_the_page(
+    original: str, options: list[str], tmp_path: Path
+) -> None:
+    source = real(original)
+    for slower, noise, status in (("0", "0.3", 0), ("8", "0.3", 1), ("-8", "0.3", 0), ("0", "4", 3)):
+        out = tmp_path / f"{slower}-{noise}"
+        grow = [sys.executable, str(ROOT / "docs" / "examples" / "grow.py"), source, str(out), "--runs", "8"]
+        subprocess.run([*grow, f"--slower={slower}", "--run-noise", noise], check=True)
+        base, head = (sorted(str(path) for path in out.glob(f"{arm}-*")) for arm in ("base", "head"))
+        result = regbot("--base", *base, "--head", *head, *options, "--paired")
+        assert result.exit_code == status, result.stdout
+        assert regbot("--base", *base, "--head", *head, *options).exit_code == 3
+        assert regbot("--base", base[0], "--head", head[0], *options).exit_code == 3

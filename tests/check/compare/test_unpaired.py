@@ -1,0 +1,182 @@
+"""Unpaired files: which of them decide, and what the others say."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from regbot.check.compare.launches import MAX_PAUSE_S
+from regbot.records.run import Allocation, Node
+from support.step_files import (
+    STEP_S,
+    assert_golden,
+    regbot,
+    run_record,
+    says,
+    section,
+    verdict_of,
+    write_records,
+    write_runs,
+    write_session,
+)
+
+Folder = Callable[..., list[str]]
+START = 1.79e9
+SLOWER = {"seconds": STEP_S * 1.05}
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    """``files(name, count, **noise)`` writes that many runs into the working folder and gives their names."""
+    monkeypatch.chdir(tmp_path)
+    return write_runs
+
+
+def regbot_on(base: list[str], head: list[str]) -> Result:
+    return regbot("--base", *base, "--head", *head)
+
+
+class TestOneSession:
+    def test_runs_of_one_session_decide_and_the_evidence_is_told(self) -> None:
+        result = section(verdict_of(*write_session(5, 4, head_noise=SLOWER)))
+        assert (result.status, result.decision, result.by, result.pairs) == ("FAIL", "regressed", "runs", 0)
+        assert any(
+            "all runs on n1 from 2026-09-21 14:13 to 2026-09-21 14:21 UTC, and base and head alternated 8 times"
+            in reason
+            for reason in result.reasons
+        )
+
+    def test_unchanged_runs_of_one_session_pass_with_a_bound_against_base(self) -> None:
+        result = section(verdict_of(*write_session(8, 8)))
+        assert (result.status, result.decision) == ("PASS", "no_change")
+        assert re.search(r"head is at most [\d.]+% slower than base", result.reasons[0])
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"started_unix_s": None},
+            {"node": Node(name="n2", node_class="2 cores", cores=2)},
+            {"allocation": Allocation(engine="slurm", hosts=["n1", "n7"])},
+            {"started_unix_s": START + 3 * MAX_PAUSE_S},
+        ],
+        ids=["no time", "another node", "another set of hosts", "after a pause"],
+    )
+    def test_one_record_that_is_not_of_the_session_leaves_no_evidence(self, change: dict[str, Any]) -> None:
+        base, head = write_session(8, 8, head_noise=SLOWER)
+        assert verdict_of(base, head).verdict == "FAIL"
+        Path(head[-1]).write_text(run_record(head[-1], noise=SLOWER, **{"started_unix_s": START, **change}).to_json())
+        verdict = verdict_of(base, head)
+        assert verdict.verdict == "INCONCLUSIVE"
+        assert "nothing in the files shows" in section(verdict).reasons[0]
+
+    def test_one_arm_after_the_other_is_no_evidence(self) -> None:
+        """Times of the arms must overlap: head's runs may have begun when a neighbour did."""
+        base, head = write_session(4, 4, head_noise=SLOWER)
+        for number, name in enumerate([*base, *head]):
+            noise = SLOWER if name in head else {}
+            Path(name).write_text(run_record(name, noise=noise, started_unix_s=START + 60 * number).to_json())
+        assert verdict_of(base, head).verdict == "INCONCLUSIVE"
+
+    def test_launches_that_overlap_are_no_evidence(self) -> None:
+        """Two containers with one host name at one time: each arm may have a machine of its own."""
+        base, head = write_session(8, 8, head_noise=SLOWER, wall_s=65.0)
+        assert verdict_of(base, head).verdict == "INCONCLUSIVE"
+
+    def test_a_launch_takes_at_least_as_long_as_its_steps(self) -> None:
+        base, head = write_session(8, 8, base_noise={"seconds": 2.0}, head_noise={"seconds": 2.1}, wall_s=0.0)
+        assert verdict_of(base, head).verdict == "INCONCLUSIVE"
+
+    @pytest.mark.parametrize(
+        ("order", "decided"),
+        [
+            ("b" * 8 + "h" * 8 + "b", False),
+            ("bbhhbbhhbbhhbbhh", False),
+            ("bhhbbhhbbhhbhbbh", True),
+            ("bhhbbhhbbhhbbh" + "b" * 8, True),
+        ],
+    )
+    def test_base_and_head_change_places_once_for_each_run_of_the_smaller_arm(self, order: str, decided: bool) -> None:
+        """Two changes in fourteen hours leave the effects of hours in one arm."""
+        names: dict[str, list[str]] = {"b": [], "h": []}
+        for number, arm in enumerate(order):
+            name = f"{arm}{number:02}.json"
+            noise = SLOWER if arm == "h" else {}
+            Path(name).write_text(run_record(name, noise=noise, started_unix_s=START + 3000 * number).to_json())
+            names[arm].append(name)
+        assert (verdict_of(names["b"], names["h"]).verdict == "FAIL") == decided
+
+    def test_open_runs_say_how_many_would_do(self) -> None:
+        noise = {"run_sd": 0.02}
+        result = section(verdict_of(*write_session(4, 4, base_noise=noise, head_noise=noise)))
+        assert result.status == "INCONCLUSIVE"
+        assert any("runs of each arm" in reason for reason in result.reasons)
+
+    @pytest.mark.parametrize(("base", "head"), [(2, 3), (3, 8), (8, 3)])
+    def test_fewer_than_four_of_an_arm_decide_nothing(self, base: int, head: int) -> None:
+        result = section(verdict_of(*write_session(base, head, head_noise={"seconds": STEP_S * 1.5})))
+        assert (result.status, result.decision) == ("INCONCLUSIVE", "undecided")
+        assert result.estimate_pct == pytest.approx(50, abs=3)
+        assert "4 runs of each arm are needed" in result.reasons[0]
+
+    def test_what_people_read(self) -> None:
+        assert_golden("unpaired_one_session", regbot_on(*write_session(8, 8, head_noise=SLOWER)))
+
+
+class TestKnownNoise:
+    def test_in_one_session_every_run_has_its_share_of_it(self) -> None:
+        """s / sqrt(2) a run, and narrower with every run."""
+        widths = {}
+        for runs in (2, 8):
+            noise = {"run_sd": 0.0, "step_sd": 0.003}
+            base, head = write_session(runs, runs, base_noise=noise, head_noise={**noise, **SLOWER})
+            result = section(verdict_of(base, head, "--noise", "1"))
+            assert (result.decision, result.by, result.pairs) == ("regressed", "runs", 0)
+            assert [test.sd_pct for test in result.tests] == [1.0, 1.0]
+            widths[runs] = result.high_pct - result.low_pct
+        assert widths[2] == pytest.approx(2 * widths[8], rel=0.02)
+
+    def test_a_noise_that_the_runs_contradict_is_not_used(self) -> None:
+        noise = {"run_sd": 0.04}
+        base, head = write_session(6, 6, base_noise=noise, head_noise=noise)
+        verdict = verdict_of(base, head, "--noise", "0.5")
+        assert section(verdict) == section(verdict_of(base, head))
+        assert says(verdict, "--noise says 0.5%; the observed scatter is used")
+
+    def test_steps_that_scatter_more_than_the_noise_are_believed(self) -> None:
+        """The two base runs have the same steps in another order, so that the scatter of runs shows nothing."""
+        noise = {"step_sd": 0.3}
+        base, head = write_session(2, 1, base_noise=noise, head_noise={**noise, "seconds": STEP_S * 1.02})
+        first = run_record(base[0], noise=noise, started_unix_s=START + 120)
+        assert first.timing is not None
+        times = [*first.timing.step_s[:10], *reversed(first.timing.step_s[10:])]
+        ranks = {"0": first.timing.ranks["0"].model_copy(update={"step_s": times})}
+        timing = first.timing.model_copy(update={"step_s": times, "ranks": ranks})
+        Path(base[1]).write_text(first.model_copy(update={"timing": timing}).to_json())
+        verdict = verdict_of(base, head, "--noise", "4", "--skip", "10")
+        assert section(verdict).decision == "undecided"
+        assert says(verdict, "the steps inside the files imply a scatter", "--noise says 4%")
+
+    @pytest.mark.parametrize("runs", [1, 4])
+    def test_without_evidence_of_one_session_it_decides_nothing(self, files: Folder, runs: int) -> None:
+        """The noise of pairs does not contain what two sessions differ by: 14% of 2% losses passed, or worse."""
+        verdict = verdict_of(files("b", runs), files("h", runs, seconds=STEP_S * 1.6), "--noise", "0.3")
+        assert verdict.verdict == "INCONCLUSIVE"
+        assert says(verdict, "--noise 0.3% is not used: it is the noise of pairs in one session")
+
+
+class TestNoEvidence:
+    @pytest.mark.parametrize("seconds", [STEP_S, STEP_S * 1.05, STEP_S * 2, STEP_S * 0.8])
+    @pytest.mark.parametrize(("base", "head"), [(1, 1), (16, 16), (20, 1)])
+    def test_nothing_is_decided(self, files: Folder, base: int, head: int, seconds: float) -> None:
+        result = section(verdict_of(files("b", base), files("h", head, seconds=seconds)))
+        assert (result.status, result.decision, result.tests) == ("INCONCLUSIVE", "undecided", [])
+        assert result.estimate_pct == pytest.approx(100 * (seconds / STEP_S - 1), abs=3)
+        assert "nothing in the files shows that base and head ran in turn in one session" in result.reasons[0]
+
+    def test_records_of_other_days_decide_nothing(self) -> None:
+        other = Node(name="n2", node_class="2 cores", cores=2)
+        verdict = verdict_of(write_records("b", 8), write_records("h", 8, arm="head", node=other))
+        assert verdict.verdict == "INCONCLUSIVE"

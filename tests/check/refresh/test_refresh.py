@@ -1,0 +1,254 @@
+"""Refresh: what is absorbed, what is held back and why, and what is left of it when it is ended in the middle."""
+
+import subprocess
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regbot.baselines import Store, verify
+from regbot.check.refresh import refresh_page
+from regbot.check.refresh.text import proposal_text
+from regbot.records.baseline import Baseline
+from regbot.records.config import ConfigError
+from regbot.records.refresh import RefreshReport
+from regbot.records.run import Environment
+from regbot.records.session import Session
+from support.baseline_cases import NOW
+from support.refresh_cases import night_session, nights, refreshed
+from support.store_cases import holds, script
+
+LATER = NOW + timedelta(days=365)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "baselines"
+
+
+def stored(root: Path) -> list[Baseline]:
+    store = Store(root)
+    assert verify(store, LATER).problems == []
+    result = [store.session(path) for group in store.class_folders() for path in store.sessions(group)]
+    return sorted((each for each in result if each.tier == "timed"), key=lambda each: (each.measured, each.series))
+
+
+def anchor_of(root: Path) -> Any:
+    store = Store(root)
+    first = stored(root)[0]
+    return store.anchor(first.workload, first.variant, first.node_class)
+
+
+def test_the_first_night_proposes_the_first_anchor_and_its_commit_is_stored_once(root: Path, tmp_path: Path) -> None:
+    result = refreshed(root, tmp_path)
+    assert (result.status, result.workloads[0].series, result.workloads[0].anchor) == ("PASS", "rolling", None)
+    assert [each.series for each in stored(root)] == ["rolling"]
+    assert anchor_of(root).commit == result.commit
+
+
+def test_a_quiet_night_stores_main_and_the_anchor_that_was_run_beside_it(root: Path, tmp_path: Path) -> None:
+    _, second = nights(root, tmp_path, [0, 0])
+    assert second.status == "PASS"
+    assert [each.series for each in stored(root)] == ["rolling", "anchor", "rolling"]
+    main = stored(root)[-1]
+    assert main.against is not None
+    assert (main.against.commit, len(main.against.log_ratios["median"])) == (anchor_of(root).commit, 4)
+
+
+@pytest.mark.parametrize("accept", [{}, {"accept_pct": 10.0, "why": "the new router"}])
+def test_a_night_of_too_few_pairs_is_held_back_whatever_they_show(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accept: dict[str, Any]
+) -> None:
+    refreshed(root, tmp_path)
+    first = anchor_of(root).commit
+
+    def ended_early(*given: Any, **more: Any) -> Session:
+        made = night_session(*given, **more)
+        return Session(header=made.header, runs=made.runs[:-2])
+
+    monkeypatch.setattr("support.refresh_cases.night_session", ended_early)
+    (night,) = refreshed(root, tmp_path, 1, **accept).workloads
+    assert (night.pairs, night.tonight, night.status, night.series) == (3, None, "INCONCLUSIVE", "held")
+    assert "3 valid pairs are too few; a decision needs at least 4" in night.reasons
+    assert [each.series for each in stored(root)] == ["rolling", "anchor", "held"]
+    assert anchor_of(root).commit == first
+
+
+def test_a_slowdown_that_is_proven_is_held_back_and_said_how_to_accept(root: Path, tmp_path: Path) -> None:
+    *_, last = nights(root, tmp_path, [0, 0, 0.03])
+    (night,) = last.workloads
+    assert (last.status, night.series, night.decision) == ("FAIL", "held", "regressed")
+    assert [each.series for each in stored(root)].count("held") == 1
+    assert "--accept 3.0" in proposal_text(last)
+    assert "held back" in refresh_page(last)
+
+
+def test_an_accepted_slowdown_moves_the_anchor_with_evidence_and_a_name(root: Path, tmp_path: Path) -> None:
+    first, _ = nights(root, tmp_path, [0, 0])
+    little = refreshed(root, tmp_path, 2, slower=0.03, accept_pct=1.0, why="the new router")
+    assert (little.status, anchor_of(root).commit) == ("FAIL", first.commit)
+    assert "1% was accepted, but the slowdown is 3" in " ".join(little.workloads[0].reasons)
+    enough = refreshed(root, tmp_path, 3, slower=0.03, accept_pct=4.0, why="the new router")
+    anchor = anchor_of(root)
+    assert (enough.status, anchor.commit, anchor.previous) == ("PASS", enough.commit, first.commit)
+    assert (anchor.accepted.who, anchor.accepted.slowdown_pct, anchor.accepted.why) == ("ada", 4.0, "the new router")
+    assert 1 < anchor.evidence.low_pct < anchor.evidence.estimate_pct < anchor.evidence.high_pct < 5
+
+
+def test_an_acceptance_of_what_is_no_slowdown_leaves_the_anchor_where_it_is(root: Path, tmp_path: Path) -> None:
+    first, _ = nights(root, tmp_path, [0, 0])
+    refreshed(root, tmp_path, 2, accept_pct=4.0, why="in case")
+    assert anchor_of(root).commit == first.commit
+
+
+def test_creep_that_no_night_proves_is_an_alarm_before_it_is_one_and_a_half_percent(root: Path, tmp_path: Path) -> None:
+    creep = [0.005 * (night // 10) for night in range(60)]
+    alarmed = None
+    for number, by in enumerate(creep):
+        result = refreshed(root, tmp_path, number, slower=by, night={"noise": 0.004})
+        (night,) = result.workloads
+        assert night.drift is not None
+        if night.drift.alarm:
+            alarmed = by
+            assert (result.status, night.series) == ("FAIL", "held")
+            assert any("slow creep" in reason for reason in night.reasons)
+            break
+        assert night.decision != "regressed", f"night {number}: a single night proves it"
+    assert alarmed is not None
+    assert 0 < alarmed < 0.015
+
+
+def test_what_is_slow_and_undecided_is_held_back_until_it_is_decided(root: Path, tmp_path: Path) -> None:
+    *_, last = nights(root, tmp_path, [0, 0, 0.06], night={"noise": 0.05})
+    assert (last.status, last.workloads[0].series) == ("INCONCLUSIVE", "held")
+
+
+def test_a_night_that_could_not_be_measured_stores_nothing(root: Path, tmp_path: Path) -> None:
+    nights(root, tmp_path, [0])
+    before = sorted(root.rglob("*.json"))
+    result = refreshed(root, tmp_path, 1, night={"outcome": "crashed"})
+    assert result.status in ("INVALID", "FAIL")
+    assert (result.files, sorted(root.rglob("*.json"))) == ([], before)
+
+
+def test_a_new_environment_is_split_into_what_it_costs_and_what_the_code_costs(root: Path, tmp_path: Path) -> None:
+    old, new = (
+        {"environment": Environment(python="3.12", torch=torch, platform="linux", packages="a" * 64)}
+        for torch in ("2.13.0", "2.14.0")
+    )
+    nights(root, tmp_path, [0] * 4, night=old)
+    result = refreshed(root, tmp_path, 4, slower=0.001, night={**new, "level": 0.105})
+    (night,) = result.workloads
+    assert night.environment_shift is not None
+    assert 4 < night.environment_shift.estimate_pct < 6
+    assert night.tonight is not None
+    assert abs(night.tonight.estimate_pct) < 1
+    assert any("2.14.0" in change for change in night.environment_changes)
+    assert "the environment changed the step time of the anchor's commit by +" in proposal_text(result)
+    again = refreshed(root, tmp_path, 5, night={**new, "level": 0.105})
+    assert again.workloads[0].environment_shift is None, "it is the environment that is stored now"
+
+
+def test_nights_in_another_environment_or_against_another_anchor_are_not_summed(root: Path, tmp_path: Path) -> None:
+    *_, fourth = nights(root, tmp_path, [0] * 4)
+    assert fourth.workloads[0].drift is not None
+    assert fourth.workloads[0].drift.nights == 4
+    assert f"(correlation of nights {fourth.workloads[0].drift.correlation:.2f})" in refresh_page(fourth)
+    older = fourth.model_dump(mode="json", by_alias=True)
+    del older["workloads"][0]["drift"]["correlation"]
+    assert "after 4 nights\n" in refresh_page(RefreshReport.model_validate(older)), "older reports have no correlation"
+    moved = refreshed(root, tmp_path, 4, slower=0.03, accept_pct=5.0, why="router")
+    after = refreshed(root, tmp_path, 5)
+    assert moved.status == "PASS"
+    assert after.workloads[0].drift is not None
+    assert after.workloads[0].drift.nights == 1
+
+
+def test_a_command_proves_no_code_and_is_refused_before_anything_runs(root: Path, tmp_path: Path) -> None:
+    config = tmp_path / "command.toml"
+    config.write_text('version = 1\n[workloads.train]\nadapter = "command"\ncommand = ["train", "{steps}"]\n')
+    with pytest.raises(ConfigError, match="a command does not prove what code it runs"):
+        refreshed(root, tmp_path, config=config)
+    assert not root.exists()
+
+
+# ---- a branch
+
+
+def git(repo: Path, *arguments: str) -> str:
+    who = ("-c", "user.name=ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false")
+    return subprocess.run(["git", *who, *arguments], cwd=repo, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    folder = tmp_path / "repo"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    (folder / "train.py").write_text("pass\n")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "one")
+    (folder / "train.py").write_text("changed, and not committed\n")
+    (folder / "new.py").write_text("untracked\n")
+    return folder
+
+
+def test_a_branch_is_proposed_and_the_checkout_is_as_it_was(repo: Path, root: Path, tmp_path: Path) -> None:
+    before = git(repo, "status", "--porcelain"), git(repo, "rev-parse", "HEAD"), (repo / ".git/index").read_bytes()
+    result = refreshed(root, tmp_path, repo=repo)
+    assert result.branch is not None
+    after = git(repo, "status", "--porcelain"), git(repo, "rev-parse", "HEAD"), (repo / ".git/index").read_bytes()
+    assert before == after
+    assert not root.exists()
+    changed = git(repo, "diff", "--name-status", "main", result.branch).splitlines()
+    assert {line.split("\t")[0] for line in changed} == {"A"}
+    assert all(line.split("\t")[1].startswith("baselines/") for line in changed)
+    assert (tmp_path / "out-ada-0" / "pull-request.md").read_text() == proposal_text(result)
+
+
+def test_two_refreshes_at_once_merge_and_two_anchors_conflict(repo: Path, root: Path, tmp_path: Path) -> None:
+    git(repo, "checkout", "-q", "-f", "main")
+    ones = [refreshed(root, tmp_path, number, who, repo=repo) for number, who in enumerate(("ada", "bob"))]
+    git(repo, "merge", "-q", str(ones[0].branch))
+    who = ("-c", "user.name=ada", "-c", "user.email=ada@example.org")  # a machine may have no identity of its own
+    merged = subprocess.run(
+        ["git", *who, "merge", str(ones[1].branch)], cwd=repo, capture_output=True, text=True, check=False
+    )
+    assert "anchor.json" in merged.stdout, "both propose a first anchor, by different people"
+    git(repo, "merge", "--abort")
+    (repo / "train.py").write_text("two\n")
+    git(repo, "commit", "-q", "-a", "-m", "two")
+    more = [refreshed(root, tmp_path, number, repo=repo) for number in (2, 3)]
+    for each in more:
+        git(repo, "merge", "-q", "-m", "merge", str(each.branch))
+    assert verify(Store(repo / "baselines"), LATER).problems == []
+    assert [each.series for each in stored(repo / "baselines")].count("rolling") == 3
+
+
+# ---- ended in the middle
+
+
+@pytest.mark.long
+def test_two_refreshes_killed_at_any_moment_leave_a_sound_store_that_holds_what_they_said(root: Path) -> None:
+    said = script("killed", root, "refresh")
+    assert [each["problems"] for each in said] == [[]] * len(said)
+    assert holds(Store(root), _sessions(said)) > 8
+
+
+@pytest.mark.long
+def test_a_refresh_whose_files_may_not_grow_leaves_nothing_behind(root: Path) -> None:
+    said = script("limited", root, "refresh")
+    assert any(each["code"] for each in said)
+    assert any(not each["code"] for each in said)
+    assert all(each["problems"] == [] for each in said)
+    holds(Store(root), _sessions(said))
+
+
+def _sessions(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of the files, the sessions."""
+    skipped = ("anchor.json", ".gitattributes")
+    return [
+        {**each, "files": [f for f in each["files"] if not f.endswith(skipped) and not f.startswith("ledgers/")]}
+        for each in said
+    ]

@@ -1,0 +1,154 @@
+"""Where a refresh measures: on the engine that was named, and against the anchor of the nodes that it gives."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+from unittest.mock import patch
+
+import pytest
+from typer.testing import CliRunner
+
+from regbot.baselines import Store
+from regbot.check.flow import CheckOptions
+from regbot.check.refresh import RefreshOptions
+from regbot.check.refresh import context as site
+from regbot.cli.app import app
+from regbot.engines import Engine, LocalEngine, Needs, Seat
+from regbot.engines.availability import unavailable_reason
+from regbot.records.config import Config
+from regbot.records.session import Session
+from support.git_repos import Repository
+from support.refresh_cases import CONFIG, measuring, night_session, refreshed
+from support.required import needed
+from support.timed_builder import NODE
+
+OTHER = NODE.model_copy(update={"node_class": "8x another GPU"})
+
+
+class Nodes(LocalEngine):
+    """An engine that, as a cluster's, says what its nodes are only to whoever has a seat."""
+
+    def __init__(self, node: Any = NODE) -> None:
+        super().__init__()
+        self.node, self.seats, self.closed = node, list[Needs](), False
+
+    def describe(self, needs: Needs) -> Any:
+        return self.node if self.seats else None
+
+    @contextmanager
+    def seat(self, needs: Needs) -> Iterator[Seat]:
+        self.seats.append(needs)
+        yield cast(Seat, self)
+
+
+def opening(engine: Engine, named: list[str]) -> Callable[..., Any]:
+    @contextmanager
+    def opened(name: str, *_: object, **__: object) -> Iterator[Engine]:
+        named.append(name)
+        yield engine
+
+    return opened
+
+
+def test_the_engine_that_is_named_is_opened_once_and_measures(tmp_path: Path) -> None:
+    engine, named, given = Nodes(), list[str](), list[object]()
+    stand_in = measuring(lambda check: night_session(0, str(check.base), check.head, 0.0))
+
+    def check(options: Any, watch: Any, where: object) -> Any:
+        given.append(where)
+        return stand_in(options)
+
+    with (
+        patch.object(site, "open_engine", opening(engine, named)),
+        patch("support.refresh_cases.measuring", lambda _: check),
+    ):
+        result = refreshed(tmp_path / "baselines", tmp_path, engine="slurm")
+    assert (named, result.status) == (["slurm"], "PASS")
+    assert given == [engine]
+
+
+def test_the_class_of_the_nodes_is_asked_of_a_seat_where_nothing_else_tells_it(tmp_path: Path) -> None:
+    root, engine = tmp_path / "baselines", Nodes()
+    with patch.object(site, "open_engine", opening(engine, [])):
+        first = refreshed(root, tmp_path, engine="slurm")
+        again = refreshed(root, tmp_path, 1, engine="slurm")
+    assert [needs.name for needs in engine.seats] == ["regbot qwen3-30b-a3b@1/ep"]
+    assert [each.workloads[0].anchor for each in (first, again)] == [None, first.commit]
+
+
+def test_a_night_on_other_nodes_than_the_anchors_is_not_stored(tmp_path: Path) -> None:
+    root, engine = tmp_path / "baselines", Nodes(OTHER)
+    with patch.object(site, "open_engine", opening(engine, [])):
+        result = refreshed(root, tmp_path, engine="slurm")
+    assert result.status == "INVALID"
+    assert "it was timed on " + NODE.node_class in result.warnings[0]
+    assert "another GPU" in result.warnings[0]
+    assert list(Store(root).class_folders()) == []
+
+
+def test_an_engine_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["baseline", "refresh", "--engine", "kubernetes", "--repo", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "--engine kubernetes: there is no such engine; use local or slurm" in result.stderr
+
+
+def test_slurm_where_there_is_none_is_said_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "git").symlink_to(str(shutil.which("git")))
+    monkeypatch.setenv("REGBOT_CACHE", str(tmp_path / "cache"))
+    at = Repository.create(tmp_path / "r")
+    at.commit("start", {"regbot.toml": CONFIG})
+    monkeypatch.setenv("PATH", str(tmp_path))
+    words = ["baseline", "refresh", "--engine", "slurm", "--repo", str(at.path), "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, [*words, "--no-sandbox"])
+    assert result.exit_code == 2
+    assert "--engine slurm needs a machine that submits to a Slurm cluster" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@needed("SANDBOX", unavailable_reason())
+@pytest.mark.parametrize(("no_sandbox", "confined"), [(False, True), (True, False)])
+def test_a_refresh_measures_in_a_sandbox_unless_none_is_asked_for(
+    tmp_path: Path, no_sandbox: bool, confined: bool
+) -> None:
+    options = RefreshOptions(tmp_path, tmp_path / "cache", tmp_path / "out", "ada", no_sandbox=no_sandbox)
+    with site.open_refresh_engine(options, Config(), lambda _: None) as engine:
+        assert (engine.sandbox is not None) == confined
+
+
+@pytest.mark.parametrize("no_sandbox", [False, True])
+def test_the_check_of_a_refresh_knows_whether_a_sandbox_was_declined(tmp_path: Path, no_sandbox: bool) -> None:
+    seen = list[CheckOptions]()
+
+    def session(check: CheckOptions) -> Session:
+        seen.append(check)
+        return night_session(0, str(check.base), check.head, 0.0)
+
+    with (
+        patch.object(site, "open_engine", opening(Nodes(), [])),
+        patch("support.refresh_cases.measuring", lambda _: measuring(session)),
+    ):
+        refreshed(tmp_path / "baselines", tmp_path, no_sandbox=no_sandbox)
+    assert [(check.untrusted, check.no_sandbox) for check in seen] == [(True, no_sandbox)]
+
+
+def test_a_machine_without_bubblewrap_refuses_a_refresh_as_it_refuses_a_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "git").symlink_to(str(shutil.which("git")))
+    monkeypatch.setenv("REGBOT_CACHE", str(tmp_path / "cache"))
+    at = Repository.create(tmp_path / "r")
+    at.commit("base", {"regbot.toml": CONFIG})
+    at.commit("head", {"a.py": ""})
+    monkeypatch.setenv("PATH", str(tmp_path))
+    words = ["--repo", str(at.path), "--out", str(tmp_path / "out")]
+    refresh = CliRunner().invoke(app, ["baseline", "refresh", *words])
+    check = CliRunner().invoke(app, ["check", "--base", "HEAD~1", "--untrusted", *words])
+    assert (refresh.exit_code, refresh.stderr) == (check.exit_code, check.stderr)
+    assert refresh.exit_code == 2
+    assert "untrusted code needs a sandbox, and bubblewrap is not installed" in refresh.stderr
+    assert "(--no-sandbox)" in refresh.stderr
+    assert not (tmp_path / "out").exists()

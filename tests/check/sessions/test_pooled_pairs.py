@@ -1,0 +1,172 @@
+"""Retries of the same code: pairs are pooled across sessions, and failures are not."""
+
+from pathlib import Path
+
+import pytest
+
+from regbot.check.conclusion import judge_sessions
+from regbot.check.sessions.pooled_pairs import load_pooled_runs, pool_file, save_pool, session_digest
+from regbot.check.sessions.schedule import next_slot
+from regbot.judge import judge
+from regbot.records.config import Config
+from regbot.records.files import RecordError, append_line
+from regbot.records.run import Run
+from regbot.records.verdict import Throughput, Verdict
+from support.stored_cases import at, header, reference
+from support.timed_builder import HEADER, PLAN, noisy, play, session_of, statics, timed_run
+
+
+def kept(tmp_path: Path, runs: list[Run]) -> list[Run]:
+    """Return the pooled runs that a later check of the same code gets from a session of ``runs``."""
+    file = pool_file(tmp_path, HEADER, PLAN, [], ("a node",))
+    save_pool(file, HEADER, runs)
+    return load_pooled_runs(file)
+
+
+def judged(runs: list[Run]) -> Verdict:
+    return judge(session_of(runs), Config())
+
+
+def throughput(runs: list[Run]) -> Throughput:
+    section = judged(runs).workloads[0].throughput
+    assert section is not None
+    return section
+
+
+def test_pairs_are_pooled_and_judged_by_the_always_valid_interval(tmp_path: Path) -> None:
+    before = kept(tmp_path, play(noisy(1.2, 0.01)))
+    assert {run.joined for run in before} == {session_digest(HEADER)}
+    runs = play(noisy(1.2, 0.01, seed=2), runs=before)
+    assert [run.position.block for run in runs if run.joined is None and run.position][:3] == [0, 0, 3]
+    section = throughput(runs)
+    assert (section.decision, section.alpha) == ("regressed", 0.01 / 2)
+    assert section.pairs > 4
+
+
+def test_a_pool_whose_times_contradict_its_clocks_is_ignored(tmp_path: Path) -> None:
+    good = play(noisy(1.2, 0.01))
+    assert len(kept(tmp_path / "good", good)) == sum(bool(r.position and r.position.block) for r in good)
+    last = good[-1]
+    assert last.timing is not None
+    lie = last.model_copy(update={"timing": last.timing.model_copy(update={"harness_s": 10.0})})
+    assert kept(tmp_path / "bad", [*good[:-1], lie]) == []
+
+
+def test_another_commit_message_with_the_same_tree_uses_the_same_pool(tmp_path: Path) -> None:
+    amended = HEADER.head.model_copy(update={"commit": "9" * 40})
+    runs = play(noisy(1.2, 0.01, seed=2), runs=kept(tmp_path, play(noisy(1.2, 0.01))))
+    runs = [r.model_copy(update={"arm": amended}) if r.arm.name == "head" and r.joined is None else r for r in runs]
+    session_header = HEADER.model_copy(update={"head": amended})
+    session = session_of(runs, session_header)
+    statics_of = [r.model_copy(update={"arm": amended}) if r.arm.name == "head" else r for r in statics()]
+    session = session.model_copy(update={"runs": [*statics_of, *runs]})
+    assert judge(session, Config()).workloads[0].validity.status == "PASS"
+
+
+def test_a_commit_that_changes_only_comments_uses_the_same_pool(tmp_path: Path) -> None:
+    first, second, other = (
+        HEADER.model_copy(update={"head": HEADER.head.model_copy(update=change)})
+        for change in (
+            {"behaviour": "b" * 64},
+            {"behaviour": "b" * 64, "commit": "9" * 40, "tree": "8" * 40},
+            {"behaviour": "c" * 64, "commit": "7" * 40, "tree": "6" * 40},
+        )
+    )
+    files = [pool_file(tmp_path, header, PLAN, [], ("a node",)) for header in (first, second, other)]
+    assert files[0] == files[1] != files[2]
+
+
+def test_another_version_of_the_model_has_another_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = pool_file(tmp_path, HEADER, PLAN, statics(), ("a node",))
+    assert pool_file(tmp_path, HEADER, PLAN, statics(), ("a node",)) == before
+    monkeypatch.setattr("regbot.check.sessions.pooled_pairs.model_hash", lambda _: "1" * 64)
+    assert pool_file(tmp_path, HEADER, PLAN, statics(), ("a node",)) != before
+
+
+def test_a_session_without_pairs_has_a_pool_of_its_own(tmp_path: Path) -> None:
+    gates = (header(reference(), gate="stored"), header(reference(), gate="pairs"), header(reference()))
+    stored, pairs, look0 = (pool_file(tmp_path, gate, gate.timed[0], [], ("a node",)) for gate in gates)
+    assert stored != pairs == look0
+
+
+@pytest.mark.parametrize(("behaviour", "status"), [("b" * 64, "PASS"), ("c" * 64, "INVALID")])
+def test_runs_of_another_tree_count_only_if_it_behaves_the_same(tmp_path: Path, behaviour: str, status: str) -> None:
+    planned = HEADER.head.model_copy(update={"behaviour": "b" * 64})
+    earlier = HEADER.head.model_copy(update={"behaviour": behaviour, "commit": "9" * 40, "tree": "8" * 40})
+
+    def with_arm(run: Run) -> Run:
+        arm = earlier if run.joined is not None else planned
+        return run.model_copy(update={"arm": arm}) if run.arm.name == "head" else run
+
+    runs = play(noisy(1.2, 0.01, seed=2), runs=kept(tmp_path, play(noisy(1.2, 0.01))))
+    session = session_of(runs, HEADER.model_copy(update={"head": planned}))
+    session = session.model_copy(update={"runs": [with_arm(run) for run in [*statics(), *runs]]})
+    assert judge(session, Config()).workloads[0].validity.status == status
+
+
+def test_failures_are_not_saved_in_the_pool(tmp_path: Path) -> None:
+    broken = play(lambda slot: timed_run(slot, 0.1, "crashed" if slot.position.block == 3 else "ok"))
+    before = kept(tmp_path, broken)
+    assert all(run.outcome == "ok" for run in before)
+    assert {run.position.block for run in before if run.position} == {1, 2}
+    assert judged(play(noisy(1.0, 0.003), runs=before)).workloads[0].validity.status == "PASS"
+
+
+def test_a_retry_without_new_pairs_keeps_the_verdict(tmp_path: Path) -> None:
+    before = kept(tmp_path, play(noisy(1.1, 0.01)))
+    assert throughput(before).decision == "regressed"
+    warm = [timed_run(slot, 0.1) for _ in (1, 2) if (slot := next_slot(before, HEADER, PLAN)) is not None]
+    assert throughput([*before, *warm[:1]]).decision == "regressed"
+    one_block = play(noisy(1.0, 0.01, seed=5), runs=before, at_most=100)[: len(before) + 6]
+    assert throughput(one_block).decision == "regressed", "six pairs are too few for the interval that always holds"
+
+
+def test_many_good_pairs_outweigh_a_verdict_of_few_pairs(tmp_path: Path) -> None:
+    before = kept(tmp_path, play(noisy(1.03, 0.002))[:10])
+    runs = before
+    for again in range(4):
+        runs = play(noisy(1.0, 0.002, seed=10 + again), runs=kept(tmp_path, runs), at_most=400)
+    assert throughput(runs).pairs > 20
+    assert throughput(runs).decision != "regressed"
+
+
+def test_head_alone_is_saved_and_cannot_be_retried_until_it_passes(tmp_path: Path) -> None:
+    session_header = header(reference(), gate="stored")
+    first = play(at(0.106), session_header)
+    file = pool_file(tmp_path, session_header, session_header.timed[0], [], ("a node",))
+    save_pool(file, session_header, first)
+    again = load_pooled_runs(file)
+    assert len(again) == 4
+    assert next_slot(again, session_header, session_header.timed[0]) is None, (
+        "stored sessions have answered for these trees"
+    )
+    assert (
+        judge(session_of(again, session_header), Config()).workloads[0].throughput
+        == judge(session_of(first, session_header), Config()).workloads[0].throughput
+    )
+    save_pool(file, session_header, first[:3])
+    assert len(load_pooled_runs(file)) == 4, "runs that were not made to their end replace nothing"
+
+
+@pytest.mark.parametrize("outcome", ["crashed", "short"])
+def test_a_head_that_fails_alone_is_invalid_and_not_undecided(outcome: str) -> None:
+    session_header = header(reference(), gate="stored")
+    runs = play(lambda slot: timed_run(slot, 0.1, outcome), session_header)  # type: ignore[arg-type]
+    entry = judge(session_of(runs, session_header), Config()).workloads[0]
+    assert entry.validity.status == "INVALID"
+    assert entry.throughput is not None
+    assert entry.throughput.status == "INVALID"
+
+
+def test_two_passed_sessions_are_judged_and_a_repeated_one_is_refused(tmp_path: Path) -> None:
+    files = []
+    for number in (1, 2):
+        session_header = header(reference(), gate="stored", seed=number)
+        files.append(tmp_path / f"{number}.jsonl")
+        for line in (session_header, *statics(), *play(at(0.1 + number / 1e5), session_header)):
+            append_line(files[-1], line)
+    section = judge_sessions(files, None, [], None).verdict.workloads[0].throughput
+    assert section is not None
+    assert section.status == "PASS"
+    with pytest.raises(RecordError, match="give each session once"):
+        judge_sessions([files[0], files[0]], None, [], None)

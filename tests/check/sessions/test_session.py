@@ -1,0 +1,160 @@
+"""The schedule of a session: the next run depends only on the runs so far."""
+
+import random
+import re
+from collections import Counter
+
+import pytest
+
+from regbot.check.sessions.blocks import BLOCK_SLOTS
+from regbot.check.sessions.schedule import (
+    WARM_STEPS,
+    Slot,
+    block_order,
+    can_afford_block,
+    is_block_start,
+    max_runs,
+    next_slot,
+    progress_summary,
+)
+from regbot.judge.pairs import pair_up
+from regbot.records.run import Outcome, Run
+from support.timed_builder import HEADER, PLAN, noisy, play, timed_run
+
+
+def places(runs: list[Run]) -> list[tuple[int, int, int, str]]:
+    return [(run.position.block, run.attempt, run.position.slot, run.arm.name) for run in runs if run.position]
+
+
+def failing(at: set[tuple[int, int, int]], outcome: Outcome = "crashed"):  # type: ignore[no-untyped-def]
+    """Return a launcher that fails if (block, attempt, slot) is in ``at``; head is 50% slower."""
+
+    def launch(slot: Slot) -> Run:
+        if (slot.position.block, slot.attempt, slot.position.slot) in at:
+            return timed_run(slot, 0.1, outcome)
+        return timed_run(slot, 0.15 if slot.arm == "head" else 0.1)
+
+    return launch
+
+
+def test_a_session_begins_with_one_short_warm_launch_of_each_arm() -> None:
+    runs = play(noisy(1.5, 0.001))
+    assert [run.position.block for run in runs[:3] if run.position] == [0, 0, 1]
+    assert {run.arm.name for run in runs[:2]} == {"base", "head"}
+    first = next_slot([], HEADER, PLAN)
+    assert first is not None
+    assert first.steps == WARM_STEPS < PLAN.steps
+
+
+def test_every_block_is_abba_or_baab_and_both_occur() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(30):
+        header = HEADER.model_copy(update={"seed": seed})
+        arms = [run.arm.name[0] for run in play(noisy(1.5, 0.001), header)[2:]]
+        for start in range(0, len(arms), BLOCK_SLOTS):
+            seen["".join(arms[start : start + BLOCK_SLOTS])] += 1
+    assert seen.keys() == {"bhhb", "hbbh"}
+    assert min(seen.values()) > 15
+
+
+def test_the_order_of_a_block_is_a_matter_of_seed_workload_and_block() -> None:
+    assert [block_order(HEADER, PLAN, n) for n in range(20)] == [block_order(HEADER, PLAN, n) for n in range(20)]
+    others = [
+        [block_order(HEADER.model_copy(update={"seed": 8}), PLAN, n) for n in range(20)],
+        [block_order(HEADER, PLAN.model_copy(update={"entry": "another@1/ep"}), n) for n in range(20)],
+    ]
+    assert [block_order(HEADER, PLAN, n) for n in range(20)] not in others
+
+
+def test_a_clear_difference_ends_the_session_at_the_first_look() -> None:
+    assert len(play(noisy(1.5, 0.001))) == 2 + 2 * BLOCK_SLOTS
+
+
+def test_a_session_that_decides_nothing_ends_after_twelve_pairs() -> None:
+    runs = play(noisy(1.0, 0.2))
+    assert len(runs) == max_runs([], PLAN) == 26
+    assert next_slot(runs, HEADER, PLAN) is None
+
+
+def test_no_look_is_taken_between_the_looks() -> None:
+    lengths = {len(play(noisy(1.028, 0.004, seed))) for seed in range(25)}
+    assert lengths <= {10, 18, 26}
+    assert len(lengths) > 1
+
+
+def test_a_run_that_fails_ends_its_block_and_the_block_is_repeated_once_from_its_beginning() -> None:
+    runs = play(failing({(2, 1, 1)}))
+    assert [(b, a, s) for b, a, s, _ in places(runs)][6:] == [(2, 1, 0), (2, 1, 1), *((2, 2, s) for s in range(4))]
+    arms = [run.arm.name for run in runs if run.position and run.position.block == 2 and run.attempt == 2]
+    assert Counter(arms) == {"base": 2, "head": 2}
+
+
+def test_a_warm_launch_that_fails_is_repeated_with_its_partner() -> None:
+    runs = play(failing({(0, 1, 0)}))
+    assert [(a, s) for b, a, s, _ in places(runs) if b == 0] == [(1, 0), (2, 0), (2, 1)]
+
+
+def test_a_block_that_fails_twice_ends_the_session() -> None:
+    runs = play(failing({(1, 1, 2), (1, 2, 0)}))
+    assert [(b, a, s) for b, a, s, _ in places(runs)][2:] == [(1, 1, 0), (1, 1, 1), (1, 1, 2), (1, 2, 0)]
+
+
+def test_a_refused_run_is_not_repeated() -> None:
+    assert len(play(failing({(0, 1, 1)}, "refused"))) == 2
+
+
+def test_only_the_repeat_of_a_repeated_block_counts() -> None:
+    runs = play(failing({(1, 1, 3)}))
+    assert [b for b, *_ in places(runs)] == [0] * 2 + [1] * 8 + [2] * 4
+    paired = pair_up(runs)
+    assert [(pair.key.block, pair.key.attempt) for pair in paired.valid] == [(1, 2), (1, 2), (2, 1), (2, 1)]
+    assert paired.void == 2
+
+
+def test_an_interrupted_session_continues_with_the_same_runs() -> None:
+    whole = play(failing({(1, 1, 2), (2, 1, 0)}))
+    for length in range(len(whole)):
+        assert places(play(failing({(1, 1, 2), (2, 1, 0)}), runs=whole[:length])) == places(whole)
+
+
+def test_runs_of_other_workloads_are_ignored() -> None:
+    header = HEADER.model_copy(update={"timed": [PLAN, PLAN.model_copy(update={"entry": "other@1/ep"})]})
+    assert [len(play(noisy(1.5, 0.001), header))] == [10]
+
+
+@pytest.mark.parametrize(("budget_s", "blocks"), [(1.0, 0), (47.0, 1), (71.0, 2), (10_000.0, 6)])
+def test_a_block_is_begun_only_if_it_fits_the_budget(budget_s: float, blocks: int) -> None:
+    runs: list[Run] = []
+    launch = noisy(1.0, 0.2)
+    while (following := next_slot(runs, HEADER, PLAN)) is not None:
+        if is_block_start(following) and not can_afford_block(runs, budget_s):
+            break
+        runs.append(launch(following))
+    assert max((run.position.block for run in runs if run.position), default=0) == blocks
+    assert len(runs) in (0, 2, 2 + 4 * blocks)
+
+
+def test_the_progress_line_has_the_estimate_and_the_remaining_cost() -> None:
+    launch = noisy(1.5, 0.001)
+    runs: list[Run] = []
+    summaries = []
+    while (following := next_slot(runs, HEADER, PLAN)) is not None:
+        summaries.append(progress_summary(runs, HEADER, PLAN))
+        runs.append(launch(following))
+    assert summaries[0] == "no pair yet"
+    assert re.match(r"\+(49|50)\.\d% so far", summaries[4])
+    assert "1 of 4 pairs to the first look" in summaries[4]
+    assert "at most 22 runs" in summaries[4]
+    assert re.match(r"\+(49|50)\.\d+% \(", progress_summary(runs, HEADER, PLAN))
+    assert "after 4 pairs" in progress_summary(runs, HEADER, PLAN)
+
+
+def test_the_arms_take_turns_in_going_first() -> None:
+    """Over many sessions neither arm is measured earlier than the other."""
+    draw = random.Random(5)
+    places_of = {"base": 0, "head": 0}
+    for _ in range(20):
+        header = HEADER.model_copy(update={"seed": draw.randrange(2**32)})
+        for number, run in enumerate(play(noisy(1.5, 0.001), header)[2:6]):
+            places_of[run.arm.name] += number
+    assert abs(places_of["base"] - places_of["head"]) == 0

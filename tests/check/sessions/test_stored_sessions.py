@@ -1,0 +1,191 @@
+"""Stored sessions in a session: head alone is compared with them (``gate = "stored"``). Calibrations, stored traces."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from regbot.check.sessions.schedule import next_slot
+from regbot.judge import judge
+from regbot.records.calibration_summary import CalibrationSummary, Rate
+from regbot.records.config import Config
+from regbot.records.run import Run
+from regbot.records.session import SessionHeader, StoredTrace
+from regbot.records.verdict import Throughput, Verdict
+from support.ledger_builder import WORKLOAD, backend, smoke_ledger
+from support.stored_cases import ENVIRONMENT, LOSS, at, header, reference, run_at
+from support.timed_builder import BASE, HEADER, NODE, play, session_of, statics, timed_run
+
+THEN = "2026-01-01T00:00:00Z"
+
+
+def verdict_of(runs: Sequence[Run], session_header: SessionHeader) -> Verdict:
+    return judge(session_of(runs, session_header), Config())
+
+
+def throughput(runs: Sequence[Run], session_header: SessionHeader) -> Throughput:
+    section = verdict_of(runs, session_header).workloads[0].throughput
+    assert section is not None
+    return section
+
+
+def test_a_head_like_the_stored_sessions_passes_after_three_runs_with_its_bound() -> None:
+    session_header = header(reference(sd=0.008), gate="stored")
+    runs = play(at(0.1), session_header)
+    assert [run.arm.name for run in runs] == ["head"] * 4
+    section = throughput(runs, session_header)
+    assert (section.status, section.decision, section.by, section.pairs, section.sessions) == (
+        "PASS", "within_bound", "stored", 0, 20,
+    )  # fmt: skip
+    assert {run.role for run in section.runs} == {"warm-up", "stored"}
+    assert section.bound_pct is not None
+    assert 0 < section.bound_pct < 5
+    assert "is ruled out" in section.reasons[0]
+
+
+def test_a_bound_that_is_too_wide_is_undecided() -> None:
+    session_header = header(reference(sd=0.04), gate="stored")
+    assert throughput(play(at(0.1), session_header), session_header).status == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"environment": ENVIRONMENT.model_copy(update={"torch": "2.14.0"})}, "framework"),
+        ({"node": NODE.model_copy(update={"node_class": "another processor, 2 cores"})}, "node class"),
+    ],
+)
+def test_another_environment_or_class_is_not_compared_and_costs_one_warm_launch(
+    changes: dict[str, object], word: str
+) -> None:
+    session_header = header(reference(), gate="stored")
+    runs = play(lambda slot: run_at(slot, 0.1 * (1 + 0.001 * slot.position.slot), **changes), session_header)
+    assert len(runs) == 1
+    assert word in throughput(runs, session_header).reasons[0]
+
+
+@pytest.mark.parametrize(("nodes", "decided"), [(2, False), (3, True)])
+def test_a_node_without_stored_sessions_is_judged_by_several_other_nodes_only(nodes: int, decided: bool) -> None:
+    made = reference()
+    others = [run.model_copy(update={"node": f"other-{n % nodes}"}) for n, run in enumerate(made.sessions)]
+    session_header = header(made.model_copy(update={"sessions": others}), gate="stored")
+    assert (throughput(play(at(0.1), session_header), session_header).status == "PASS") is decided
+
+
+def test_too_few_stored_sessions_run_nothing() -> None:
+    assert play(at(0.1), header(reference(sessions=3), gate="stored")) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"backends": {"dispatcher": backend("allgather", requested="allgather")}},
+        {"loss": [value - 1.0 for value in LOSS]},
+        {"loss": []},
+    ],
+)
+def test_a_head_with_another_program_or_loss_does_not_pass_by_its_times(changes: dict[str, object]) -> None:
+    session_header = header(reference(), gate="stored")
+    assert throughput(play(at(0.1, **changes), session_header), session_header).status != "PASS"
+
+
+def test_a_fallback_dispatcher_never_passes() -> None:
+    session_header = header(reference(executed=None), gate="stored")
+    runs = play(at(0.1, backends={"dispatcher": backend("alltoall", requested="deepep")}), session_header)
+    assert verdict_of(runs, session_header).verdict == "INVALID"
+
+
+def test_a_failed_head_is_repeated_once() -> None:
+    session_header = header(reference(), gate="stored")
+    runs = play(lambda slot: timed_run(slot, 0.1, "crashed"), session_header)
+    assert [(run.position.order, run.attempt) for run in runs if run.position] == [("head", 1), ("head", 2)]
+
+
+def test_a_check_with_overrides_is_not_compared() -> None:
+    overridden = HEADER.head.model_copy(update={"overrides": {"dispatcher": "deepep"}})
+    assert play(at(0.1), header(reference(), gate="stored", head=overridden)) == []
+
+
+def test_head_alone_decides_nothing_under_another_gate() -> None:
+    head_only = play(at(0.1), header(reference(), gate="stored"))
+    session_header = header(reference(), gate="head")
+    section = throughput(head_only, session_header)
+    assert (section.status, section.decision, section.by, section.bound_pct) == (
+        "INCONCLUSIVE", "undecided", "pairs", None,
+    )  # fmt: skip
+    runs = play(at(0.1), session_header, runs=head_only)
+    assert throughput(runs, session_header).by == "pairs"
+
+
+@pytest.mark.parametrize(
+    ("head", "decision", "status"),
+    [(0.1, "no_change", "PASS"), (0.106, "regressed", "FAIL"), (0.1015, "undecided", "INCONCLUSIVE")],
+)
+def test_the_stored_gate_can_fail_a_head(head: float, decision: str, status: str) -> None:
+    session_header = header(reference(sd=0.004), gate="stored")
+    runs = play(at(head, noise=0.0001), session_header)
+    assert len(runs) == 4
+    section = throughput(runs, session_header)
+    assert (section.by, section.status) == ("stored", status)
+    assert section.decision in (decision, "within_bound" if decision == "no_change" else decision)
+
+
+def test_the_stored_gate_without_stored_sessions_runs_nothing_and_does_not_pass() -> None:
+    session_header = header(gate="stored")
+    assert next_slot([], session_header, session_header.timed[0]) is None
+    section = throughput([], session_header)
+    assert (section.status, section.decision) == ("INCONCLUSIVE", "undecided")
+    assert "nothing is stored" in " ".join(section.reasons)
+
+
+def calibrated(**changes: object) -> CalibrationSummary:
+    good = Rate(count=0, total=20, low=0.0, high=0.17)
+    made = CalibrationSummary(
+        measured="2026-01-01T00:00:00Z", pairs=80, sd_pct=0.5, sd_low_pct=0.4, sd_high_pct=0.6, false_flags=good,
+        covered=Rate(count=20, total=20, low=0.83, high=1.0), injected_pct=None, detected=None, resampled_false=0.0,
+    )  # fmt: skip
+    return made.model_copy(update=changes)
+
+
+def test_a_calibration_is_cited_and_removes_the_vote_of_a_contradicted_gate() -> None:
+    session_header = header(reference(sessions=0, calibrated=calibrated()), gate="pairs")
+    section = throughput(play(at(0.11), session_header), session_header)
+    assert (section.decision, section.calibrated) == ("regressed", calibrated())
+    bad = calibrated(contradicted="9 of 20 comparisons of a commit with itself raised a false alarm")
+    session_header = header(reference(sessions=0, calibrated=bad), gate="pairs")
+    section = throughput(play(at(0.11), session_header), session_header)
+    assert (section.status, section.decision) == ("INCONCLUSIVE", "undecided")
+    assert "9 of 20" in section.reasons[0]
+
+
+def stored_trace(tree: str, **ledger: object) -> StoredTrace:
+    return StoredTrace(
+        entry=WORKLOAD, commit="d" * 40, tree=tree, measured="2026-01-01T00:00:00Z",
+        environment=reference().environment, ledger=smoke_ledger().model_copy(update=ledger),
+    )  # fmt: skip
+
+
+def test_a_base_unlike_the_stored_sessions_of_its_tree_needs_review() -> None:
+    few = smoke_ledger()
+    other = [entry.model_copy(update={"count": entry.count + 1, "bytes": 2 * entry.bytes}) for entry in few.entries]
+    same, changed, earlier = (
+        HEADER.model_copy(update={"stored": [run], "timed": []})
+        for run in (
+            stored_trace(BASE.tree),
+            stored_trace(BASE.tree, entries=other),
+            stored_trace("e" * 40, entries=other),
+        )
+    )
+    assert _sharding(same) == ("PASS", False)
+    assert _sharding(changed) == ("REVIEW", True)
+    assert _sharding(earlier)[0] == "PASS"
+    assert any("refresh the stored ledgers" in warning for warning in judge(session_of([], earlier), Config()).warnings)
+
+
+def _sharding(session_header: SessionHeader) -> tuple[str, bool]:
+    section = judge(session_of([], session_header), Config()).workloads[0].sharding
+    assert section is not None
+    return section.status, any("the cause is other software" in reason for reason in section.reasons)
+
+
+def test_the_traces_of_these_cases_are_valid() -> None:
+    assert [run.outcome for run in statics()] == ["ok", "ok"]

@@ -1,0 +1,381 @@
+"""The demo: three pull requests whose effect is known.
+
+The command runs once on the ``smoke`` variant, whose output equals that of the full variant except for numbers. The
+full shape and the step times of the slow pull request are long tests.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from typer.testing import CliRunner
+
+import regbot.cli.demo.run as demo_run
+from regbot.cli.app import app
+from regbot.cli.demo import PullRequest, build_repository
+from regbot.judge import judge
+from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED, INVERSE, RESTORED
+from regbot.records.config import Config, ConfigError, load_config
+from regbot.records.run import Arm
+from regbot.records.session import Session, read_session
+from regbot.records.verdict import Verdict
+from regbot.workloads import plan
+from support.guest_runs import Shared
+
+ROOT = Path(__file__).resolve().parents[3]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ENTRIES = ["qwen3-30b-a3b@1/ep-dp", "mixtral-8x7b@1/ep-dp"]
+"""Entries on the mesh that the default demo leaves out."""
+BY_DEFAULT = ["qwen3-30b-a3b@1/ep", "mixtral-8x7b@1/ep"]
+OTHER_MESH = ("--workload", ENTRIES[0], "--workload", ENTRIES[1])
+ONE_WORKLOAD = ("--workload", ENTRIES[1])
+"""Options for tests in which one entry is enough."""
+
+
+SMALL = """\
+version = 1
+[workloads.moe]
+adapter = "module"
+entry = "moetrain.moe:build_layer"
+source_roots = ["src"]
+variant = "{variant}"
+[session]
+steps = 15
+warmup = 3
+"""
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Exit code and output of one ``regbot demo``, and its files in ``out``."""
+
+    code: int
+    stdout: str
+    stderr: str
+    out: Path
+
+    @property
+    def comment(self) -> str:
+        return (self.out / "comment.md").read_text(encoding="utf-8")
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((self.out / "verdict.json").read_text(encoding="utf-8"))
+        return document
+
+
+def small_demo(folder: Path, *arguments: str, variant: str) -> Demo:
+    """Run ``regbot demo`` in ``folder`` on a small variant of the shapes."""
+    config = folder / "small.toml"
+    config.write_text(SMALL.format(variant=variant))
+    run_demo = demo_run.run_demo
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("REGBOT_CACHE", str(folder / "cache"))
+        patch.setattr(demo_run, "run_demo", lambda options, watch: run_demo(replace(options, config=config), watch))
+        result = CliRunner().invoke(app, ["demo", *arguments])
+    return Demo(result.exit_code, result.stdout, result.stderr, folder / "demo-out")
+
+
+@pytest.fixture
+def demo(shared: Shared) -> Demo:
+    """The default demo on the ``smoke`` variant, run once for all tests."""
+
+    def make(folder: Path) -> None:
+        result = small_demo(folder, variant="smoke")
+        (folder / "printed.json").write_text(json.dumps([result.code, result.stdout, result.stderr]))
+
+    folder = shared("demo", make)
+    return Demo(*json.loads((folder / "printed.json").read_text()), folder / "demo-out")
+
+
+def paragraphs(text: str) -> list[str]:
+    """Return the paragraphs of an output, one line each, with numbers replaced by N and without table rules."""
+    plain = re.sub(r"\d[\d.]*(?:\s+(?:[mµ]?s|[KMGT]?i?B)\b)?", "N", re.sub(r"--+", "", text))
+    for remark in demo_run.PAPER_GPU_REMARKS.values():
+        plain = plain.replace(remark, "") if remark else plain
+    return [" ".join(part.split()) for part in re.split(r"\n\s*\n", plain.strip())]
+
+
+def on_a_terminal(demo: Demo) -> str:
+    """Return the text that remains on a terminal: the two lines before the traces, and standard output."""
+    return "\n".join([*demo.stderr.splitlines()[:2], "", demo.stdout])
+
+
+def readme_output() -> str:
+    (blocks,) = re.findall(r"<!-- output: demo -->\n```text\n(.*?)```", README, re.DOTALL)
+    return str(blocks)
+
+
+def test_the_demo_sees_the_planted_fallback_and_exits_with_0(demo: Demo) -> None:
+    assert demo.code == 0, demo.stdout + demo.stderr
+    assert demo.verdict["verdict"] == "FAIL"
+    assert "regbot saw it, so the demo exits with 0" in demo.stdout
+
+
+def test_the_demo_traces_every_shape_on_one_mesh_and_the_comment_names_the_other(demo: Demo) -> None:
+    assert [entry["name"] for entry in demo.verdict["workloads"]] == BY_DEFAULT
+    assert "Sharding: traced only on the mesh `ep`; `--timed` also traces `ep-dp`." in demo.comment
+    assert "traced only on the mesh ep; --timed also traces ep-dp" in demo.stdout
+
+
+def test_the_default_demo_times_nothing_and_names_the_option_for_timing(demo: Demo) -> None:
+    assert all(entry["throughput"] is None for entry in demo.verdict["workloads"])
+    assert "**Throughput** not measured" in demo.comment
+    assert "Throughput: not measured. `regbot demo --timed` measures it." in demo.comment
+    assert (
+        "Throughput: not measured. <code>regbot demo --timed</code> measures it."
+        in (demo.out / "report.html").read_text()
+    )
+    assert "Throughput: not measured. regbot demo --timed measures it." in demo.stdout
+
+
+def test_the_demo_prints_its_cost_before_it_starts(demo: Demo) -> None:
+    task_line, cost_line, *progress_lines = demo.stderr.splitlines()
+    assert "Unify the token exchange" in task_line
+    assert re.match(
+        r"It traces 4 programs, (?:2|1) at a time, without a GPU: about \d+ s on (?:2 free cores|1 free core)",
+        cost_line,
+    )
+    assert sum(line.endswith(": ok") for line in progress_lines) == 4
+
+
+def test_the_readme_shows_the_output_of_the_demo(demo: Demo) -> None:
+    if "traced as a CPU program" in demo.stdout:
+        pytest.skip("without a C++ compiler the demo traces CPU programs, and prints that too")
+    printed = [part for part in paragraphs(on_a_terminal(demo)) if not part.startswith("sharding of the smoke variant")]
+    assert printed == paragraphs(readme_output())
+
+
+@pytest.mark.long
+def test_the_full_demo_prints_what_the_readme_shows(tmp_path: Path) -> None:
+    result = run([regbot(), "demo"], tmp_path, tmp_path / "cache")
+    assert result.returncode == 0, result.stdout + result.stderr
+    full = Demo(result.returncode, result.stdout, result.stderr, tmp_path / "demo-out")
+    assert paragraphs(on_a_terminal(full)) == paragraphs(readme_output())
+    inverse_findings(full.out)
+
+
+@pytest.mark.long
+def test_the_harmless_demo_passes_because_the_programs_are_identical(tmp_path: Path) -> None:
+    result = small_demo(tmp_path, "--harmless", variant="cpu")
+    assert result.code == 0, result.stdout + result.stderr
+    assert result.verdict["verdict"] == "PASS"
+    assert all(entry["sharding"]["identical_program"] for entry in result.verdict["workloads"])
+    assert "Throughput: not measured. `regbot demo --timed` measures it." in result.comment
+
+
+@pytest.mark.long
+def test_the_timed_demo_traces_both_meshes_and_times_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_run, "BUDGET_MIN", 0.5)
+    result = small_demo(tmp_path, "--harmless", "--timed", variant="cpu")
+    assert [entry["name"] for entry in result.verdict["workloads"]] == [
+        name for pair in zip(BY_DEFAULT, ENTRIES, strict=True) for name in pair
+    ]
+    assert any(run.tier == "timed" for run in read_session(result.out / "session.jsonl").runs)
+    assert any(entry["throughput"] for entry in result.verdict["workloads"])
+    assert "not measured" not in result.comment
+    assert "traces 8 programs" in result.stderr
+    assert "then it times base and head" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pull_request", "timed"),
+    [
+        ((), "fallback", False),
+        (("--harmless",), "harmless", False),
+        (("--timed",), "fallback", True),
+        (("--harmless", "--timed"), "harmless", True),
+        (("--slow",), "slow", True),
+    ],
+)
+def test_slow_implies_timed(
+    arguments: tuple[str, ...], pull_request: str, timed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    received: list[demo_run.DemoOptions] = []
+
+    def stop(options: demo_run.DemoOptions, watch: object) -> None:
+        received.append(options)
+        raise ConfigError("only the options are wanted")
+
+    monkeypatch.setattr(demo_run, "run_demo", stop)
+    CliRunner().invoke(app, ["demo", "--out", str(tmp_path), *arguments])
+    assert [(options.pull_request, options.timed) for options in received] == [(pull_request, timed)]
+
+
+@pytest.mark.parametrize("pull_request", get_args(PullRequest))
+def test_a_check_without_a_workload_never_matches_the_planted_effect(pull_request: PullRequest) -> None:
+    assert not demo_run.is_as_planted(pull_request, [], timed=False)
+    assert not demo_run.is_as_planted(pull_request, [], timed=True)
+
+
+def test_the_estimate_grows_with_the_traces_and_shrinks_with_the_cores() -> None:
+    config = load_config(ROOT / "regbot" / "cli" / "demo" / "sources" / "regbot.toml")
+    assert [task.entry for task in plan(config, mesh="ep")] == BY_DEFAULT
+    assert demo_run.trace_seconds(2, 2, "built") < demo_run.trace_seconds(4, 2, "built")
+    assert demo_run.trace_seconds(4, 2, "built") < demo_run.trace_seconds(4, 1, "built")
+
+
+def test_the_estimate_includes_the_build_and_the_cost_of_a_missing_compiler() -> None:
+    built, buildable, missing = (demo_run.trace_seconds(2, 2, state) for state in ("built", "buildable", "missing"))
+    assert built < buildable
+    assert built < missing
+    assert set(demo_run.PAPER_GPU_REMARKS) == {"built", "buildable", "missing"}
+
+
+def check(
+    out: Path, pull_request: PullRequest, *arguments: str, reverted: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run ``regbot check`` on one of the demo's pull requests, or on its revert."""
+    repository = build_repository(out / "repository", pull_request)
+    base, head = (repository.head, repository.base) if reverted else (repository.base, repository.head)
+    command = [regbot(), "check", "--base", base, "--head", head, "--json", "--out", str(out), *arguments]
+    return run(command, repository.path, out / "cache")
+
+
+def run(command: list[str], at: Path, cache: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "REGBOT_CACHE": str(cache)}
+    return subprocess.run(command, cwd=at, env=env, capture_output=True, text=True, timeout=900, check=False)
+
+
+def regbot() -> str:
+    return str(Path(sys.executable).with_name("regbot"))
+
+
+def swapped(session: Session) -> Session:
+    """Return the same records with base and head exchanged, as if the pull request were its revert."""
+
+    def other(arm: Arm) -> Arm:
+        return arm.model_copy(update={"name": "head" if arm.name == "base" else "base"})
+
+    header = session.header.model_copy(update={"base": other(session.header.head), "head": other(session.header.base)})
+    runs = [run.model_copy(update={"arm": other(run.arm)}) for run in session.runs]
+    return Session(header=header, runs=runs)
+
+
+def patterns(verdict: Verdict | dict[str, Any]) -> dict[str, list[str]]:
+    document = json.loads(verdict.to_json()) if isinstance(verdict, Verdict) else verdict
+    return {
+        entry["name"]: sorted(finding["pattern"] for finding in entry["sharding"]["findings"])
+        for entry in document["workloads"]
+    }
+
+
+def inverse_findings(out: Path) -> None:
+    """Assert that exchanging the arms gives exactly the inverse of every finding."""
+    session = read_session(out / "session.jsonl")
+    forward, backward = patterns(judge(session, Config())), patterns(judge(swapped(session), Config()))
+    for name in forward:
+        assert backward[name] == sorted(INVERSE[pattern] for pattern in forward[name])
+
+
+@pytest.mark.long
+def test_the_fallback_fails_on_the_other_mesh_too(tmp_path: Path) -> None:
+    result = check(tmp_path, "fallback", "--no-timing", *OTHER_MESH)
+    assert result.returncode == 1, result.stdout + result.stderr
+    verdict = json.loads((tmp_path / "verdict.json").read_text())
+    assert verdict["verdict"] == "FAIL"
+    assert [entry["name"] for entry in verdict["workloads"]] == ENTRIES
+    for entry in verdict["workloads"]:
+        sharding = entry["sharding"]
+        layers = 48 if entry["name"].startswith("qwen3") else 32
+        assert sharding["status"] == "FAIL"
+        assert sharding["base"]["all_to_all"]["payload"] == 4 * layers
+        assert sharding["head"]["all_to_all"]["payload"] == 0
+        assert sharding["head"]["all_gather"]["payload"] > sharding["base"]["all_gather"]["payload"]
+        named = [finding for finding in sharding["findings"] if finding["pattern"] == ALL_TO_ALL_REPLACED]
+        assert [finding["status"] for finding in named] == ["FAIL"]
+        assert any(module.startswith("layers.*.moe") for module in named[0]["modules"])
+        assert sharding["wire"]["head_s"] > 1.05 * sharding["wire"]["base_s"]
+        assert entry["validity"]["status"] == "PASS"
+        assert entry["throughput"] is None
+    comment = (tmp_path / "comment.md").read_text()
+    assert ALL_TO_ALL_REPLACED in comment
+    assert "FAIL" in comment.splitlines()[1] or "FAIL" in comment[:400]
+    inverse_findings(tmp_path)
+
+
+@pytest.mark.long
+def test_a_real_check_of_the_revert_finds_the_inverse(tmp_path: Path) -> None:
+    """The commits are exchanged instead of the records: base is the pull request, head is main."""
+    result = check(tmp_path, "fallback", "--no-timing", *ONE_WORKLOAD, reverted=True)
+    assert result.returncode == 0, result.stderr
+    verdict = json.loads(result.stdout)
+    assert verdict["verdict"] == "PASS"
+    assert all(RESTORED in names for names in patterns(verdict).values())
+
+
+@pytest.mark.long
+def test_the_harmless_pull_request_is_proven_identical(tmp_path: Path) -> None:
+    result = check(tmp_path, "harmless", "--no-timing", *ONE_WORKLOAD)
+    assert result.returncode == 0, result.stdout + result.stderr
+    verdict = json.loads((tmp_path / "verdict.json").read_text())
+    assert verdict["verdict"] == "PASS"
+    for entry in verdict["workloads"]:
+        assert entry["sharding"]["status"] == "PASS"
+        assert entry["sharding"]["identical_program"] is True
+        assert entry["sharding"]["reasons"][0].startswith("device program identical")
+        assert entry["sharding"]["findings"] == []
+    inverse_findings(tmp_path)
+
+
+@pytest.mark.long
+def test_the_slow_pull_request_has_the_same_collectives_and_another_program(tmp_path: Path) -> None:
+    result = check(tmp_path, "slow", "--no-timing", *ONE_WORKLOAD)
+    assert result.returncode == 0, result.stdout + result.stderr
+    verdict = json.loads((tmp_path / "verdict.json").read_text())
+    for entry in verdict["workloads"]:
+        assert entry["sharding"]["status"] == "PASS"
+        assert entry["sharding"]["identical_program"] is False
+        assert entry["sharding"]["findings"] == []
+        assert entry["sharding"]["base"] == entry["sharding"]["head"]
+    inverse_findings(tmp_path)
+
+
+SHORT = """\
+version = 1
+[workloads.moe]
+adapter = "module"
+entry = "moetrain.moe:build_layer"
+source_roots = ["src"]
+shapes = ["mixtral-8x7b"]
+meshes = ["ep"]
+variant = "cpu"
+[session]
+steps = 15
+warmup = 3
+"""
+
+
+@pytest.mark.long
+def test_the_slow_pull_request_is_slower_outside_of_its_collectives(tmp_path: Path) -> None:
+    """Other tests use the same cores, so the interval may be open, but the estimate is clear."""
+    (tmp_path / "short.toml").write_text(SHORT)
+    result = check(tmp_path, "slow", "--config", str(tmp_path / "short.toml"), "--budget", "6")
+    assert result.returncode in (1, 3), result.stdout + result.stderr
+    (entry,) = json.loads(result.stdout)["workloads"]
+    throughput = entry["throughput"]
+    assert (entry["sharding"]["status"], entry["validity"]["status"]) == ("PASS", "PASS")
+    assert throughput["decision"] in ("regressed", "undecided")
+    assert throughput["pairs"] >= 4
+    assert throughput["estimate_pct"] > 15
+    assert throughput["decision"] == "undecided" or throughput["wall"].startswith("compute or host")
+
+
+def test_two_pull_requests_at_once_are_a_usage_error(tmp_path: Path) -> None:
+    result = run([regbot(), "demo", "--harmless", "--slow", "--out", str(tmp_path)], tmp_path, tmp_path / "cache")
+    assert result.returncode == 2
+    assert "give only one of them" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["fallback", "harmless", "slow"])
+def test_the_carried_patches_are_the_planted_ones(name: str) -> None:
+    from importlib import resources
+
+    assert (resources.files("regbot.cli.demo") / "patches" / f"{name}.patch").is_file()

@@ -1,0 +1,161 @@
+"""``regbot init``: what it finds in a repository, and what it writes for it. Nothing of the repository is executed."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from regbot.records.config import load_config
+from regbot.workloads.framework_needs import FRAMEWORK_NEEDS, package_names
+from support.git_repos import Repository
+from support.init_cases import FRAMEWORKS, LAYER, ROOT, TRAP, config, init, installed, repository, workflow
+from support.init_cases import _installed_from_nowhere as _installed_from_nowhere
+
+
+@pytest.mark.parametrize("case", FRAMEWORKS)
+def test_what_a_repository_contains_becomes_its_workload(case: str, tmp_path: Path) -> None:
+    files, name, expected = FRAMEWORKS[case]
+    repo = repository(tmp_path / "r", files)
+    init(repo)
+    workload = config(repo).workloads[name].model_dump(mode="json")
+    assert {key: workload[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("file", "root", "entry"),
+    [
+        ("moe.py", ".", "moe"),
+        ("src/pkg/moe.py", "src", "pkg.moe"),
+        ("python/pkg/sub/moe.py", "python", "pkg.sub.moe"),
+        ("pkg/moe.py", ".", "pkg.moe"),
+    ],
+)
+def test_the_source_root_is_above_the_outermost_package(file: str, root: str, entry: str, tmp_path: Path) -> None:
+    packages = {f"{folder}/__init__.py": "" for folder in Path(file).parents if folder.name in ("pkg", "sub")}
+    repo = repository(tmp_path / "r", {file: LAYER, "tests/moe.py": LAYER, **packages})
+    init(repo)
+    workload = config(repo).workloads["moe"]
+    assert (workload.entry, workload.source_roots) == (f"{entry}:build_layer", [root])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def build_layer(config):\n    pass\n",
+        "def build_layer(config, mesh, device, dtype, name):\n    pass\n",
+        "def build_layer(config, mesh, device, dtype, *, name):\n    pass\n",
+        "class A:\n    def build_layer(self, config, mesh, device):\n        pass\n",
+        "def build_layer(config, mesh, device, dtype:\n",
+        "build_layer = None\n",
+    ],
+)
+def test_a_function_that_cannot_be_called_by_the_contract_is_not_found(text: str, tmp_path: Path) -> None:
+    report = init(repository(tmp_path / "r", {"moe.py": text}))
+    assert report.traced == ""
+    assert "Write build_layer" in report.next_steps[1].text
+
+
+def test_nothing_is_read_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "outside.py").write_text(LAYER)
+    repo = repository(tmp_path / "r", {"README.md": ""})
+    (repo.path / "moe.py").symlink_to(tmp_path / "outside.py")
+    assert init(repo).traced == ""
+
+
+@pytest.mark.parametrize(
+    ("files", "program"),
+    [
+        ({"vendor/megatron/core/__init__.py": TRAP, "pretrain_gpt.py": TRAP}, "pretrain_gpt.py"),
+        (
+            {
+                "a/megatron/core/__init__.py": TRAP,
+                "a/pretrain_gpt.py": TRAP,
+                "deep/er/ours.py": "from megatron.training.training import pretrain\n",
+                "tests/test_a.py": "from megatron.training import pretrain\n",
+            },
+            "deep/er/ours.py",
+        ),
+        (
+            {"x.py": "from megatron.training import get_args  # pretrain\n", "b/pretrain_gpt.py": ""},
+            "b/pretrain_gpt.py",
+        ),
+    ],
+)
+def test_a_script_that_trains_with_megatron_is_found(tmp_path: Path, files: dict[str, str], program: str) -> None:
+    repo = repository(tmp_path / "r", files)
+    init(repo)
+    assert config(repo).workloads["megatron"].program == program
+
+
+def test_questions_in_comments_are_valid_configuration(tmp_path: Path) -> None:
+    for case, (files, _, _) in FRAMEWORKS.items():
+        repo = repository(tmp_path / case, files)
+        init(repo)
+        lines = installed(repo)["regbot.toml"].splitlines()
+        tables = [number for number, line in enumerate(lines) if line.startswith("# [")]
+        assert tables
+        for number in tables:
+            end = next((i for i in range(number, len(lines)) if not lines[i].startswith("# ")), len(lines))
+            lines[number:end] = [line.removeprefix("# ") for line in lines[number:end]]
+        (repo.path / "regbot.toml").write_text("\n".join(lines))
+        load_config(repo.path / "regbot.toml")
+
+
+# ---- the job on a hosted runner
+
+
+def pip_calls(repo: Repository, folder: Path) -> tuple[str, list[list[str]]]:
+    """Run the installation of the hosted job with a program in place of Python. Return Python's version and the
+    arguments of pip."""
+    steps: list[dict[str, Any]] = YAML(typ="safe").load(workflow(repo, "regbot-static"))["jobs"]["trace"]["steps"]
+    (version,) = [step["with"]["python-version"] for step in steps if "setup-python" in step.get("uses", "")]
+    (install,) = [step for step in steps if step.get("name") == "Install regbot"]
+    (folder / "bin").mkdir(parents=True)
+    python = folder / "bin" / "python"
+    python.write_text('#!/bin/sh\nprintf "%s\\n" "$@" END >>"$CALLS"\n')
+    python.chmod(0o755)
+    environment = {"PATH": f"{folder / 'bin'}:/usr/bin:/bin", "CALLS": str(folder / "calls"), **install["env"]}
+    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", install["run"]]
+    subprocess.run(command, env=environment, cwd=folder, check=True, timeout=30)
+    assert {path.name for path in folder.iterdir()} == {"bin", "calls"}, "a version was taken for a redirection"
+    return version, [call.splitlines() for call in (folder / "calls").read_text().split("END\n")[:-1]]
+
+
+@pytest.mark.parametrize("framework", ["torchtitan", "megatron", "megatron-bridge", "maxtext"])
+@pytest.mark.parametrize("has_requirements", [False, True])
+def test_the_hosted_job_installs_what_the_framework_needs(
+    framework: str, has_requirements: bool, tmp_path: Path
+) -> None:
+    files = {name: text for name, text in FRAMEWORKS[framework][0].items() if name != "requirements.txt"}
+    repo = repository(tmp_path / "r", {**files, **({"requirements.txt": "tyro\n"} if has_requirements else {})})
+    init(repo)
+    needs = FRAMEWORK_NEEDS[framework]
+    version, (*torch_calls, last) = pip_calls(repo, tmp_path / "job")
+    assert version == needs.python
+    assert [call[-1] for call in torch_calls] == ([needs.torch] if needs.torch else [])
+    packages = [*needs.packages]
+    if has_requirements:
+        packages = ["-r", "code/requirements.txt", *package_names(needs.packages)]
+    assert last[last.index("numpy>=1.26") + 1 :] == packages
+
+
+def test_maxtext_needs_what_its_tests_install() -> None:
+    lines = (ROOT / "requirements" / "maxtext.txt").read_text().splitlines()
+    pins = [line for line in lines if not line.startswith(("#", "maxtext=="))]
+    assert list(FRAMEWORK_NEEDS["maxtext"].packages) == pins
+
+
+def test_torch_is_the_one_that_is_tested_here() -> None:
+    tested = (ROOT / "constraints.txt").read_text().strip()
+    assert {needs.torch for needs in FRAMEWORK_NEEDS.values()} == {tested, ""}
+
+
+@pytest.mark.parametrize("framework", ["torchtitan", "megatron"])
+def test_the_page_of_a_framework_prints_the_list(framework: str) -> None:
+    page = (ROOT / "docs" / "frameworks" / f"{framework}.md").read_text()
+    needs = FRAMEWORK_NEEDS[framework]
+    (line,) = re.findall(rf"pip install ({re.escape(needs.torch)} .*)", page)
+    assert line.replace('"', "").split() == [needs.torch, "numpy", *needs.packages]

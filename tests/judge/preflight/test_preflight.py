@@ -1,0 +1,653 @@
+"""Preflight: every rule applies in its case, and not if one value is different or unknown.
+
+The tables of docs/preflight.md are generated. After a change of the rules, write them with:
+
+    REGBOT_WRITE_GOLDEN=1 pytest tests/judge/preflight/test_preflight.py
+"""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from regbot.check.preflight import examine_configuration
+from regbot.cli.app import app
+from regbot.judge.preflight import (
+    facts_of_run,
+    find_advice,
+    find_conflicts,
+    preflight_page,
+    read_dump,
+    unknown_hardware,
+)
+from regbot.judge.preflight.advice import parse_advice, shipped_advice
+from regbot.judge.preflight.conditions import Condition, evaluate
+from regbot.judge.preflight.facts import Facts
+from regbot.judge.preflight.page import advice_table, rules_table
+from regbot.judge.preflight.rules import RuleError, parse_rules, shipped_rules
+from regbot.records.files import RecordError, write_record
+from regbot.records.ledger import Ledger, Scalar
+from regbot.records.preflight import Preflight
+from regbot.records.run import Arm, Backend, Environment, Node, Run
+
+DOCS = Path(__file__).parents[3] / "docs" / "preflight.md"
+Config = dict[str, Scalar]
+
+FLEX = {"moe_token_dispatcher_type": "flex"}
+OVERLAP = {"overlap_moe_expert_parallel_comm": True}
+DELAY = {"delay_wgrad_compute": True}
+TE_GRAPHS = {"cuda_graph_impl": "transformer_engine"}
+H100 = {"gpu": "NVIDIA H100 80GB HBM3", "capability_major": 9}
+GB200 = {"gpu": "NVIDIA GB200", "capability_major": 10}
+V100 = {"gpu": "Tesla V100-SXM2-32GB", "capability_major": 7}
+
+CASES: dict[str, tuple[Config, Config, Config]] = {
+    "asked-dispatcher-not-resolved": (
+        {"moe_token_dispatcher_type": "alltoall"},
+        {"requested_dispatcher": "deepep"},
+        {"requested_dispatcher": "alltoall"},
+    ),
+    "flex-backend-without-flex": (
+        {"moe_token_dispatcher_type": "alltoall", "moe_flex_dispatcher_backend": "hybridep"},
+        {},
+        {"moe_flex_dispatcher_backend": "deepep"},
+    ),
+    "enable-deepep-without-flex": (
+        {"moe_token_dispatcher_type": "alltoall", "moe_enable_deepep": True},
+        {},
+        {"moe_token_dispatcher_type": "flex"},
+    ),
+    "flex-without-backend": (
+        {**FLEX, "moe_flex_dispatcher_backend": None},
+        {},
+        {"moe_flex_dispatcher_backend": "deepep"},
+    ),
+    "flex-without-experts": ({**FLEX, "num_moe_experts": None}, {}, {"num_moe_experts": 8}),
+    "deepep-gpu": ({**FLEX, "moe_flex_dispatcher_backend": "deepep"}, GB200, {"gpu": "NVIDIA B200"}),
+    "hybridep-gpu": ({**FLEX, "moe_flex_dispatcher_backend": "hybridep"}, V100, {"capability_major": 10}),
+    "ncclep-gpu": (
+        {**FLEX, "moe_flex_dispatcher_backend": "ncclep"},
+        {"gpu": "NVIDIA A100-SXM4-80GB", "capability_major": 8},
+        {"capability_major": 9},
+    ),
+    "flex-backend-on-amd": (
+        {**FLEX, "moe_flex_dispatcher_backend": "deepep"},
+        {"gpu": "AMD Instinct MI300X"},
+        {"gpu": "NVIDIA H100 80GB HBM3"},
+    ),
+    "backend-not-installed": (
+        {**FLEX, "moe_flex_dispatcher_backend": "deepep"},
+        {"available.deepep": False, "available.hybridep": False},
+        {"available.deepep": True},
+    ),
+    "fake-process-group-with-flex": ({**FLEX, "fake_process_group": True}, {}, {"fake_process_group": False}),
+    "allgather-default": (
+        {"moe_token_dispatcher_type": "allgather", "expert_model_parallel_size": 2},
+        {},
+        {"expert_model_parallel_size": 1},
+    ),
+    "hybridep-nvlink-domain": (
+        {**FLEX, "moe_flex_dispatcher_backend": "hybridep"},
+        {"env.NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": "4", "nvlink_domain": 8},
+        {"env.NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": "8"},
+    ),
+    "deepep-ranks": (
+        {
+            **FLEX,
+            "moe_flex_dispatcher_backend": "deepep",
+            "expert_tensor_parallel_size": 1,
+            "expert_model_parallel_size": 12,
+        },
+        {},
+        {"expert_model_parallel_size": 24},
+    ),
+    "ep-overlap-ep-1": ({**OVERLAP, "expert_model_parallel_size": 1}, {}, {"expert_model_parallel_size": 2}),
+    "ep-overlap-one-expert": ({**OVERLAP, "num_moe_experts": 1}, {}, {"num_moe_experts": 2}),
+    "ep-overlap-dispatcher": (
+        {**OVERLAP, "moe_token_dispatcher_type": "allgather"},
+        {},
+        {"moe_token_dispatcher_type": "alltoall"},
+    ),
+    "ep-overlap-precision": ({**OVERLAP, "bf16": False, "fp16": False}, {}, {"fp16": True}),
+    "ep-overlap-old-torch": (OVERLAP, {"torch": "2.5.1+cu124"}, {"torch": "2.6.0a0+df5bbc09d1"}),
+    "ep-overlap-pipeline-without-virtual": (
+        {**OVERLAP, "pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": None},
+        {},
+        {"virtual_pipeline_model_parallel_size": 4},
+    ),
+    "ep-overlap-full-recompute": (
+        {**OVERLAP, "recompute_granularity": "full"},
+        {},
+        {"recompute_granularity": "selective"},
+    ),
+    "ep-overlap-recompute-method": ({**OVERLAP, "recompute_method": "uniform"}, {}, {"recompute_method": None}),
+    "ep-overlap-recompute-layers": ({**OVERLAP, "recompute_num_layers": 1}, {}, {"recompute_num_layers": None}),
+    "ep-overlap-recompute-moe": (
+        {**OVERLAP, "recompute_modules": "core_attn moe"},
+        {},
+        {"recompute_modules": "core_attn moe_act"},
+    ),
+    "ep-overlap-shared-expert": (
+        {**OVERLAP, "moe_shared_expert_overlap": True},
+        {},
+        {"moe_shared_expert_overlap": False},
+    ),
+    "ep-overlap-mtp": ({**OVERLAP, "mtp_num_layers": 2}, {}, {"mtp_num_layers": 1}),
+    "wgrad-overlap-with-ep-overlap": (
+        {**OVERLAP, "overlap_dispatch_backward_with_experts_wgrad": True},
+        {},
+        {"overlap_moe_expert_parallel_comm": False},
+    ),
+    "wgrad-overlap-old-te": (
+        {"overlap_dispatch_backward_with_experts_wgrad": True},
+        {"transformer_engine": "2.2.0"},
+        {"transformer_engine": "2.3"},
+    ),
+    "early-release-without-ep-overlap": (
+        {"ep_overlap_early_attn_memory_release": True, "overlap_moe_expert_parallel_comm": False},
+        {},
+        {"overlap_moe_expert_parallel_comm": True},
+    ),
+    "delay-wgrad-without-ep-overlap": (
+        {**DELAY, "overlap_moe_expert_parallel_comm": False},
+        {},
+        {"overlap_moe_expert_parallel_comm": True},
+    ),
+    "delay-wgrad-old-te": (
+        {**OVERLAP, **DELAY, "overlap_grad_reduce": True, "gradient_accumulation_fusion": False},
+        {"transformer_engine": "2.6.0"},
+        {"transformer_engine": "2.7.0"},
+    ),
+    "delay-wgrad-graphs-old-te": (
+        {**OVERLAP, **DELAY, **TE_GRAPHS, "cuda_graph_modules": "attn moe_router"},
+        {"transformer_engine": "2.11.0"},
+        {"cuda_graph_modules": "moe_router"},
+    ),
+    "delay-wgrad-graphs-without-fusion": (
+        {**OVERLAP, **DELAY, **TE_GRAPHS, "cuda_graph_scope": "attn", "gradient_accumulation_fusion": False},
+        {},
+        {"gradient_accumulation_fusion": True},
+    ),
+    "delay-wgrad-graphs-bias": (
+        {**OVERLAP, **DELAY, **TE_GRAPHS, "cuda_graph_modules": "attn", "add_qkv_bias": True},
+        {},
+        {"add_qkv_bias": False},
+    ),
+    "graphs-full-recompute": (
+        {"cuda_graph_impl": "local", "recompute_granularity": "full"},
+        {},
+        {"cuda_graph_impl": "full_iteration"},
+    ),
+    "graphs-router-recompute-moe": (
+        {
+            **TE_GRAPHS,
+            "cuda_graph_modules": "[CudaGraphModule.attn, CudaGraphModule.moe_router]",
+            "recompute_granularity": "selective",
+            "recompute_modules": "moe",
+        },
+        {},
+        {"recompute_modules": "core_attn"},
+    ),
+    "graphs-experts-with-ep-overlap": (
+        {**OVERLAP, **TE_GRAPHS, "cuda_graph_modules": "attn moe"},
+        {},
+        {"cuda_graph_modules": "attn moe_router moe_preprocess"},
+    ),
+    "graphs-experts-without-drop-and-pad": (
+        {
+            **TE_GRAPHS,
+            "cuda_graph_modules": "moe",
+            "moe_expert_capacity_factor": 1.0,
+            "moe_pad_expert_input_to_capacity": False,
+        },
+        {},
+        {"moe_pad_expert_input_to_capacity": True},
+    ),
+    "graphs-moe-and-router": (
+        {**TE_GRAPHS, "cuda_graph_modules": "moe moe_router"},
+        {},
+        {"cuda_graph_modules": "attn moe_router"},
+    ),
+    "full-iteration-graph-without-drop-and-pad": (
+        {"cuda_graph_impl": "full_iteration", "num_moe_experts": 128, "moe_pad_expert_input_to_capacity": False},
+        {},
+        {"moe_pad_expert_input_to_capacity": True},
+    ),
+    "param-gather-out-of-step": (
+        {"ddp.overlap_param_gather": True, "optimizer.overlap_param_gather": False},
+        {},
+        {"optimizer.overlap_param_gather": True},
+    ),
+    "tp-overlap-disabled": (
+        {"tp_comm_overlap": True, "tensor_model_parallel_size": 1, "sequence_parallel": True},
+        {},
+        {"tensor_model_parallel_size": 2},
+    ),
+    "permute-fusion-old-te": (
+        {"moe_permute_fusion": True},
+        {"transformer_engine": "2.0"},
+        {"transformer_engine": "2.1.0"},
+    ),
+}
+"""By rule: a configuration and facts for which it applies, and one value with which it does not."""
+
+
+def facts(values: Config) -> Facts:
+    """Build facts from values by the names that rules use."""
+    fields: dict[str, Any] = {"versions": {}, "available": {}}
+    for name, value in values.items():
+        if name.startswith("env."):
+            fields["environment"] = {name[4:]: value}
+        elif name.startswith("available."):
+            fields["available"][name[10:]] = value
+        elif name in ("torch", "transformer_engine"):
+            fields["versions"][name] = value
+        elif name == "capability_major":
+            fields["capability"] = (value, 0)
+        else:
+            fields[name] = value
+    return Facts(**fields)
+
+
+def applying(config: Config, known: Config) -> set[str]:
+    return {conflict.rule.id for conflict in find_conflicts(config, facts(known))}
+
+
+def test_every_rule_has_a_case() -> None:
+    assert set(CASES) == {rule.id for rule in shipped_rules()}
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_a_rule_applies_and_one_other_value_makes_it_not_apply(rule: str) -> None:
+    config, known, change = CASES[rule]
+    assert len(change) == 1
+    (name,) = change
+    assert (name in config) != (name in known), "the change replaces an existing value"
+    assert rule in applying(config, known)
+    near_config, near_known = (config | change, known) if name in config else (config, known | change)
+    assert rule not in applying(near_config, near_known)
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_a_rule_with_unknown_values_does_not_apply(rule: str) -> None:
+    config, known, _ = CASES[rule]
+    assert rule not in applying({}, {})
+    tested = {part.fact for entry in shipped_rules() if entry.id == rule for part in entry.when.parts()} & known.keys()
+    if tested:
+        assert rule not in applying(config, {})
+    else:
+        assert rule in applying(config, {})
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_a_rule_applies_to_keys_with_section_prefixes(rule: str) -> None:
+    config, known, _ = CASES[rule]
+    assert rule in applying(
+        {f"cfg.model.{key}" if "." not in key else f"cfg.{key}": v for key, v in config.items()}, known
+    )
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_a_conflict_names_the_values_that_cause_it(rule: str) -> None:
+    config, known, change = CASES[rule]
+    case = next(conflict for conflict in find_conflicts(config, facts(known)) if conflict.rule.id == rule)
+    named = {**config, **known}
+    assert case.because
+    assert all(named.get(name) == value for name, value in case.because.items())
+    assert change.keys() & case.because.keys() or rule in ("delay-wgrad-old-te",)
+
+
+SOUND: Config = {
+    "moe_token_dispatcher_type": "flex",
+    "moe_flex_dispatcher_backend": "hybridep",
+    "num_moe_experts": 128,
+    "moe_router_topk": 8,
+    "expert_model_parallel_size": 8,
+    "pipeline_model_parallel_size": 1,
+    "virtual_pipeline_model_parallel_size": None,
+    "tensor_model_parallel_size": 1,
+    "tp_comm_overlap": False,
+    "overlap_moe_expert_parallel_comm": True,
+    "delay_wgrad_compute": False,
+    "moe_shared_expert_overlap": False,
+    "recompute_granularity": None,
+    "recompute_method": None,
+    "recompute_num_layers": None,
+    "recompute_modules": "core_attn",
+    "mtp_num_layers": None,
+    "bf16": True,
+    "fp16": False,
+    "cuda_graph_impl": "transformer_engine",
+    "cuda_graph_modules": "moe_router moe_preprocess",
+    "moe_permute_fusion": True,
+    "ddp.overlap_param_gather": True,
+    "optimizer.overlap_param_gather": True,
+}
+"""The canonical Qwen3-30B-A3B recipe on 16 H100, with the keys that rules test."""
+
+NODE = facts(
+    {
+        **H100,
+        "requested_dispatcher": "hybridep",
+        "torch": "2.13.0",
+        "transformer_engine": "2.14.0",
+        "nvlink_domain": 8,
+    }
+)
+
+
+def test_a_published_recipe_has_no_conflict() -> None:
+    node = replace(NODE, environment={"NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": "8"})
+    assert find_conflicts(SOUND, node) == []
+    assert "0 conflicts, 0 warnings" in preflight_page([], [])
+
+
+def test_the_default_backend_of_mcore_does_not_count_as_requested() -> None:
+    config: Config = {"moe_token_dispatcher_type": "alltoall", "moe_flex_dispatcher_backend": "deepep"}
+    assert applying(config, {**GB200, "requested_dispatcher": "alltoall"}) == set()
+
+
+@pytest.mark.parametrize("dispatcher", ["deepep", "hybridep", "ncclep", "alltoall", "allgather"])
+def test_any_replaced_dispatcher_is_a_conflict(dispatcher: str) -> None:
+    other = "allgather" if dispatcher == "alltoall" else "alltoall"
+    request: Config = {"requested_dispatcher": dispatcher}
+    assert "asked-dispatcher-not-resolved" in applying({"moe_token_dispatcher_type": other}, request)
+    if dispatcher in ("deepep", "hybridep"):
+        backend = {"deepep": "hybridep", "hybridep": "deepep"}[dispatcher]
+        config: Config = {**FLEX, "moe_flex_dispatcher_backend": backend}
+        assert "asked-dispatcher-not-resolved" in applying(config, request)
+
+
+def test_comm_overlap_has_precedence_over_the_model() -> None:
+    config: Config = {
+        "comm_overlap.overlap_moe_expert_parallel_comm": True,
+        "model.overlap_moe_expert_parallel_comm": False,
+        "model.expert_model_parallel_size": 1,
+    }
+    assert applying(config, {}) == {"ep-overlap-ep-1"}
+    config["comm_overlap.overlap_moe_expert_parallel_comm"] = None
+    assert applying(config, {}) == set()
+
+
+def test_a_key_on_which_sections_disagree_without_precedence_is_unknown() -> None:
+    config: Config = {"a.moe_token_dispatcher_type": "allgather", "b.moe_token_dispatcher_type": "alltoall"}
+    assert applying({**config, "expert_model_parallel_size": 8}, {}) == set()
+    config["b.moe_token_dispatcher_type"] = "allgather"
+    assert applying({**config, "expert_model_parallel_size": 8}, {}) == {"allgather-default"}
+
+
+def test_a_key_does_not_match_in_the_middle_of_another() -> None:
+    assert applying({"my_overlap_moe_expert_parallel_comm": True, "expert_model_parallel_size": 1}, {}) == set()
+
+
+# conditions
+
+
+@pytest.mark.parametrize(
+    ("document", "config", "value"),
+    [
+        ({"key": "a", "eq": True}, {"a": 1}, False),
+        ({"key": "a", "eq": 1}, {"a": True}, False),
+        ({"key": "a", "ne": 1}, {}, None),
+        ({"key": "a", "gt": 1}, {"a": None}, False),
+        ({"key": "a", "gt": 1}, {"a": "many"}, False),
+        ({"key": "a", "off": True}, {}, True),
+        ({"key": "a", "on": True}, {"a": "none"}, False),
+        ({"key": "a", "none": True}, {}, None),
+        ({"key": "a", "missing": True}, {}, True),
+        ({"key": ["a", "b"], "eq": 1}, {"a": None, "b": 1}, True),
+        ({"any": [{"key": "a", "eq": 1}, {"key": "b", "eq": 1}]}, {"b": 1}, True),
+        ({"any": [{"key": "a", "eq": 1}, {"key": "b", "eq": 1}]}, {"b": 2}, None),
+        ({"all": [{"key": "a", "eq": 1}, {"key": "b", "eq": 1}]}, {"b": 2}, False),
+        ({"all": [{"key": "a", "eq": 1}, {"key": "b", "eq": 1}]}, {"b": 1}, None),
+        ({"key": "a", "before": "2.10"}, {"a": "2.9.1"}, True),
+        ({"key": "a", "before": "2.10"}, {"a": "nightly"}, None),
+    ],
+)
+def test_a_condition_is_true_false_or_unknown(document: Any, config: Config, value: bool | None) -> None:
+    assert evaluate(Condition.model_validate(document), config, Facts()).value is value
+
+
+GOOD_RULE = """
+[[rule]]
+id = "a-rule"
+severity = "invalid"
+effect = "error"
+what = "something is on that must be off"
+fix = "turn it off at once"
+source = "somewhere, 2026-08-22"
+when.all = [{ key = "a", on = true }]
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('id = "a-rule"', 'id = "A Rule"', "id"),
+        ('severity = "invalid"', 'severity = "bad"', "severity"),
+        ('effect = "error"', 'effect = "explodes"', "effect"),
+        ('fix = "turn it off at once"', "", "fix"),
+        ("2026-08-22", "yesterday", "source"),
+        ("on = true", "is = true", "is"),
+        ("on = true", "on = true, off = true", "needs 1 test"),
+        (", on = true", "", "needs 1 test"),
+        ('key = "a"', 'fact = "weather"', "no fact 'weather'"),
+        ('key = "a"', 'key = "a", fact = "gpu"', "one of all, any, key and fact"),
+        ("[{ key", "[{ all = [], key", "when"),
+        ("on = true", "on = false", "on"),
+        ("[[rule]]", "[[rules]]", "rule"),
+        ("when.all", "when.none", "when"),
+        ("[[rule]]", "[[rule", "is not TOML"),
+    ],
+)
+def test_an_invalid_rule_is_refused(old: str, new: str, why: str) -> None:
+    assert parse_rules(GOOD_RULE)[0].id == "a-rule"
+    assert old in GOOD_RULE
+    with pytest.raises(RuleError, match=why):
+        parse_rules(GOOD_RULE.replace(old, new, 1))
+
+
+def test_two_rules_with_one_name_are_refused() -> None:
+    with pytest.raises(RuleError, match="a-rule is defined twice"):
+        parse_rules(GOOD_RULE + GOOD_RULE)
+
+
+# advice
+
+
+@pytest.mark.parametrize(
+    ("gpu", "ep", "expected"),
+    [
+        ("NVIDIA H100 80GB HBM3", 8, {"hopper"}),
+        ("NVIDIA H200", 32, {"hopper", "hopper-many-nodes"}),
+        ("NVIDIA A100-SXM4-80GB", 4, {"ampere"}),
+        ("NVIDIA B200", 8, {"blackwell"}),
+        ("NVIDIA GB200", 64, {"nvl72"}),
+        ("NVIDIA GB300", 8, {"nvl72"}),
+        ("AMD Instinct MI300X", 8, {"amd"}),
+        ("NVIDIA H100 80GB HBM3", 1, {"nothing-to-dispatch"}),
+        ("NVIDIA H100 80GB HBM3", 2, {"hopper", "small-group-large-top-k"}),
+        (None, 8, set()),
+    ],
+)
+def test_advice_follows_the_hardware_and_the_expert_parallel_size(gpu: str | None, ep: int, expected: set[str]) -> None:
+    config: Config = {"model.expert_model_parallel_size": ep, "model.moe_router_topk": 8}
+    assert {item.entry.id for item in find_advice(Facts(gpu=gpu), config)} == expected
+
+
+def test_every_advice_has_a_complete_comparison_and_its_command() -> None:
+    for entry in shipped_advice():
+        assert bool(entry.base) == bool(entry.head)
+        assert entry.base.keys() == entry.head.keys()
+        assert entry.head or entry.id == "nothing-to-dispatch"
+    items = find_advice(Facts(gpu="NVIDIA H100"), {"expert_model_parallel_size": 8}, "qwen3 ep")
+    assert [item.command for item in items] == [
+        (
+            "regbot check --base HEAD --head HEAD --base-set dispatcher=alltoall --head-set dispatcher=hybridep "
+            "--workload 'qwen3 ep'"
+        )
+    ]
+    with pytest.raises(RuleError, match=r"advice\.toml"):
+        parse_advice("[[advice]]\nid = 'x'\n")
+
+
+def test_the_page_matches_its_golden_file() -> None:
+    config: Config = {**SOUND, "moe_flex_dispatcher_backend": "deepep"}
+    page = preflight_page(find_conflicts(config, NODE), find_advice(NODE, config, "qwen3"))
+    golden = Path(__file__).parents[2] / "golden" / "terminal" / "preflight.txt"
+    if os.environ.get("REGBOT_WRITE_GOLDEN"):
+        golden.write_text(page)
+    assert page == golden.read_text()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "message"),
+    [
+        (None, "GPU not known: hardware rules did not apply"),
+        ("NVIDIA L40S\x1b[2J", "GPU not known (NVIDIA L40S): hardware rules did not apply"),
+        ("NVIDIA H100 80GB HBM3", ""),
+        ("AMD Instinct MI300X", ""),
+    ],
+)
+def test_unknown_hardware_is_reported(gpu: str | None, message: str) -> None:
+    known = Facts(gpu=gpu)
+    assert unknown_hardware(known) == message
+    page = preflight_page(find_conflicts(SOUND, known), [], unknown_hardware(known))
+    assert ("hardware rules did not apply" in page) == bool(message)
+    assert not message or message in page.splitlines()
+    assert unknown_hardware(Facts(gpu=gpu, capability=(9, 0))) == ""
+
+
+def test_the_command_reports_unknown_hardware(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = Node(name="n", node_class="2 cores", cores=2)
+    monkeypatch.setattr("regbot.check.preflight.this_node", lambda: nowhere)
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text(json.dumps({"moe_token_dispatcher_type": "flex"}))
+    result = CliRunner().invoke(app, ["preflight", "config.json"])
+    assert result.exit_code == 0
+    assert "GPU not known: hardware rules did not apply" in result.stdout.splitlines()
+
+
+@pytest.mark.parametrize("dispatcher", ["deepep", "hybridep", "ncclep"])
+def test_a_cuda_dispatcher_on_an_amd_gpu_is_a_conflict_for_any_resolved_dispatcher(dispatcher: str) -> None:
+    amd: Config = {"gpu": "AMD Instinct MI300X"}
+    assert "flex-backend-on-amd" in applying({}, {**amd, "requested_dispatcher": dispatcher})
+    assert "flex-backend-on-amd" in applying({**FLEX, "moe_flex_dispatcher_backend": dispatcher}, amd)
+    assert "flex-backend-on-amd" not in applying({"moe_token_dispatcher_type": "alltoall"}, amd)
+
+
+HOSTILE: dict[str, Any] = {
+    "model": {
+        "moe_token_dispatcher_type": "x\ud800\x1b[2J",
+        "overlap_moe_expert_parallel_comm": True,
+        "expert_model_parallel_size": 1,
+    }
+}
+
+
+def test_lone_surrogates_in_a_dump_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ["p.json", os.fsdecode(b"\xff.json")]
+    for name in names:
+        try:
+            Path(name).write_text(json.dumps(HOSTILE))
+        except OSError:
+            pytest.skip("this file system has no such names")
+        record = examine_configuration(name, tmp_path, tmp_path).record()
+        assert record.conflicts
+        assert Preflight.model_validate_json(record.to_json()) == record
+        assert not {"\x1b", "\ud800"} & set(record.to_json())
+    result = CliRunner().invoke(app, ["preflight", "p.json", "--json"])
+    assert (result.exit_code, json.loads(result.stdout)["workload"]) == (4, "p.json")
+    assert CliRunner().invoke(app, ["preflight", "p.json"]).exit_code == 4
+
+
+def test_a_very_long_value_is_clipped(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps({**HOSTILE["model"], "moe_token_dispatcher_type": "x" * 100_000}))
+    for conflict in examine_configuration(str(path), tmp_path, tmp_path).record().conflicts:
+        assert len(conflict.values) < 600
+
+
+def test_values_of_a_dump_cannot_send_terminal_escapes() -> None:
+    applying_rules = find_conflicts(
+        {"moe_token_dispatcher_type": "\x1b[31mred"}, Facts(requested_dispatcher="alltoall")
+    )
+    assert applying_rules
+    assert "\x1b" not in preflight_page(applying_rules, [])
+
+
+# files
+
+
+def test_a_nested_dump_is_flattened(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model": {"recompute_modules": ["core_attn", "moe"], "x": None}, "seed": 1234}))
+    assert dict(read_dump(path).config) == {"model.recompute_modules": "core_attn moe", "model.x": None, "seed": 1234}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[1, 2]", "is not a JSON object"),
+        ("model:\n  a: 1\n", "is not valid JSON"),
+        ('{"schema": "regbot/verdict@1"}', "is a 'regbot/verdict@1'"),
+        ('{"a": 1, "a": 2}', "appears twice"),
+    ],
+)
+def test_a_file_without_a_configuration_is_an_error(tmp_path: Path, text: str, why: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(RecordError, match=why):
+        read_dump(path)
+
+
+def test_a_run_record_has_its_own_facts(tmp_path: Path) -> None:
+    ledger = Ledger(
+        source="dispatch-mode",
+        scope="step",
+        steps=1,
+        world_size=16,
+        entries=[],
+        config={"moe_token_dispatcher_type": "alltoall"},
+        software={"transformer_engine": "2.14"},
+    )
+    run = Run(
+        arm=Arm(name="head", revision="HEAD", commit="a" * 40, tree="b" * 40),
+        workload="qwen3-30b-a3b@1/ep",
+        adapter="megatron",
+        shape="qwen3-30b-a3b@1",
+        variant="full",
+        tier="static",
+        outcome="ok",
+        wall_s=1.0,
+        ledger=ledger,
+        node=Node(name="n", node_class="8 x H100", cores=8, gpus=["NVIDIA H100 80GB HBM3"] * 8),
+        backends={"dispatcher": Backend(requested="deepep", resolved="alltoall", executed="alltoall", evidence="")},
+        environment=Environment(python="3.12", torch="2.13.0", platform="linux", packages="c" * 64),
+    )
+    path = tmp_path / "run.json"
+    write_record(path, run)
+    dump = read_dump(path)
+    assert dump.workload == "qwen3-30b-a3b@1/ep"
+    assert dump.facts == facts_of_run(run)
+    assert (dump.facts.value("capability_major"), dump.facts.value("torch")) == (9, "2.13.0")
+    assert [conflict.rule.id for conflict in find_conflicts(dump.config, dump.facts)] == [
+        "asked-dispatcher-not-resolved"
+    ]
+
+
+def test_the_tables_in_the_documentation_match_the_data() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    wanted = text
+    for name, table in (("rules", rules_table(shipped_rules())), ("advice", advice_table(shipped_advice()))):
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        before, _, rest = wanted.partition(begin)
+        wanted = before + begin + table + end + rest.partition(end)[2]
+    if os.environ.get("REGBOT_WRITE_GOLDEN"):
+        DOCS.write_text(wanted, encoding="utf-8")
+    assert DOCS.read_text(encoding="utf-8") == wanted

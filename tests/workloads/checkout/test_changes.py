@@ -1,0 +1,242 @@
+"""Changed files of two commits in real repositories. No file of a pull request can hide a change."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from regbot.workloads.checkout import digest_behaviour, list_changed_files
+from support.git_repos import Repository
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    home = Repository.create(tmp_path / "home")
+    home.commit("first", {"src/moe.py": 'def f():\n    """Says so."""\n    return 1\n', "kernels.cu": "// a\n"})
+    return home
+
+
+def changed(repository: Repository, files: dict[str, str]) -> list[str] | None:
+    base = repository.git("rev-parse", "HEAD")
+    return list_changed_files(repository.path, base, repository.commit("second", files), []).paths
+
+
+def test_comments_docstrings_and_layout_are_no_change(repository: Repository) -> None:
+    text = 'def f():\n    """Says more."""\n    # why\n    return (1)\n'
+    assert changed(repository, {"src/moe.py": text}) == []
+
+
+def test_another_number_is_a_change(repository: Repository) -> None:
+    assert changed(repository, {"src/moe.py": "def f():\n    return 2\n"}) == ["src/moe.py"]
+
+
+def test_a_docstring_that_becomes_code_is_a_change(repository: Repository) -> None:
+    assert changed(repository, {"src/moe.py": "def f():\n    return 'Says so.'\n"}) == ["src/moe.py"]
+
+
+LONG = [
+    "import os",
+    "",
+    "x = 1; y = 2",
+    "",
+    "def f():",
+    "    'Says so.'",
+    "    return 1",
+    "",
+    "@f",
+    "class A:",
+    "    z = 3",
+]
+
+
+def long_with(number: int, *lines: str, replaced: int = 0) -> str:
+    """Return LONG with ``lines`` inserted before line ``number`` (from 0), in place of ``replaced`` lines of LONG."""
+    return "\n".join([*LONG[:number], *lines, *LONG[number + replaced :]]) + "\n"
+
+
+@pytest.mark.parametrize("number", range(len(LONG) + 1))
+def test_a_comment_at_any_line_is_no_change(repository: Repository, number: int) -> None:
+    repository.commit("long", {"long.py": long_with(0)})
+    assert changed(repository, {"long.py": long_with(number, "# a comment")}) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        long_with(2, "x = 2; y = 1", replaced=1),
+        long_with(2, "x = 1; x = 1"),
+        long_with(2, "+x"),
+        long_with(3, "'a string that nobody reads'"),
+        long_with(3, "if x:", "    y"),
+        long_with(3, '"""', '"""'),
+        long_with(3, 'z = """') + '"""\n',
+        long_with(6, "    return -1", replaced=1),
+        long_with(6, "    return 1.0", replaced=1),
+        long_with(8, replaced=1),
+        long_with(8, "@f"),
+        long_with(10, "    'Says.'", "    'Says it twice.'"),
+        long_with(11, "    z = 3"),
+        long_with(11, "z = 3"),
+    ],
+)
+def test_a_small_change_at_any_line_is_a_change(repository: Repository, text: str) -> None:
+    repository.commit("long", {"long.py": long_with(0)})
+    assert changed(repository, {"long.py": text}) == ["long.py"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        long_with(2, "x = (1)", "y = 2", replaced=1),
+        long_with(0, '"""What it is for, with an unequal \' in it."""', ""),
+        long_with(5, '    """Says', "# more", '    of it."""', replaced=1),
+        long_with(6, "    return (", "1", ")", replaced=1),
+        long_with(0).replace("\n", "\r\n"),
+    ],
+)
+def test_another_layout_of_the_same_code_is_no_change(repository: Repository, text: str) -> None:
+    repository.commit("long", {"long.py": long_with(0)})
+    assert changed(repository, {"long.py": text}) == []
+
+
+def test_an_equal_last_line_that_is_code_in_one_version_and_a_string_in_the_other_is_a_change(
+    repository: Repository,
+) -> None:
+    last = '"""; -1 # """\n'
+    repository.commit("code", {"odd.py": f'q\nw\n"""\n{last}'})
+    assert changed(repository, {"odd.py": f'q\nw\n"\\n"\n{last}'}) == ["odd.py"]
+
+
+def test_an_else_with_only_an_if_equals_an_elif(repository: Repository) -> None:
+    repository.commit("long", {"long.py": "if a:\n    b\nelif c:\n    d\n"})
+    assert changed(repository, {"long.py": "if a:\n    b\nelse:\n    if c:\n        d\n"}) == []
+
+
+def test_an_encoding_declaration_that_changes_a_string_is_a_change(repository: Repository) -> None:
+    repository.commit("coded", {"coded.py": "#\nx = 1\ny = 'é'\n"})
+    assert changed(repository, {"coded.py": "# coding: latin-1\nx = 1\ny = 'é'\n"}) == ["coded.py"]
+
+
+def test_a_symbolic_link_is_not_parsed_as_python(repository: Repository) -> None:
+    (repository.path / "link.py").symlink_to("'one'")
+    repository.commit("a link")
+    (repository.path / "link.py").unlink()
+    (repository.path / "link.py").symlink_to("'two'")
+    assert changed(repository, {}) == ["link.py"]
+
+
+def test_another_executable_bit_is_a_change(repository: Repository) -> None:
+    (repository.path / "src/moe.py").chmod(0o755)
+    assert changed(repository, {}) == ["src/moe.py"]
+
+
+@pytest.mark.parametrize("name", ["kernels.cu", "README.md", "new.py", "with space.txt"])
+def test_any_byte_of_another_file_is_a_change(repository: Repository, name: str) -> None:
+    assert changed(repository, {name: "// b\n"}) == [name]
+
+
+def test_python_that_does_not_parse_is_a_change(repository: Repository) -> None:
+    assert changed(repository, {"src/moe.py": "def f(:\n"}) == ["src/moe.py"]
+
+
+def test_a_path_that_is_not_utf_8_makes_the_result_unknown(repository: Repository) -> None:
+    base = repository.git("rev-parse", "HEAD")
+    Path(os.fsdecode(os.fsencode(repository.path) + b"/\xff.py")).write_bytes(b"x = 1\n")
+    assert list_changed_files(repository.path, base, repository.commit("odd"), []).paths is None
+
+
+def test_too_many_files_make_the_result_unknown(repository: Repository) -> None:
+    assert changed(repository, {f"f{n}.txt": "" for n in range(501)}) is None
+
+
+def test_a_submodule_that_gitmodules_ignores_is_a_change(repository: Repository, tmp_path: Path) -> None:
+    library = Repository.create(tmp_path / "library")
+    library.commit("first", {"kernel.cu": "// 1\n"})
+    repository.add_submodule(library, "third_party/lib")
+    repository.git("config", "--file", ".gitmodules", "submodule.third_party/lib.ignore", "all")
+    repository.git("config", "diff.ignoreSubmodules", "all")
+    base = repository.commit("with a library")
+    newer = library.commit("second", {"kernel.cu": "// 2\n"})
+    repository.git("update-index", "--cacheinfo", f"160000,{newer},third_party/lib")
+    repository.git("commit", "--quiet", "--allow-empty", "--message", "a newer library")
+    assert list_changed_files(repository.path, base, repository.git("rev-parse", "HEAD"), []).paths == [
+        "third_party/lib"
+    ]
+
+
+def heads_behave_alike(repository: Repository, first: dict[str, str], second: dict[str, str]) -> bool:
+    """Whether two heads of the same base, with the given files, have equal digests."""
+    base = repository.git("rev-parse", "HEAD")
+    digests = []
+    for files in (first, second):
+        repository.git("checkout", "-q", "--detach", base)
+        head = repository.commit("head", files)
+        digests.append(digest_behaviour(repository.path, base, head, []))
+    assert None not in digests
+    return digests[0] == digests[1]
+
+
+SLOW = {"src/moe.py": "def f():\n    return 2\n", "kernels.cu": "// b\n"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"src/moe.py": "def f():\n    '''Why.'''\n    return 2  # why\n"},
+        {"README.md": "# why\n"},
+        {"src/other.py": "# added\nx = 1\n"},
+    ],
+    ids=["comments", "documentation", "a comment in an added file"],
+)
+def test_heads_that_differ_only_in_comments_have_one_digest(repository: Repository, more: dict[str, str]) -> None:
+    assert heads_behave_alike(
+        repository, {**SLOW, "src/other.py": "x = 1\n"}, {**SLOW, "src/other.py": "x = 1\n", **more}
+    )
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"src/moe.py": "def f():\n    return 3\n"},
+        {"kernels.cu": "// c\n"},
+        {"src/other.py": "x = 1\n"},
+        {"src/broken.py": "def\n"},
+    ],
+    ids=["a number", "a comment in another language", "an added file", "a file that cannot be parsed"],
+)
+def test_heads_that_behave_differently_have_different_digests(repository: Repository, more: dict[str, str]) -> None:
+    assert not heads_behave_alike(repository, SLOW, {**SLOW, **more})
+
+
+def test_heads_of_different_bases_have_different_digests(repository: Repository) -> None:
+    first = repository.git("rev-parse", "HEAD")
+    second = repository.commit("base", {"base.py": "x = 1\n"})
+    head = repository.commit("head", SLOW)
+    digests = {digest_behaviour(repository.path, base, head, []) for base in (first, second)}
+    assert len(digests) == 2
+    assert digest_behaviour(repository.path, "0" * 40, head, []) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'x = f"' + "{a}" * 100_000 + '"\n',
+        "# coding: utf-7\nx = f+ACI-" + "+AHs-a+AH0-" * 60_000 + "+ACI-\n",
+    ],
+    ids=["plain", "in another encoding"],
+)
+def test_python_that_takes_minutes_to_parse_is_a_change(repository: Repository, text: str) -> None:
+    base = repository.commit("base", {"slow.py": text})
+    head = repository.commit("head", {"slow.py": text + "# a comment\n"})
+    start = time.process_time()
+    assert list_changed_files(repository.path, base, head, ()).paths == ["slow.py"]
+    assert digest_behaviour(repository.path, base, head, ()) is not None
+    assert time.process_time() - start < 5
+
+
+def test_only_some_megabytes_of_python_are_parsed(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regbot.workloads.checkout.changes.MAX_PARSED_BYTES", 100)
+    base = repository.commit("base", {"a.py": "x = 1\n" * 5, "b.py": "x = 1\n" * 20})
+    head = repository.commit("head", {"a.py": "x = 1\n" * 5 + "#\n", "b.py": "x = 1\n" * 20 + "#\n"})
+    assert list_changed_files(repository.path, base, head, ()).paths == ["b.py"]

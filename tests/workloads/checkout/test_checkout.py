@@ -1,0 +1,644 @@
+"""Resolving revisions to arms and checking out worktrees, on real repositories."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from regbot.workloads.checkout import Build, BuildError, CheckoutError, Worktree, check_out, prune, resolve_arms
+from regbot.workloads.checkout.clones import CommitSource, absolute_url, fetch_commit
+from support.git_repos import Repository
+
+
+@pytest.fixture(autouse=True)
+def _no_configuration_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repository:
+    """main: first, second; a branch 'pr' from first with one commit; 'pr' is checked out."""
+    repository = Repository.create(tmp_path / "user")
+    repository.commit("first", {"model.py": "width = 1\n"})
+    repository.git("branch", "pr")
+    repository.commit("second", {"other.py": "depth = 1\n"})
+    repository.git("checkout", "--quiet", "pr")
+    repository.commit("change the width", {"model.py": "width = 2\n"})
+    return repository
+
+
+def arms(repository: Repository, base: str | None = None, head: str = "HEAD") -> tuple[str, str, list[str]]:
+    base_arm, head_arm, warnings = resolve_arms(repository.path, base, head, {}, {})
+    return base_arm.commit, head_arm.commit, warnings
+
+
+def make(repository: Repository, cache: Path, revision: str = "HEAD", *build: str, timeout_s: float = 20) -> Worktree:
+    commit = repository.git("rev-parse", revision)
+    return check_out(repository.path, commit, cache, Build(build, "python3", timeout_s))
+
+
+# ---- arms
+
+
+def test_the_base_arm_is_the_merge_base_and_a_warning_says_how_far_behind_it_is(repo: Repository) -> None:
+    first = repo.git("rev-parse", "main~1")
+    assert arms(repo, "main") == (
+        first,
+        repo.git("rev-parse", "pr"),
+        [f"compared with the merge base {first[:10]}, 1 commit behind main"],
+    )
+
+
+def test_a_base_that_is_an_ancestor_of_head_is_used_without_a_warning(repo: Repository) -> None:
+    assert arms(repo, "HEAD~1") == (repo.git("rev-parse", "HEAD~1"), repo.git("rev-parse", "HEAD"), [])
+
+
+def test_an_arm_has_revision_commit_tree_subject_and_overrides(repo: Repository) -> None:
+    _, head, _ = resolve_arms(repo.path, "main", "pr", {}, {"dispatcher": "allgather"})
+    assert (head.name, head.revision, head.subject) == ("head", "pr", "change the width")
+    assert (head.commit, head.tree) == (repo.git("rev-parse", "pr"), repo.git("rev-parse", "pr^{tree}"))
+    assert head.overrides == {"dispatcher": "allgather"}
+
+
+def test_swapped_arms_are_compared_exactly_with_a_warning(repo: Repository) -> None:
+    base, head, [warning] = arms(repo, "pr", "pr~1")
+    assert (base, head) == (repo.git("rev-parse", "pr"), repo.git("rev-parse", "pr~1"))
+    assert "pr~1 is an ancestor of pr: compared with" in warning
+
+
+def test_two_equal_commits_are_refused(repo: Repository) -> None:
+    with pytest.raises(CheckoutError, match="nothing to compare: 'pr' and 'HEAD' are both commit"):
+        arms(repo, "pr", "HEAD")
+
+
+def test_the_refusal_of_equal_commits_names_uncommitted_changes(repo: Repository) -> None:
+    repo.git("checkout", "-q", "pr")
+    changed = next(path for path in repo.path.rglob("*.py"))
+    changed.write_text("width = 9\n")
+    with pytest.raises(CheckoutError, match=rf"uncommitted changes are not measured \(1 file: .*{changed.name}\)"):
+        arms(repo, "pr", "HEAD")
+
+
+def test_equal_commits_with_different_overrides_can_be_compared(repo: Repository) -> None:
+    base, head, _ = resolve_arms(repo.path, "pr", "pr", {"dispatcher": "allgather"}, {})
+    assert base.commit == head.commit
+
+
+def test_the_default_base_is_origin_head(repo: Repository, tmp_path: Path) -> None:
+    repo.git("branch", "--move", "main", "trunk")
+    repo.git("checkout", "--quiet", "trunk")
+    clone = repo.clone_to(tmp_path / "clone")
+    clone.git("checkout", "--quiet", "-b", "work", "origin/pr")
+    base, _, _ = resolve_arms(clone.path, None, "HEAD", {}, {})
+    assert (base.revision, base.commit) == ("origin/trunk", repo.git("rev-parse", "trunk~1"))
+
+
+@pytest.mark.parametrize("name", ["main", "master"])
+def test_without_an_origin_the_default_base_is_main_or_master(repo: Repository, name: str) -> None:
+    repo.git("branch", "--move", "main", name)
+    base, _, _ = resolve_arms(repo.path, None, "HEAD", {}, {})
+    assert base.revision == name
+
+
+def test_without_a_target_branch_the_error_asks_for_a_base(repo: Repository) -> None:
+    repo.git("branch", "--move", "main", "trunk")
+    with pytest.raises(CheckoutError, match="name a revision with --base"):
+        arms(repo, None)
+
+
+@pytest.mark.parametrize("revision", ["nope", "", "--all", "-h", "main..pr", "a\0b", "HEAD:model.py"])
+def test_an_unknown_revision_is_reported_with_its_option(repo: Repository, revision: str) -> None:
+    with pytest.raises(CheckoutError, match=r"--head .* names no commit here; check its spelling"):
+        arms(repo, "main", revision)
+
+
+def test_a_folder_that_is_no_repository_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(CheckoutError, match="cannot be used as a git repository: fatal: not a git repository"):
+        resolve_arms(tmp_path, "main", "HEAD", {}, {})
+    with pytest.raises(CheckoutError, match="is not a folder"):
+        resolve_arms(tmp_path / "missing", "main", "HEAD", {}, {})
+
+
+def test_unrelated_histories_have_no_merge_base(repo: Repository) -> None:
+    repo.git("checkout", "--quiet", "--orphan", "alone")
+    repo.commit("alone")
+    with pytest.raises(CheckoutError, match="'main' and 'alone' have unrelated histories"):
+        arms(repo, "main", "alone")
+
+
+def test_a_shallow_clone_without_the_merge_base_says_how_to_deepen_it(repo: Repository, tmp_path: Path) -> None:
+    clone = repo.clone_to(tmp_path / "shallow", "--depth=1", "--no-single-branch")
+    with pytest.raises(CheckoutError, match=r"repository is shallow; .*git fetch --unshallow, or fetch-depth: 0"):
+        arms(clone, "origin/main", "origin/pr")
+
+
+def test_a_revision_missing_in_a_shallow_clone_says_how_to_deepen_it(repo: Repository, tmp_path: Path) -> None:
+    clone = repo.clone_to(tmp_path / "shallow", "--depth=1")
+    with pytest.raises(CheckoutError, match=r"--base 'HEAD~1' names no commit here; .*fetch-depth: 0"):
+        arms(clone, "HEAD~1")
+
+
+def test_uncommitted_changes_are_a_warning(repo: Repository) -> None:
+    (repo.path / "model.py").write_text("width = 3\n")
+    (repo.path / "note.txt").write_text("not tracked\n")
+    assert arms(repo, "HEAD~1")[2] == ["uncommitted changes are not measured (1 file: model.py); commit them first"]
+
+
+def test_a_subject_is_one_printable_line_of_bounded_length(repo: Repository) -> None:
+    repo.commit("red \x1b[31malert\x1b[0m \u202eevil\x07 \x1b]0;title\x07" + "x" * 300)
+    _, head, _ = resolve_arms(repo.path, "main", "HEAD", {}, {})
+    assert head.subject.startswith("red alert evil xxx")
+    assert len(head.subject) == 200
+
+
+def test_git_variables_of_an_outer_process_are_ignored(
+    repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Repository.create(tmp_path / "other")
+    monkeypatch.setenv("GIT_DIR", str(other.path / ".git"))
+    assert arms(repo, "HEAD~1")[1] == repo.git("rev-parse", "HEAD")
+
+
+# ---- worktrees
+
+
+def test_a_worktree_holds_the_code_of_its_commit(repo: Repository, tmp_path: Path) -> None:
+    tree = make(repo, tmp_path / "cache", "pr")
+    assert (tree.path / "model.py").read_text() == "width = 2\n"
+    assert (tree.built, tree.submodules, tree.changed) == (True, {}, ())
+    assert (tree.commit, tree.tree) == (repo.git("rev-parse", "pr"), repo.git("rev-parse", "pr^{tree}"))
+    assert Repository(tree.path).git("rev-parse", "HEAD") == tree.commit
+
+
+def test_the_users_repository_is_byte_for_byte_the_same_afterwards(repo: Repository, tmp_path: Path) -> None:
+    library = Repository.create(tmp_path / "library")
+    library.commit("library", {"a.py": "1\n"})
+    repo.add_submodule(library, "third_party/library")
+    repo.commit("with a submodule")
+    (repo.path / "model.py").write_text("uncommitted\n")
+    for path in (repo.path / "other.py", repo.path / "model.py"):
+        path.touch()  # the index is out of date: a plain 'git status' would write it anew
+    before = repo.fingerprint()
+    resolve_arms(repo.path, "main", "HEAD", {}, {})
+    make(repo, tmp_path / "cache", "HEAD", "git tag built; git config user.name x")
+    make(repo, tmp_path / "cache", "main")
+    assert repo.fingerprint() == before
+
+
+def test_a_commit_that_no_ref_reaches_is_checked_out(repo: Repository, tmp_path: Path) -> None:
+    repo.git("checkout", "--quiet", "--detach")
+    lost = repo.commit("lost", {"model.py": "width = 7\n"})
+    repo.git("checkout", "--quiet", "pr")
+    repo.git("reflog", "expire", "--all", "--expire=now")
+    assert (make(repo, tmp_path / "cache", lost).path / "model.py").read_text() == "width = 7\n"
+
+
+def test_a_commit_of_a_shallow_clone_is_checked_out(repo: Repository, tmp_path: Path) -> None:
+    clone = repo.clone_to(tmp_path / "shallow", "--depth=1")
+    tree = make(clone, tmp_path / "cache")
+    assert (tree.path / "model.py").read_text() == "width = 2\n"
+    assert Repository(tree.path).git("rev-list", "--count", "HEAD") == "1"
+
+
+def test_a_linked_worktree_of_the_user_shares_the_private_clone(repo: Repository, tmp_path: Path) -> None:
+    repo.git("worktree", "add", "--quiet", "--detach", str(tmp_path / "linked"), "main")
+    linked = Repository(tmp_path / "linked")
+    make(repo, tmp_path / "cache", "pr")
+    make(linked, tmp_path / "cache", "HEAD")
+    assert len(list((tmp_path / "cache" / "repos").glob("*.git"))) == 1
+
+
+def test_the_users_hooks_do_not_run(repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hooks").mkdir()
+    (tmp_path / "hooks" / "post-checkout").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    (tmp_path / "hooks" / "post-checkout").chmod(0o755)
+    (tmp_path / "config").write_text(f"[core]\nhooksPath = {tmp_path}/hooks\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
+    make(repo, tmp_path / "cache")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_complete_worktree_is_used_again_without_building(repo: Repository, tmp_path: Path) -> None:
+    build = f"echo built >> {tmp_path}/builds; echo '*.so' > .gitignore; echo product > untracked.so; mkdir -m 0 shut"
+    first = make(repo, tmp_path / "cache", "pr", build)
+    again = make(repo, tmp_path / "cache", "pr", build)
+    assert (first.built, again.built, again.path) == (True, False, first.path)
+    assert (again.path / "untracked.so").exists()
+    assert (tmp_path / "builds").read_text() == "built\n"
+
+
+def test_commit_build_commands_and_interpreter_are_part_of_the_cache_key(repo: Repository, tmp_path: Path) -> None:
+    cache, commit = tmp_path / "cache", repo.git("rev-parse", "pr")
+    keys = [
+        make(repo, cache, "pr").key,
+        make(repo, cache, "main").key,
+        make(repo, cache, "pr", "true").key,
+        check_out(repo.path, commit, cache, Build([], "another-python", 20)).key,
+    ]
+    assert len(set(keys)) == 4
+
+
+def test_an_edited_tracked_file_has_the_worktree_created_again(repo: Repository, tmp_path: Path) -> None:
+    first = make(repo, tmp_path / "cache")
+    (first.path / "model.py").write_text("width = 9\n")
+    again = make(repo, tmp_path / "cache")
+    assert again.built
+    assert (again.path / "model.py").read_text() == "width = 2\n"
+
+
+PRODUCT = "mkdir lib; echo 1 > lib/product.py; ln -s product.py lib/link.py; echo lib > .gitignore"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        "mkdir model; echo 'width = 9' > model/__init__.py",
+        "echo x > sitecustomize.py",
+        "mkdir empty",
+        "echo x > lib/ignored.pth",
+        "git init --quiet lib; echo x > lib/in_a_repository_inside.py",
+        "echo 9 > lib/product.py",
+        "cp -p lib/product.py kept; echo 9 > lib/product.py; touch -r kept lib/product.py; rm kept",
+        "chmod +x lib/product.py",
+        "rm lib/product.py",
+        "ln -sfn /dev/null lib/link.py",
+        "echo '*.py -diff' > .gitattributes",
+    ],
+)
+def test_a_new_or_changed_untracked_file_has_the_worktree_created_again(
+    repo: Repository, tmp_path: Path, command: str
+) -> None:
+    first = make(repo, tmp_path / "cache", "HEAD", PRODUCT)
+    before = content(first.path)
+    assert not make(repo, tmp_path / "cache", "HEAD", PRODUCT).built
+    subprocess.run(["bash", "-ec", command], cwd=first.path, check=True)
+    again = make(repo, tmp_path / "cache", "HEAD", PRODUCT)
+    assert again.built
+    assert content(again.path) == before
+
+
+def content(folder: Path) -> dict[str, tuple[int, str]]:
+    """Return mode and text by path of everything below a folder. The text of a folder or link is ''."""
+    return {
+        str(path.relative_to(folder)): (path.lstat().st_mode, path.read_text() if path.is_file() else "")
+        for path in folder.rglob("*")
+    }
+
+
+def test_a_new_file_is_detected_in_a_worktree_without_a_build_too(repo: Repository, tmp_path: Path) -> None:
+    first = make(repo, tmp_path / "cache")
+    (first.path / "conftest.py").write_text("left by a guest\n")
+    again = make(repo, tmp_path / "cache")
+    assert again.built
+    assert not (again.path / "conftest.py").exists()
+
+
+def test_another_hard_link_to_a_file_does_not_invalidate_the_worktree(repo: Repository, tmp_path: Path) -> None:
+    (tmp_path / "package").write_text("from a cache\n")
+    build = f"ln {tmp_path}/package package"
+    make(repo, tmp_path / "cache", "pr", build)
+    make(repo, tmp_path / "cache", "main", build)
+    assert not make(repo, tmp_path / "cache", "pr", build).built
+
+
+def test_an_edit_hidden_from_git_status_is_detected(repo: Repository, tmp_path: Path) -> None:
+    first = make(repo, tmp_path / "cache")
+    Repository(first.path).git("update-index", "--assume-unchanged", "model.py")
+    (first.path / "model.py").write_text("width = 9\n")
+    assert Repository(first.path).git("status", "--porcelain") == ""
+    assert make(repo, tmp_path / "cache").built
+
+
+def test_a_commit_made_in_a_worktree_is_undone(repo: Repository, tmp_path: Path) -> None:
+    first = make(repo, tmp_path / "cache")
+    Repository(first.path).commit("sneaky", {"model.py": "width = 9\n"})
+    assert (make(repo, tmp_path / "cache").path / "model.py").read_text() == "width = 2\n"
+
+
+def test_a_planted_git_file_in_a_worktree_runs_nothing(repo: Repository, tmp_path: Path) -> None:
+    first = make(repo, tmp_path / "cache")
+    trap = repo.clone_to(tmp_path / "trap")
+    trap.git("config", "filter.evil.clean", f"touch {tmp_path}/sprung; cat")
+    (trap.path / ".git/info/attributes").write_text("* filter=evil\n")
+    (first.path / ".git").write_text(f"gitdir: {trap.path}/.git\n")
+    again = make(repo, tmp_path / "cache")
+    assert Repository(again.path).git("rev-parse", "--path-format=absolute", "--git-common-dir") != f"{trap.path}/.git"
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_an_incomplete_worktree_of_a_crash_is_created_again(repo: Repository, tmp_path: Path) -> None:
+    first = make(repo, tmp_path / "cache")
+    (tmp_path / "cache" / "worktrees" / f"{first.key}.json").unlink()
+    (first.path / "half-built").write_text("")
+    again = make(repo, tmp_path / "cache")
+    assert again.built
+    assert not (again.path / "half-built").exists()
+
+
+def test_tracked_files_that_the_build_changes_are_reported_and_kept(repo: Repository, tmp_path: Path) -> None:
+    build = "echo 'width = 4' > model.py"
+    first = make(repo, tmp_path / "cache", "HEAD", build)
+    again = make(repo, tmp_path / "cache", "HEAD", build)
+    assert (first.changed, again.changed, again.built) == (("model.py",), ("model.py",), False)
+
+
+def test_two_concurrent_callers_share_one_worktree_that_is_built_once(repo: Repository, tmp_path: Path) -> None:
+    build = f"echo built >> {tmp_path}/builds; sleep 0.2"
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: make(repo, tmp_path / "cache", "pr", build), range(2))
+    assert first.path == second.path
+    assert sorted([first.built, second.built]) == [False, True]
+    assert (tmp_path / "builds").read_text() == "built\n"
+
+
+def test_two_commits_are_checked_out_concurrently(repo: Repository, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda revision: make(repo, tmp_path / "cache", revision), ["pr", "main"])
+    assert (first.path / "model.py").read_text() != (second.path / "model.py").read_text()
+
+
+# ---- builds
+
+
+def test_build_commands_run_in_the_worktree_with_private_caches_and_no_secrets(
+    repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_TOKEN", "hush")
+    script = "import json, os; json.dump(dict(os.environ), open('environment.json', 'w'))"
+    tree = make(repo, tmp_path / "cache", "HEAD", f'python3 -c "{script}"')
+    environment = json.loads((tree.path / "environment.json").read_text())
+    assert "GITHUB_TOKEN" not in environment
+    assert environment["REGBOT_PYTHON"] == "python3"
+    assert {name: environment[name] for name in tree.environment} == tree.environment
+    for name in ("TRITON_CACHE_DIR", "EP_JIT_CACHE_DIR", "HYBRID_EP_CACHE_DIR"):
+        assert environment[name].startswith(f"{tmp_path}/cache/private/{tree.key}/")
+
+
+def test_a_failing_build_names_command_exit_code_and_last_lines_and_leaves_nothing(
+    repo: Repository, tmp_path: Path
+) -> None:
+    with pytest.raises(BuildError) as caught:
+        make(
+            repo, tmp_path / "cache", "HEAD", "true", "echo compiling; echo no nvcc >&2; false | cat; echo not reached"
+        )
+    text = str(caught.value)
+    assert "failed with exit code 1: echo compiling;" in text
+    assert text.endswith("\n  compiling\n  no nvcc")
+    assert list((tmp_path / "cache" / "worktrees").glob("*/")) == []
+
+
+def test_a_hanging_build_is_killed_with_its_children(repo: Repository, tmp_path: Path) -> None:
+    begun = time.monotonic()
+    with pytest.raises(BuildError, match=r"did not end within 0\.5 s and was ended: sleep 1000"):
+        make(repo, tmp_path / "cache", "HEAD", f"sleep 1000 & echo $! > {tmp_path}/pid; sleep 1000", timeout_s=0.5)
+    assert time.monotonic() - begun < 10
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_a_server_that_a_build_leaves_behind_is_killed(repo: Repository, tmp_path: Path) -> None:
+    make(repo, tmp_path / "cache", "HEAD", f"sleep 1000 & echo $! > {tmp_path}/pid")
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def gone(pid: int) -> bool:
+    """Return whether process ``pid`` ends, or becomes a zombie, within two seconds."""
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+# ---- submodules
+
+
+@pytest.fixture
+def family(repo: Repository, tmp_path: Path) -> tuple[Repository, Repository, Repository]:
+    """The repository with a submodule 'library', which has a submodule 'core'."""
+    core = Repository.create(tmp_path / "core")
+    core.commit("core", {"core.py": "1\n"})
+    library = Repository.create(tmp_path / "library")
+    library.add_submodule(core, "deep/core", "../core")
+    library.commit("library", {"library.py": "1\n"})
+    repo.add_submodule(library, "library", "../library")
+    repo.commit("with submodules")
+    return repo, library, core
+
+
+def test_submodules_including_nested_ones_come_from_the_users_clones(
+    family: tuple[Repository, Repository, Repository], tmp_path: Path
+) -> None:
+    repo, library, core = family
+    repo.git("config", "submodule.library.url", str(library.path))
+    Repository(repo.path / "library").git("config", "submodule.deep/core.url", str(core.path))
+    Repository(repo.path / "library").git("submodule", "--quiet", "init")
+    Repository(repo.path / "library").git("config", "submodule.deep/core.url", str(core.path))
+    Repository(repo.path / "library").git("submodule", "--quiet", "update")
+    for submodule in (library, core):
+        submodule.path.rename(submodule.path.with_suffix(".gone"))
+    tree = make(repo, tmp_path / "cache")
+    assert (tree.path / "library/library.py").exists()
+    assert (tree.path / "library/deep/core/core.py").exists()
+    assert set(tree.submodules) == {"library", "library/deep/core"}
+    assert not make(repo, tmp_path / "cache").built
+
+
+def test_an_edit_or_a_new_file_in_a_submodule_has_the_worktree_created_again(repo: Repository, tmp_path: Path) -> None:
+    library = Repository.create(tmp_path / "library")
+    library.commit("library", {"library.py": "1\n"})
+    repo.add_submodule(library, "library")
+    repo.commit("with a submodule")
+    first = make(repo, tmp_path / "cache")
+    assert not make(repo, tmp_path / "cache").built
+    (first.path / "library/library.py").write_text("2\n")
+    assert make(repo, tmp_path / "cache").built
+    (first.path / "library/added.py").write_text("left by a guest\n")
+    assert make(repo, tmp_path / "cache").built
+    assert not make(repo, tmp_path / "cache").built
+
+
+def test_a_submodule_that_cannot_be_fetched_is_reported_with_its_url(
+    family: tuple[Repository, Repository, Repository], tmp_path: Path
+) -> None:
+    repo, library, _ = family
+    clone = repo.clone_to(tmp_path / "clone")  # without submodules; a local path is not used as a remote
+    with pytest.raises(
+        CheckoutError, match=r"submodule library: commit \w{40} cannot be fetched: .*/library: fatal: "
+    ) as e:
+        make(clone, tmp_path / "cache")
+    assert f"file://{library.path}" in str(e.value)
+    assert "git submodule update --init --recursive" in str(e.value)
+    assert list((tmp_path / "cache" / "worktrees").glob("*/")) == []
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[str]:
+    """URL of a git server that serves tmp_path."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = ["git", "daemon", "--export-all", f"--base-path={tmp_path}", "--listen=127.0.0.1", f"--port={port}"]
+    server = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        for _ in range(100):
+            with socket.socket() as connection:
+                if connection.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.02)
+        yield f"git://127.0.0.1:{port}"
+    finally:
+        os.killpg(server.pid, 15)
+        server.wait(10)
+
+
+def test_submodules_not_cloned_yet_come_from_urls_relative_to_origin(
+    family: tuple[Repository, Repository, Repository], tmp_path: Path, daemon: str
+) -> None:
+    repo, _, _ = family
+    clone = repo.clone_to(tmp_path / "clone")
+    clone.git("remote", "set-url", "origin", f"{daemon}/user")
+    tree = make(clone, tmp_path / "cache")
+    assert (tree.path / "library/deep/core/core.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("parent", "url", "expected"),
+    [
+        ("https://host/org/repo.git", "../other.git", "https://host/org/other.git"),
+        ("https://host/org/repo.git/", "./sub", "https://host/org/repo.git/sub"),
+        ("git@host:org/repo.git", "../../else/other", "git@host:else/other"),
+        ("https://host/org/repo", "https://elsewhere/x", "https://elsewhere/x"),
+    ],
+)
+def test_relative_urls_are_resolved_as_in_git(parent: str, url: str, expected: str) -> None:
+    assert absolute_url(parent, url) == expected
+
+
+# ---- prune
+
+
+def test_prune_keeps_the_most_recently_used_worktrees(repo: Repository, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    old, new = make(repo, cache, "pr"), make(repo, cache, "main")
+    marker = cache / "worktrees" / f"{old.key}.json"
+    os.utime(marker, (1, 1))
+    os.utime(cache / "worktrees" / f"{new.key}.json", (2, 2))
+    make(repo, cache, "pr")  # used again: now the newest
+    new.paper.mkdir(parents=True)
+    prune(cache, keep=1, idle_s=0)
+    assert (old.path.exists(), new.path.exists(), new.paper.exists()) == (True, False, False)
+    assert make(repo, cache, "main").built
+
+
+def test_prune_removes_incomplete_worktrees_and_keeps_recently_used_ones(repo: Repository, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    used = make(repo, cache)
+    half = cache / "worktrees" / "half"
+    (half / "read-only").mkdir(parents=True)
+    (half / "read-only" / "file").write_text("")
+    (half / "read-only").chmod(0o500)
+    prune(cache, keep=0)
+    assert [path.name for path in (cache / "worktrees").glob("*/")] == [used.key]
+    prune(tmp_path / "no-cache-yet", keep=0)
+
+
+def test_prune_keeps_the_clone_of_a_worktree_and_removes_one_that_was_not_used(
+    repo: Repository, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    make(repo, cache)
+    (clone,) = (cache / "repos").glob("*.git")
+    unused = cache / "repos" / "unused.git"
+    unused.mkdir()
+    for path in (clone, unused):
+        os.utime(path, (1, 1))
+    prune(cache, keep=1)
+    assert (clone.exists(), unused.exists()) == (True, False)
+    os.utime(clone, (1, 1))
+    make(repo, cache, "main")  # fetches into the clone
+    assert clone.stat().st_mtime > 1
+
+
+def test_a_planted_filter_in_the_private_clone_does_not_change_later_checkouts(tmp_path: Path) -> None:
+    repository = Repository.create(tmp_path / "repository")
+    first = repository.commit("one", {"cost.txt": "11\n"})
+    second = repository.commit("two", {"cost.txt": "12\n"})
+    cache = tmp_path / "cache"
+    tree = check_out(repository.path, first, cache, Build([], sys.executable, 60.0))
+    planted = (
+        "git config filter.evil.smudge 'sed s/1/7/'",
+        'echo "*.txt filter=evil" > $(git rev-parse --git-common-dir)/info/attributes',
+    )
+    subprocess.run(
+        ["bash", "-ec", f"mkdir -p $(git rev-parse --git-common-dir)/info; {'; '.join(planted)}"],
+        cwd=tree.path,
+        check=True,
+    )
+    later = check_out(repository.path, second, cache, Build([], sys.executable, 60.0))
+    assert (later.path / "cost.txt").read_text() == "12\n"
+
+
+def test_a_planted_filter_in_the_private_clone_hides_no_edit_of_the_worktree(tmp_path: Path) -> None:
+    repo = Repository.create(tmp_path / "repo")
+    commit = repo.commit("layer", {"layer.py": "width = 1\n"})
+    tree = check_out(repo.path, commit, tmp_path / "cache", Build([], sys.executable, 60))
+    (clone,) = (tmp_path / "cache" / "repos").glob("*.git")
+    ran = tmp_path / "ran"
+    with (clone / "config").open("a") as config:
+        config.write(f'[filter "x"]\n\tclean = "touch {ran}; echo width = 1"\n')
+    (clone / "info").mkdir(exist_ok=True)
+    (clone / "info" / "attributes").write_text("*.py filter=x\n")
+    (tree.path / "layer.py").write_text("width = 2\n")
+    again = check_out(repo.path, commit, tmp_path / "cache", Build([], sys.executable, 60))
+    assert again.built
+    assert (again.path / "layer.py").read_text() == "width = 1\n"
+    assert not ran.exists()
+
+
+def test_a_link_in_place_of_a_cache_folder_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    """A sandbox makes the cache folders writable, so a link there could make any folder writable."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    repo = Repository.create(tmp_path / "linked")
+    commit = repo.commit("Build", {"a.py": "a = 1\n"})
+    build = [f'rm -rf "$XDG_CACHE_HOME"; ln -s {outside} "$XDG_CACHE_HOME"']
+    first = check_out(repo.path, commit, tmp_path / "cache", Build(build, "python3", 20))
+    folder = Path(first.environment["XDG_CACHE_HOME"])
+    assert folder.is_dir()
+    assert not folder.is_symlink()
+    folder.rmdir()
+    folder.symlink_to(outside)  # as a run may do, before the next one
+    second = check_out(repo.path, commit, tmp_path / "cache", Build(build, "python3", 20))
+    assert not second.built
+    assert not Path(second.environment["XDG_CACHE_HOME"]).is_symlink()
+    assert outside.is_dir()
+
+
+def test_a_failed_fetch_from_a_completed_partial_clone_keeps_the_line_of_git(tmp_path: Path) -> None:
+    """After its missing files were fetched, a partial clone is still marked as one."""
+    source = Repository.create(tmp_path / "source")
+    source.git("config", "uploadpack.allowFilter", "true")
+    first, second = (source.commit(text, {"a.txt": text}) for text in ("1", "2"))
+    partial = source.clone_to(tmp_path / "partial", "--filter=blob:none")
+    commits = CommitSource("partial", "partial", (partial.path / ".git",), "", False)
+    clone = tmp_path / "private.git"
+    with pytest.raises(CheckoutError, match=r"is a partial clone .* a fresh clone without --filter"):
+        fetch_commit(clone, commits, first)
+    partial.git("fetch", "--quiet", "--refetch", "--no-filter")
+    fetch_commit(clone, commits, first)
+    (clone / "refs" / "wanted" / f"{second}.lock").touch()
+    with pytest.raises(CheckoutError, match="cannot lock ref") as failed:
+        fetch_commit(clone, commits, second)
+    assert "partial clone" not in str(failed.value)

@@ -1,0 +1,152 @@
+"""Builds that nest folders deeper than any path may be long. The cache gets rid of them, and a check goes on."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from regbot.check.flow import CheckOptions, check
+from regbot.check.sessions.worktrees import confined_builder
+from regbot.engines import Sandbox, removal
+from regbot.engines.availability import unavailable_reason
+from regbot.records.text.progress import Progress
+from regbot.workloads.checkout import Build, BuildError, check_out, prune, repository_cache
+from support.check_cases import Case
+from support.git_repos import Repository
+from support.layers import CONFIG, GOOD_LAYER
+from support.required import needed
+
+NEST = """\
+import os, sys
+folder, name, depth = sys.argv[1], sys.argv[2], int(sys.argv[3])
+os.makedirs(folder, exist_ok=True)
+os.chdir(folder)
+for _ in range(depth):
+    os.mkdir(name)
+    os.chdir(name)
+open("file", "w").close()
+os.symlink("/etc", "link")
+if len(sys.argv) > 4:  # make all folders unwritable, from the innermost to the outermost
+    for _ in range(depth):
+        os.chmod(".", 0o500)
+        os.chdir("..")
+"""
+LENGTHS = [1, 255]
+"""Lengths of a folder's name. Paths of 5000 such names are longer than the system accepts."""
+DEPTH = 1200
+"""More than Python's limit on recursion. The system needs seconds to create 5000 nested folders."""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """A folder that is removed by a program which removes deep folders too; pytest does not."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    yield folder
+    subprocess.run(["rm", "-rf", str(folder)], check=True)
+
+
+def nest(folder: Path, length: int = 1, depth: int = DEPTH, *options: str) -> None:
+    subprocess.run([sys.executable, "-c", NEST, str(folder), "x" * length, str(depth), *options], check=True)
+
+
+@pytest.mark.parametrize(("length", "depth"), [(255, DEPTH), pytest.param(1, 5000, marks=pytest.mark.slow)])
+def test_a_folder_of_any_depth_is_removed(home: Path, length: int, depth: int) -> None:
+    nest(home / "deep", length, depth)
+    removal.remove_folder(home / "deep")
+    assert list(home.iterdir()) == []
+
+
+def test_unwritable_folders_of_any_depth_are_removed_without_the_rights_of_root(home: Path) -> None:
+    nest(home / "deep", 255, 100, "unwritable")
+    without_rights = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.getuid() == 0 else []
+    code = "import sys, pathlib, regbot.engines.removal as r; r.remove_folder(pathlib.Path(sys.argv[1]))"
+    subprocess.run([*without_rights, sys.executable, "-c", code, str(home / "deep")], check=True)
+    assert list(home.iterdir()) == []
+
+
+def test_a_link_is_removed_and_not_followed(home: Path) -> None:
+    (home / "kept").mkdir()
+    (home / "kept" / "file").write_text("")
+    (home / "folder").mkdir()
+    for link in (home / "link", home / "folder" / "link"):
+        link.symlink_to(home / "kept")
+        removal.remove_folder(link.parent if link.parent != home else link)
+    assert [path.name for path in home.rglob("*")] == ["kept", "file"]
+
+
+@needed("SANDBOX", unavailable_reason())
+@pytest.mark.parametrize(
+    ("folder", "length", "end"),
+    [
+        (".", 1, "true"),
+        pytest.param('"$XDG_CACHE_HOME"', 255, "true", marks=pytest.mark.slow),
+        pytest.param(".", 255, "false", marks=pytest.mark.slow),
+    ],
+    ids=["worktree", "private folder", "failed build"],
+)
+def test_a_build_that_nests_folders_does_not_poison_the_cache(home: Path, folder: str, length: int, end: str) -> None:
+    repo = Repository.create(home / "repo")
+    commit = repo.commit("nests", {"nest.py": NEST})
+    command = f"python3 nest.py {folder}/deep {'x' * length} {DEPTH}; {end}"
+    builder = confined_builder(Sandbox(build_network=False))
+    cache = home / "cache"
+    build = Build([command], "python3", 60.0, builder=builder)
+    with contextlib.suppress(BuildError):  # the sandbox may have ended the build
+        check_out(repo.path, commit, cache, build, hosts=())
+    prune(cache, keep=0, idle_s=0)
+    assert list(cache.glob("set-aside/*")) == []
+    assert [path for name in ("worktrees", "private") for path in (cache / name).glob("*/")] == []
+
+
+def test_a_folder_that_cannot_be_removed_is_set_aside_and_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repo = Repository.create(home / "repo")
+    commit = repo.commit("first", {"stuck": ""})
+    build = Build([], sys.executable, 30.0)
+    tree = check_out(repo.path, commit, home / "cache", build)
+    unlink = os.unlink
+
+    def refuse(name: str, **options: int) -> None:
+        if name == "stuck":
+            raise PermissionError(1, "Operation not permitted")
+        unlink(name, **options)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    warnings: list[Progress] = []
+    prune(home / "cache", 0, warnings.append, idle_s=0)
+    (left,) = (home / "cache" / "set-aside").iterdir()
+    assert [str(warning) for warning in warnings] == [f"warning: {left}: cannot be removed: Operation not permitted"]
+    assert check_out(repo.path, commit, home / "cache", build).path == tree.path
+    monkeypatch.undo()
+    prune(home / "cache", keep=1, idle_s=0)
+    assert not left.exists()
+    assert tree.path.exists()
+
+
+@pytest.fixture
+def case(home: Path) -> Case:
+    """A pull request that concerns no workload, so that nothing is run."""
+    case = Case(home)
+    case.pull_request(GOOD_LAYER, config=f"{CONFIG}paths = ['userpkg/']\n")
+    case.repository.commit("docs", {"README.md": "text\n"})
+    return case
+
+
+def test_a_check_with_deep_folders_in_its_cache_ends_with_its_verdict(case: Case) -> None:
+    nest(repository_cache(case.home / "cache", case.repository.path) / "worktrees" / "deep")
+    code, verdict = case.check("--no-timing")
+    assert (code, verdict["verdict"]) == (3, "INCONCLUSIVE")
+
+
+def test_a_verdict_is_written_before_old_worktrees_are_removed(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr("regbot.check.flow.prune", refuse)
+    with pytest.raises(RecursionError):
+        check(CheckOptions(case.repository.path, case.home / "cache", case.home / "out", base="main", timing=False))
+    assert (case.home / "out" / "verdict.json").exists()

@@ -1,0 +1,127 @@
+"""Export of a commit's files: the committed bytes, regardless of attributes, and regular files only."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regbot.check.references import store_at
+from regbot.workloads.checkout import CheckoutError, export
+from support.git_repos import Repository
+
+export_module = importlib.import_module("regbot.workloads.checkout.export")
+
+FILES = {"refs/a/anchor.json": "{}\n", "refs/ledgers/b.json": "$Format:%H$ $Id$\n", "other.txt": "x\n"}
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repository:
+    return Repository.create(tmp_path / "repo")
+
+
+def exported(repo: Repository, commit: str, *paths: str) -> dict[str, bytes]:
+    folder = repo.path.parent / f"to-{len(list(repo.path.parent.iterdir()))}"
+    export(repo.path, commit, paths, folder)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("folder", ["", "refs/", "refs/a/"])
+@pytest.mark.parametrize("attribute", ["export-ignore", "export-subst", "ident", "text eol=crlf", "filter=x"])
+def test_attributes_of_the_commit_hide_and_change_nothing(repo: Repository, folder: str, attribute: str) -> None:
+    repo.git("config", "filter.x.smudge", "tr a-z A-Z")
+    repo.commit("files", FILES)
+    commit = repo.commit("attributes", {f"{folder}.gitattributes": f"* {attribute}\n"})
+    files = exported(repo, commit, "refs")
+    files.pop(f"{folder}.gitattributes", None)
+    assert files == {name: text.encode() for name, text in FILES.items() if name.startswith("refs/")}
+
+
+def test_the_store_is_read_even_if_attributes_hide_it(repo: Repository) -> None:
+    name = "baselines/qwen3-30b-a3b+ep+cpu@1/node/anchor.json"
+    commit = repo.commit("files", {name: "{}\n", ".gitattributes": "baselines/** export-ignore\n"})
+    with store_at(repo.path, commit, "baselines", None, [("qwen3-30b-a3b@1/ep", "cpu")]) as store:
+        assert (store.root.parent / name).read_text() == "{}\n"
+
+
+def test_only_requested_paths_are_exported_and_names_are_not_patterns(repo: Repository) -> None:
+    commit = repo.commit("files", {**FILES, "*/x": "star\n", ":(top)y": "magic\n"})
+    assert exported(repo, commit, "*", ":(top)y", "refs/a", "gone") == {
+        "*/x": b"star\n",
+        ":(top)y": b"magic\n",
+        "refs/a/anchor.json": b"{}\n",
+    }
+    assert exported(repo, commit, "gone") == {}
+    assert exported(repo, commit) == {}
+    assert exported(repo, commit, "./refs/").keys() == exported(repo, commit, "refs").keys()
+    assert "other.txt" in exported(repo, commit, ".")
+
+
+def test_any_bytes_and_names_are_exported_in_several_batches(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, inputs = export_module.try_git, []
+
+    def counting(*arguments: Any, **options: Any) -> Any:
+        inputs.append(options["stdin"])
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(export_module, "MAX_BATCH_BYTES", 300)
+    monkeypatch.setattr(export_module, "try_git", counting)
+    content = {f"refs/{n}\n\xe9.bin": bytes([n, 10, 255, 0, 13]) * (n * 20) for n in range(9)}
+    for name, data in content.items():
+        (repo.path / name).parent.mkdir(exist_ok=True)
+        (repo.path / name).write_bytes(data)
+    assert exported(repo, repo.commit("bytes"), "refs") == content
+    assert len(inputs) > 3
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "a/anchor.json", "../../outside", "."])
+@pytest.mark.parametrize("at", ["refs/link", "refs/a/link", "whole"])
+def test_a_link_is_refused_with_its_path(repo: Repository, target: str, at: str) -> None:
+    repo.commit("files", FILES)
+    (repo.path / at).symlink_to(target)
+    commit = repo.commit("link")
+    with pytest.raises(CheckoutError, match=rf"{at} of {commit[:12]} is a link; only regular files are allowed"):
+        exported(repo, commit, "refs", "whole")
+
+
+def test_a_submodule_is_refused_with_its_path(repo: Repository, tmp_path: Path) -> None:
+    other = Repository.create(tmp_path / "other")
+    other.commit("one", {"x": "y"})
+    repo.add_submodule(other, "refs/sub")
+    with pytest.raises(CheckoutError, match=r"refs/sub of .* is a submodule"):
+        exported(repo, repo.commit("sub"), "refs")
+
+
+def test_a_path_out_of_its_folder_is_refused(repo: Repository) -> None:
+    repo.commit("files", FILES)
+    inner = repo.git("rev-parse", "HEAD:refs/a")
+    listing = repo.path.parent / "tree"
+    listing.write_bytes(b"40000 ..\0" + bytes.fromhex(inner))
+    climbing = repo.git("hash-object", "-t", "tree", "-w", "--literally", str(listing))
+    listing.write_bytes(b"40000 refs\0" + bytes.fromhex(climbing))
+    tree = repo.git("hash-object", "-t", "tree", "-w", "--literally", str(listing))
+    with pytest.raises(CheckoutError, match=r"refs/\.\./anchor\.json of .* is outside of its folder"):
+        exported(repo, repo.git("commit-tree", "-m", "climb", tree), "refs")
+
+
+def test_a_file_larger_than_any_record_is_refused(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = repo.commit("files", FILES)
+    monkeypatch.setattr(export_module, "MAX_RECORD_BYTES", 10)
+    with pytest.raises(CheckoutError, match=r"refs/ledgers/b\.json of .* is of 17 bytes, more than the 10"):
+        exported(repo, commit, "refs")
+
+
+def test_a_missing_object_is_reported(repo: Repository) -> None:
+    commit = repo.commit("files", FILES)
+    blob = repo.git("rev-parse", "HEAD:refs/ledgers/b.json")
+    (repo.path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    with pytest.raises(CheckoutError, match=r"refs/ledgers/b\.json of .* is not in this repository's objects"):
+        exported(repo, commit, "refs")
+
+
+def test_a_file_in_place_of_a_folder_is_reported(repo: Repository) -> None:
+    commit = repo.commit("files", FILES)
+    (repo.path.parent / "to").mkdir()
+    (repo.path.parent / "to" / "refs").write_text("in the way")
+    with pytest.raises(CheckoutError, match=r"refs/a/anchor\.json of .* cannot be written: "):
+        export(repo.path, commit, ["refs"], repo.path.parent / "to")

@@ -1,0 +1,174 @@
+"""Partial clones (``git clone --filter``): missing files are fetched into regbot's cache, or refused by name."""
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+import regbot.workloads.checkout.partial
+from regbot.workloads.checkout import (
+    Build,
+    CheckoutError,
+    Worktree,
+    check_out,
+    find_readable_repository,
+    list_changed_files,
+)
+from regbot.workloads.checkout.git import file_at
+from support.git_repos import Repository
+
+
+@pytest.fixture(autouse=True)
+def _no_configuration_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+
+
+class Scene:
+    """An origin with two commits, and a partial clone that has the files of the second one only."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.origin = Repository.create(home / "origin")
+        self.origin.git("config", "uploadpack.allowFilter", "true")
+        self.old = self.origin.commit("old", {"regbot.toml": "old", "train/a.py": "a = 1\n", "web/b.txt": "b\n"})
+        self.new = self.origin.commit("new", {"regbot.toml": "new", "train/a.py": "a = 2\n", "web/b.txt": "c\n"})
+        self.clone = self.origin.clone_to(home / "clone", "--filter=blob:none")
+
+    def check_out(self, commit: str, *sparse: str) -> Worktree:
+        return check_out(self.clone.path, commit, self.home / "cache", Build([], sys.executable, 20), sparse=sparse)
+
+    def count_missing(self, repository: Path, commit: str) -> int:
+        listing = Repository(repository).git("rev-list", "--objects", "--no-walk", "--missing=print", commit)
+        return sum(line.startswith("?") for line in listing.splitlines())
+
+    @property
+    def private_clone(self) -> Path:
+        (clone,) = (self.home / "cache" / "repos").glob("*.git")
+        return clone
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def test_missing_files_are_fetched_and_the_users_clone_is_only_read(scene: Scene) -> None:
+    before = scene.clone.fingerprint()
+    tree = scene.check_out(scene.old)
+    assert (tree.path / "train/a.py").read_text() == "a = 1\n"
+    assert (tree.path / "web/b.txt").read_text() == "b\n"
+    assert not scene.check_out(scene.old).built
+    assert scene.clone.fingerprint() == before
+    assert scene.count_missing(scene.clone.path, scene.old) == 3
+
+
+def test_a_sparse_worktree_fetches_only_its_own_files(scene: Scene) -> None:
+    tree = scene.check_out(scene.old, "train")
+    assert (tree.path / "train/a.py").read_text() == "a = 1\n"
+    assert not (tree.path / "web").exists()
+    assert scene.count_missing(scene.private_clone, scene.old) == 1
+    assert scene.check_out(scene.old).path != tree.path
+    assert scene.count_missing(scene.private_clone, scene.old) == 0, "another worktree fetches the rest"
+
+
+def test_files_that_the_clone_has_need_no_remote(scene: Scene) -> None:
+    scene.origin.path.rename(scene.home / "gone")
+    assert (scene.check_out(scene.new).path / "train/a.py").read_text() == "a = 2\n"
+
+
+def test_an_edited_worktree_of_a_partial_clone_is_not_reused(scene: Scene) -> None:
+    tree = scene.check_out(scene.old, "train")
+    (tree.path / "train/a.py").write_text("planted = 1\n")
+    again = scene.check_out(scene.old, "train")
+    assert (again.built, (again.path / "train/a.py").read_text()) == (True, "a = 1\n")
+
+
+def test_a_remote_that_is_gone_is_named_with_what_to_do(scene: Scene) -> None:
+    scene.origin.path.rename(scene.home / "gone")
+    before = scene.clone.fingerprint()
+    with pytest.raises(CheckoutError) as refused:
+        scene.check_out(scene.old)
+    assert f"lacks files of these commits (3 files), and they cannot be fetched from file://{scene.origin.path}" in str(
+        refused.value
+    )
+    assert "git fetch --refetch --no-filter" in str(refused.value)
+    assert scene.clone.fingerprint() == before
+
+
+class _AsksForPassword(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", 'Basic realm="git"')
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def password_server() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), _AsksForPassword)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/repository.git"
+    server.shutdown()
+
+
+def test_nobody_is_asked_for_a_password(scene: Scene, password_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = scene.home / "asked"
+    program = scene.home / "askpass"
+    program.write_text(f"#!/bin/sh\ntouch {asked}\necho secret\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("GIT_ASKPASS", str(program))
+    monkeypatch.setenv("SSH_ASKPASS", str(program))
+    scene.clone.git("config", "core.askPass", str(program))
+    scene.clone.git("remote", "set-url", "origin", password_server)
+    with pytest.raises(CheckoutError, match="without a password: fatal: could not read Username"):
+        scene.check_out(scene.old)
+    assert not asked.exists()
+
+
+def test_a_remote_that_does_not_answer_ends_after_the_time_limit(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regbot.workloads.checkout.partial, "CONTACT_TIMEOUT_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        scene.clone.git("remote", "set-url", "origin", f"http://127.0.0.1:{silent.getsockname()[1]}/x.git")
+        with pytest.raises(CheckoutError, match="it did not answer within 1 s"):
+            scene.check_out(scene.old)
+
+
+def test_a_clone_without_trees_is_refused_by_name(scene: Scene) -> None:
+    scene.clone = scene.origin.clone_to(scene.home / "treeless", "--filter=tree:0", "--no-checkout")
+    scene.clone.git("config", "protocol.file.allow", "always")  # so that git could fetch the trees by itself
+    before = scene.clone.fingerprint()
+    with pytest.raises(CheckoutError, match="is a partial clone"):
+        scene.check_out(scene.old)
+    assert scene.clone.fingerprint() == before
+
+
+def test_a_missing_file_is_not_taken_for_a_file_that_does_not_exist(scene: Scene) -> None:
+    """Otherwise a check would use the configuration of head instead of the base's."""
+    before = scene.clone.fingerprint()
+    with pytest.raises(CheckoutError, match=r"regbot\.toml of .* cannot be read"):
+        file_at(scene.clone.path, "regbot.toml", scene.old)
+    assert file_at(scene.clone.path, "regbot.toml", scene.new) == "new"
+    assert file_at(scene.clone.path, "nothing.toml", scene.old) is None
+    assert scene.clone.fingerprint() == before
+
+
+def test_files_of_both_commits_are_read_from_a_private_clone(scene: Scene) -> None:
+    commented = scene.origin.commit("comment", {"train/a.py": "a = 2  # why\n", "web/b.txt": "c\n"})
+    scene.clone.git("fetch", "--quiet")
+    commits = [scene.new, commented]
+    before = scene.clone.fingerprint()
+    readable = find_readable_repository(scene.clone.path, scene.home / "cache", commits, ["regbot.toml"])
+    assert readable == scene.private_clone
+    assert file_at(readable, "regbot.toml", scene.new) == "new"
+    assert list_changed_files(readable, *commits, []).paths == [], "a comment changes no behaviour"
+    assert scene.clone.fingerprint() == before
+    complete = scene.origin.path
+    assert find_readable_repository(complete, scene.home / "cache", commits, []) == complete

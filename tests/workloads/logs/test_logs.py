@@ -1,0 +1,497 @@
+"""Step logs: one file, one run, in the formats that frameworks print and store.
+
+Own samples follow the frameworks' format strings. Values of the real files were read off them by hand.
+"""
+
+import contextlib
+import json
+import math
+import tracemalloc
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from regbot.workloads.logs import FORMATS, LogError, StepLog, StepLogFile, read_log, tensorboard
+
+FIXTURES = Path(__file__).resolve().parents[4] / "shared" / "fixtures"
+
+
+def real(name: str) -> Path:
+    path = FIXTURES / name
+    if not path.exists():
+        pytest.skip(f"the real samples are not beside this repository ({name})")
+    return path
+
+
+def megatron_line(
+    step: int, ms: float = 5444.9, loss: float = 1.825991, skipped: int = 0, nan: int = 0, bridge: bool = False
+) -> str:
+    time = "2026-08-22 07:30:30" if bridge else "2026-08-22 07:30:30.123456"
+    return (
+        f" [{time}] iteration {step:8d}/{100:8d} | consumed samples: {128 * step:12d} | elapsed time per iteration "
+        f"(ms): {ms:.1f} | throughput per GPU (TFLOP/s/GPU): {239.8:.1f} | learning rate: {8.6e-06:.6E} | global batch "
+        f"size: {128:5d} | lm loss: {loss:.6E} | load_balancing_loss: {1.019746:.6E} | loss scale: {1.0:.1f} | "
+        f"grad norm: {1.426:.3f} | number of skipped iterations: {skipped:3d} | number of nan iterations: {nan:3d} |"
+    )
+
+
+def maxtext_line(step: int, seconds: float = 5.667, loss: float = 10.374, prefix: str = "") -> str:
+    return (
+        f"I1121 02:29:49.487050 140633946614656 metric_logger.py:207] {prefix}completed step: {step}, seconds: "
+        f"{seconds:.3f}, TFLOP/s/device: {134.924:.3f}, Tokens/s/device: {8672.758:.3f}, total_weights: 196608, "
+        f"loss: {loss:.3f}, lm_loss: {loss:.3f}, perplexity: {math.exp(5):.3f}, moe_lb_loss: 0.000"
+    )
+
+
+def titan_line(step: int, tps: int = 350777, loss: str = f"{6.13972:8.5f}", mfu: str = "2.54%", rank: str = "") -> str:
+    return (
+        f"{rank}[titan] 2026-03-03 15:24:02,506 - root - INFO - \x1b[31mstep: {step:2}  \x1b[32mloss: {loss}  "
+        f"\x1b[38;5;208mgrad_norm: {2.4066:7.4f}  \x1b[36mmemory: {1.07:5.2f}GiB(1.13%)  \x1b[34mtps: {tps:,}  "
+        f"\x1b[36mtflops: {25.11:,.2f}  \x1b[35mmfu: {mfu}\x1b[0m"
+    )
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "run.log"
+
+
+def read(path: Path, lines: Iterable[str] | str, **options: Any) -> StepLog:
+    path.write_text(lines if isinstance(lines, str) else "".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return read_log(path, **options)
+
+
+def refusal(path: Path, lines: Iterable[str] | str, **options: Any) -> str:
+    with pytest.raises(LogError) as error:
+        read(path, lines, **options)
+    return str(error.value)
+
+
+def numbers(run: StepLog) -> list[int]:
+    return [step.number for step in run.steps]
+
+
+def says(run: StepLog, *words: str) -> bool:
+    return any(all(word in warning for word in words) for warning in run.warnings)
+
+
+# real files
+
+
+def test_the_excerpt_of_a_mixtral_run_on_16_h100() -> None:
+    run = read_log(real("logs/megatron_756_mixtral_16xh100.log"))
+    assert (run.format, run.steps_per_value, run.rank) == ("megatron", 1, "")
+    assert numbers(run) == [43, 44, 45, 57, 58, 59]
+    assert run.step_s == (5.4449, 5.5338, 5.7186, 5.4505, 5.5389, 5.4109)
+    assert [step.loss for step in run.steps][:2] == [1.825991, 1.875063]
+    assert [step.tflops for step in run.steps][-1] == 241.3
+    assert (run.skipped, run.nan) == (0, 0)
+    assert run.warnings == ("steps are missing: 1 gap, the first from 45 to 57",)
+
+
+def test_a_dispatch_among_maxtext_steps_is_suspect() -> None:
+    run = read_log(real("logs/maxtext_mixtral_docs.log"))
+    assert run.format == "maxtext"
+    assert run.step_s == (44.923, 0.319, 5.658, 5.402, 5.669, 5.668, 5.668, 5.669, 5.668, 5.667)
+    assert run.suspect == (1,)
+    assert says(run, "step 1", "only the launch", "5.668 s")
+    assert run.steps[9].loss == 10.374
+    assert read_log(real("logs/maxtext_getting_started.log")).suspect == (0, 2)
+
+
+def test_torchtitan_lines_without_tokens_name_what_is_missing() -> None:
+    with pytest.raises(LogError, match=r"torchtitan_2475\.log:1: torchtitan prints tokens per second but no step time"):
+        read_log(real("logs/torchtitan_2475.log"))
+
+
+def test_torchtitan_times_agree_with_the_time_of_day_of_their_lines() -> None:
+    run = read_log(real("logs/torchtitan_2475.log"), tokens_per_step=16384)
+    assert run.rank == "0"
+    assert run.step_s[3] == 16384 / 350777
+    for derived, passed in zip(run.step_s[1:], (0.177, 0.048, 0.047, 0.046, 0.052), strict=True):
+        assert derived == pytest.approx(passed, abs=0.0015)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "first", "usual", "untimed"),
+    [
+        ("moe_memory_speed_h100", 50, 73.10019, 1.026955, ()),
+        ("moe_tp4ep2pp2_h100_before_26.04", 99, 10.54551, 0.52183, (1,)),
+        ("moe_tp4ep2pp2_h100_after_26.04", 99, 8.40786, 0.82716, (1,)),
+        ("moe_ep8_gb200_1node_bimodal", 99, 5.8544, 0.63535, ()),
+        ("dsv3proxy_flex_h100_sm_2026-02-19", 1905, 11.98727, 12.19412, (1, 890, 5600)),
+        ("bridge_golden_deepseek_fsdp_gb200", 50, 53.0486, 0.2276, ()),
+    ],
+)
+def test_golden_values_of_real_jobs(
+    name: str, values: int, first: float, usual: float, untimed: tuple[int, ...]
+) -> None:
+    run = read_log(real(f"golden/{name}.json"))
+    assert run.format == "golden"
+    assert (len(run.step_s), run.step_s[0], run.untimed) == (values, first, untimed)
+    assert median(run.step_s) == pytest.approx(usual, rel=1e-9)
+    assert (run.skipped, run.nan) == (0, 0)
+    assert run.steps_per_value == (None if name.startswith("dsv3proxy") else 1), "only where steps follow each other"
+
+
+def test_golden_values_of_every_fifth_step_say_so_and_lose_few_to_the_warm_up() -> None:
+    run = read_log(real("golden/mixtral_8x7b_tp2pp4ep4_h100_long.json"))
+    assert (len(run.steps), len(run.step_s), run.steps_per_value) == (4801, 4538, None)
+    assert says(run, "has only every 5th step")
+    assert run.count_leading_values(10) == 3  # steps 1, 5 and 10
+    assert run.nan == 0  # the job was cut short; no loss was not finite
+
+
+# Megatron
+
+
+def test_megatron_and_bridge_lines_are_read_among_anything_else(log: Path) -> None:
+    noise = ["> building dataset index ...", "[after dataloaders are built] datetime: 2026-08-22", "x" * 40_000, ""]
+    for bridge in (False, True):
+        lines = [*noise, *(megatron_line(step, 1000 + step, bridge=bridge) for step in range(1, 5)), "done"]
+        run = read(log, lines)
+        assert run.step_s == (1.001, 1.002, 1.003, 1.004)
+        assert run.warnings == ()
+
+
+def test_a_log_interval_gets_a_warning_and_counts_for_the_warm_up(log: Path) -> None:
+    run = read(log, [megatron_line(step) for step in (10, 20, 30, 40)])
+    assert run.steps_per_value == 10
+    assert says(run, "mean of 10 steps", "log every step")
+    assert [run.count_leading_values(steps) for steps in (0, 10, 11, 20)] == [0, 1, 2, 2]
+
+
+def test_skipped_and_nan_iterations_are_counted(log: Path) -> None:
+    lines = [megatron_line(1), megatron_line(2, skipped=1), megatron_line(3, nan=1), megatron_line(4, loss=math.nan)]
+    run = read(log, lines)
+    assert (run.skipped, run.nan) == (1, 2)
+    assert says(run, "the optimizer skipped 1 steps, at step 2")
+    assert says(run, "not finite", "steps 3, 4")
+    assert run.steps[3].loss is not None
+    assert math.isnan(run.steps[3].loss)
+
+
+def test_a_line_that_was_cut_off_is_left_out(log: Path) -> None:
+    """At any cut: otherwise a cut 5444.9 would be read as 54 ms."""
+    last = megatron_line(4)
+    for end in range(last.index("/     100 |") + 11, len(last)):
+        run = read(log, "\n".join([*(megatron_line(step) for step in (1, 2, 3)), last[:end]]))
+        assert numbers(run) == [1, 2, 3]
+        assert says(run, "line 4", "incomplete")
+    assert numbers(read(log, "\n".join([megatron_line(3), last]))) == [3, 4]
+
+
+def test_a_cut_in_the_middle_of_a_file_gives_no_time_either(log: Path) -> None:
+    torn = megatron_line(2).partition("(ms): 54")
+    run = read(log, [megatron_line(1), torn[0] + torn[1], megatron_line(3)])
+    assert numbers(run) == [1, 3]
+
+
+def test_lines_of_bridges_rank_0_are_coarse(log: Path) -> None:
+    run = read(log, ["Step Time : 1,025.10s GPU utilization: 240.0MODEL_TFLOP/s/GPU"])
+    assert run.step_s == (1025.1,)
+    run = read(log, [f"Step Time : {value:.2f}s GPU utilization: 240.0MODEL_TFLOP/s/GPU" for value in (25.1, 2.02)])
+    assert (run.step_s, numbers(run)) == ((25.1, 2.02), [1, 2])
+    assert says(run, "have no step number")
+    assert says(run, "printed to 0.01 s, 0.5% of a step")
+    both = read(log, ["Step Time : 9.00s GPU utilization: 240.0MODEL_TFLOP/s/GPU", megatron_line(1)])
+    assert both.step_s == (5.4449,)
+
+
+def test_fast_steps_are_coarse_in_iteration_lines_too(log: Path) -> None:
+    assert says(read(log, [megatron_line(1, 20.0)]), "printed to 0.0001 s, 0.5% of a step")
+
+
+# which run, which rank
+
+
+def test_the_last_of_two_jobs_in_a_file_is_used(log: Path) -> None:
+    run = read(log, [megatron_line(step, 1000) for step in range(1, 9)] + [megatron_line(s, 2000) for s in range(1, 6)])
+    assert run.step_s == (2.0,) * 5
+    assert run.jobs == 2
+    assert says(run, "2 jobs", "step 1 in line 9 comes after step 8")
+
+
+def test_a_resumed_job_is_read_from_its_checkpoint(log: Path) -> None:
+    run = read(log, [megatron_line(step, 1000) for step in (1, 2, 3, 4, 5, 6, 5, 6, 7, 8)])
+    assert (numbers(run), run.jobs) == ([5, 6, 7, 8], 2)
+
+
+def test_the_first_of_several_labelled_ranks_is_used(log: Path) -> None:
+    for label in ("[rank{}]: ", "[default{}]:", "[1,{}]<stdout>:", "{}: ", "rank {}: "):
+        lines = [label.format(rank) + megatron_line(step, 1000 + rank) for step in (1, 2, 3) for rank in (10, 2, 3)]
+        run = read(log, lines)
+        assert (run.rank, run.step_s) == ("2", (1.002,) * 3)
+        assert says(run, "lines of 3 ranks", "rank 2 are used")
+
+
+def test_line_numbers_of_grep_are_no_ranks(log: Path) -> None:
+    run = read(log, [f"{17 * step}:{megatron_line(step)}" for step in (1, 2, 3)])
+    assert (run.rank, numbers(run)) == ("", [1, 2, 3])
+
+
+def test_repeated_lines_count_once(log: Path) -> None:
+    run = read(log, [maxtext_line(step) for step in (0, 0, 1, 1, 2, 2)])
+    assert numbers(run) == [0, 1, 2]
+    assert says(run, "3 lines repeat the step of the line before", "line 2")
+
+
+def test_interleaved_ranks_without_labels_are_an_error(log: Path) -> None:
+    message = refusal(log, [maxtext_line(step) for step in (0, 1, 0, 2, 1, 3, 2, 4, 3, 4)])
+    assert "run.log:3: step numbers go back in 4 of 10 lines (step 0 in line 3 comes after step 1)" in message
+    assert "srun --label" in message
+
+
+# MaxText
+
+
+def test_maxtext_lines_with_and_without_their_optional_fields(log: Path) -> None:
+    short = "completed step: 0, seconds: 1.353, TFLOP/s/device: 1674.038, Tokens/s/device: 36325.072, loss: 9"
+    run = read(log, [short, maxtext_line(1, 1.4, 8.5), "Completed eval step: 1, seconds: 3.0", maxtext_line(2, 1.5)])
+    assert run.step_s == (1.353, 1.4, 1.5)
+    assert [step.loss for step in run.steps] == [9.0, 8.5, 10.374]
+    assert run.warnings == ()
+
+
+def test_profiler_borders_have_no_time(log: Path) -> None:
+    run = read(log, [maxtext_line(0), "completed profiler activation/deactivation step: 1", maxtext_line(2)])
+    assert (run.untimed, len(run.step_s)) == ((1,), 2)
+    assert says(run, "no time for step 1")
+
+
+def test_a_step_of_zero_seconds_has_no_time(log: Path) -> None:
+    run = read(log, [maxtext_line(0), maxtext_line(1, 0.0), maxtext_line(2)])
+    assert run.untimed == (1,)
+
+
+def test_ramp_up_steps_get_a_warning(log: Path) -> None:
+    lines = ["[Rampup Batch Size Phase], completed step: 0, seconds: 2.500, total_weights: 196608, loss: 10.5"]
+    assert says(read(log, [*lines, maxtext_line(1)]), "step 0 in the ramp-up")
+
+
+def test_an_incomplete_maxtext_line_is_left_out(log: Path) -> None:
+    run = read(log, "\n".join([maxtext_line(0), maxtext_line(1), maxtext_line(2)[:-30]]))
+    assert numbers(run) == [0, 1]
+    assert says(run, "line 3", "incomplete")
+
+
+def test_maxtext_times_with_thousands_separators_are_read_whole(log: Path) -> None:
+    written = ("1,234.500", "1,234,567", "999.25")
+    lines = [maxtext_line(step).replace("seconds: 5.667", f"seconds: {time}") for step, time in enumerate(written)]
+    assert read(log, lines).step_s == (1234.5, 1234567.0, 999.25)
+
+
+def test_every_tenth_maxtext_step_is_still_the_time_of_one_step(log: Path) -> None:
+    assert read(log, [maxtext_line(step) for step in (0, 10, 20)]).steps_per_value == 1
+
+
+def metrics(step: float, seconds: float, **more: float) -> str:
+    entry = {"learning/loss": 10.5, "perf/step_time_seconds": seconds, "perf/per_device_tflops_per_sec": 134.9}
+    return json.dumps({**entry, "step": step, "run_name": "moe", **more})
+
+
+def test_a_metrics_file_is_read_unrounded(log: Path) -> None:
+    lines = [metrics(0.0, 44.9231), metrics(1.0, 5.66712345), metrics(2.0, 5.668, **{"learning/loss": math.nan})]
+    run = read(log, "\n".join([*lines, '{"perf/step_time_seconds": 5.6']))
+    assert run.step_s == (44.9231, 5.66712345, 5.668)
+    assert (run.nan, run.format) == (1, "maxtext")
+    assert says(run, "line 4", "incomplete")
+
+
+def test_a_broken_line_inside_a_metrics_file_is_an_error(log: Path) -> None:
+    message = refusal(log, [metrics(0, 1.0), '{"perf/step_time_seconds": }', metrics(2, 1.0)])
+    assert message.startswith(f"{log}:2: is not JSON")
+    assert "has no step number" in refusal(log, [metrics(0.5, 1.0)])
+    assert "has no step number" in refusal(log, ['{"perf/step_time_seconds": 1.0}'])
+
+
+# torchtitan
+
+
+def test_torchtitan_lines_with_colours_and_no_mfu(log: Path) -> None:
+    run = read(log, [titan_line(step, 8192 * step, mfu="N/A") for step in (1, 2, 4)], tokens_per_step=8192)
+    assert run.step_s == (1.0, 0.5, 0.25)
+    assert run.steps[0].tflops == 25.11
+    assert says(run, "derived: 8192 tokens per step")
+
+
+def test_a_coarsely_rounded_tps_gets_a_warning(log: Path) -> None:
+    assert says(read(log, [titan_line(1, 33)], tokens_per_step=256), "whole number; at 33 that is 1.5%")
+
+
+def test_a_torchtitan_loss_that_is_nan_is_counted(log: Path) -> None:
+    run = read(log, [titan_line(1), titan_line(2, loss="     nan")], tokens_per_step=8192)
+    assert run.nan == 1
+
+
+def test_a_torchtitan_line_cut_off_in_its_tps_is_left_out(log: Path) -> None:
+    run = read(log, [titan_line(1), titan_line(2).partition("0,777")[0], titan_line(3)], tokens_per_step=8192)
+    assert numbers(run) == [1, 3]
+    assert says(run, "line 2")
+
+
+def test_tensorboards_export_gives_torchtitans_step_times(log: Path) -> None:
+    walls = [1.7e9 + 0.25 * step + 0.001 * (step % 3) for step in range(1, 8)]
+    scalar = [[wall, step, 0.25] for step, wall in enumerate(walls, start=1)]
+    run = read(log, json.dumps(scalar))
+    assert (run.format, run.step_s) == ("tensorboard", (0.25,) * 7)
+    loss = [[wall, step, 10.5] for step, wall in enumerate(walls, start=1)]
+    assert "has another scalar" in refusal(log, json.dumps(loss))
+
+
+# golden values
+
+
+def test_golden_values_wrapped_in_baseline_and_current(log: Path) -> None:
+    def bridge(ms: float) -> dict[str, Any]:
+        return {str(step): {"lm loss": 10.0, "elapsed time per iteration (ms)": ms} for step in range(12)}
+
+    run = read(log, json.dumps({"baseline": bridge(100.0), "current": {**bridge(200.0), "alloc": 93.2}}))
+    assert run.step_s == (0.2,) * 12
+    assert numbers(run) == list(range(12))
+    assert says(run, "'current' are used", "the file also has 'baseline'")
+    assert read(log, json.dumps({"baseline": bridge(100.0)})).step_s == (0.1,) * 12
+
+
+def golden(times: dict[int, object]) -> str:
+    values = {str(step): seconds for step, seconds in times.items()}
+    return json.dumps({"iteration-time": {"start_step": 1, "end_step": 9, "step_interval": 1, "values": values}})
+
+
+def test_golden_values_of_every_step_are_step_times(log: Path) -> None:
+    assert read(log, golden({1: "nan", 2: 0.5, 3: 0.6, 4: 0.5})).steps_per_value == 1
+    assert read(log, golden({1: "nan", 5: 0.5, 10: 0.6})).steps_per_value is None
+    assert read(log, golden({100: 0.5})).steps_per_value is None, "one value tells of no interval"
+
+
+def test_old_golden_values_are_lists(log: Path) -> None:
+    values = {"start_step": 0, "end_step": 15, "step_interval": 5, "values": ["nan", 2.0, 2.5]}
+    run = read(log, json.dumps({"iteration-time": values}))
+    assert [(step.number, step.seconds) for step in run.steps] == [(0, None), (5, 2.0), (10, 2.5)]
+
+
+@pytest.mark.parametrize(
+    ("document", "why"),
+    [
+        (
+            {"lm loss": {"start_step": 1, "end_step": 2, "step_interval": 1, "values": {"1": 9.0}}},
+            "has 'lm loss' but no",
+        ),
+        ({"iteration-time": {"start_step": 1, "values": {"one": 2.0}}}, "'one' is not a step number"),
+        ({"iteration-time": {"start_step": 1, "values": {"1": "nan"}}}, "has no step with a time"),
+        ({"iteration-time": {"start_step": 1, "values": 3}}, "has no 'values' by step"),
+    ],
+)
+def test_golden_values_without_times_are_errors(log: Path, document: object, why: str) -> None:
+    assert why in refusal(log, json.dumps(document))
+
+
+def test_golden_values_that_were_cut_off_are_an_error(log: Path) -> None:
+    whole = json.dumps({"iteration-time": {"start_step": 1, "values": {str(step): 1.0 for step in range(99)}}})
+    assert "is not complete JSON" in refusal(log, whole[:-40])
+
+
+# any file
+
+
+def test_an_unknown_format_lists_the_known_ones(log: Path) -> None:
+    message = refusal(log, ["epoch 1 took 3 s"])
+    assert all(f"({log_format.NAME})" in message for log_format in FORMATS)
+    assert refusal(log, "").startswith(f"{log}: is empty")
+    assert "there is no log format 'nemo'" in refusal(log, [megatron_line(1)], format_name="nemo")
+
+
+def test_the_requested_format_is_used(log: Path) -> None:
+    lines = [megatron_line(1, 1000), maxtext_line(7, 3.0)]
+    assert read(log, lines).step_s == (1.0,)
+    assert read(log, lines, format_name="maxtext").step_s == (3.0,)
+    assert "has no step with a time" in refusal(log, [maxtext_line(1)], format_name="megatron")
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "1e999", "-Infinity", "NaN"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[[1.0, 1, 1.0], [2.0, NUMBER, 1.0]]",
+        "[[1.0, 1, 1.0], [NUMBER, 2, NUMBER]]",
+        '{"iteration-time": {"values": {"1": NUMBER, "2": 5}}}',
+        '{"iteration-time": {"start_step": NUMBER, "step_interval": NUMBER, "values": [1, 2]}}',
+        '{"perf/step_time_seconds": 1, "step": 1, "learning/loss": NUMBER}\n{"perf/step_time_seconds": 1, "step": 2}',
+        '{"perf/step_time_seconds": NUMBER, "step": NUMBER}\n{"perf/step_time_seconds": 1, "step": 2}\n',
+    ],
+)
+def test_numbers_that_nobody_can_calculate_with_are_left_out_or_refused(log: Path, content: str, number: str) -> None:
+    with contextlib.suppress(LogError):
+        assert all(0 < seconds < 10 for seconds in read(log, content.replace("NUMBER", number)).step_s)
+
+
+def test_a_path_that_is_no_file_is_an_error(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none", Path("/dev/zero")):
+        with pytest.raises(LogError, match="one file is one run"):
+            read_log(path)
+
+
+def test_a_progress_bar_on_the_same_line_does_no_harm(log: Path) -> None:
+    bar = "\r".join(f"{part}%|###   |" for part in range(5000))
+    run = read(log, [bar + "\r" + megatron_line(1), megatron_line(2) + "\r"])
+    assert numbers(run) == [1, 2]
+
+
+def test_a_step_in_an_overlong_line_is_ignored(log: Path) -> None:
+    run = read(log, ["x" * 20_000 + megatron_line(1), megatron_line(2), "x" * 400_000 + megatron_line(3)])
+    assert numbers(run) == [2]
+
+
+def test_garbage_is_skipped(log: Path) -> None:
+    log.write_bytes(bytes(range(256)) * 400 + b"\n" + megatron_line(1).encode() + b"\n\xff\xfe\n")
+    assert read_log(log).step_s == (5.4449,)
+
+
+@pytest.mark.slow
+def test_a_large_log_is_read_in_little_memory(log: Path) -> None:
+    """6 MB of lines and one line of 20 MB, for three steps."""
+    with log.open("w") as file:
+        file.writelines(["rubbish " * 12 + "\n"] * 60_000)
+        file.write("x" * 20_000_000 + "\n")
+        file.writelines(megatron_line(step) + "\n" for step in (1, 2, 3))
+    tracemalloc.start()
+    run = read_log(log)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert numbers(run) == [1, 2, 3]
+    assert peak < 5_000_000
+
+
+def test_terminal_escapes_in_a_file_name_are_made_harmless(tmp_path: Path) -> None:
+    path = tmp_path / "a\x1b[31mb.log"
+    assert "\x1b" not in refusal(path, ["nothing"])
+
+
+def test_a_truncated_file_is_never_misread(log: Path) -> None:
+    """A file may end anywhere: the result is a prefix of the full result, or an error."""
+    for lines in (
+        [megatron_line(step, 1000 + step) for step in (1, 2, 3)],
+        [maxtext_line(step, 5 + step / 10) for step in (1, 2, 3)],
+        [titan_line(step, 1000 + step) for step in (1, 2, 3)],
+        [metrics(step, 1 + step / 10) for step in (1, 2, 3)],
+    ):
+        whole = read(log, lines, tokens_per_step=8192)
+        _check_beginnings(log, "\n".join(lines), whole.steps)
+
+
+def _check_beginnings(log: Path, text: str, whole: Sequence[object]) -> None:
+    for end in range(0, len(text), 3):
+        try:
+            run = read(log, text[:end], tokens_per_step=8192)
+        except LogError:
+            continue
+        assert list(run.steps) == list(whole[: len(run.steps)])
+
+
+def test_scalars_that_are_no_list_are_an_error(log: Path) -> None:
+    log.write_text("1.5")
+    with pytest.raises(LogError, match="is not a list of scalars"):
+        tensorboard.read(StepLogFile(log, 1.0))
