@@ -144,7 +144,8 @@ def list_gpus() -> tuple[list[str], str | None]:
 
 def read_geometry(shape: str, size: str) -> dict[str, Any]:
     """Return the dimensions of a size of a shape, from the file that regbot reads too."""
-    document = tomllib.loads((ROOT / "regbot" / "workloads" / "shapes" / "data" / f"{shape}.toml").read_text(encoding="utf-8"))
+    path = ROOT / "regbot" / "workloads" / "shapes" / "data" / f"{shape}.toml"
+    document = tomllib.loads(path.read_text(encoding="utf-8"))
     return {**document["geometry"], **document["sizes"][size]}
 
 
