@@ -123,12 +123,12 @@ class Workload(Record):
     paths: list[str] = Field(
         default=[],
         description="git pathspecs of the files that the workload depends on; a change of other files does not "
-        "concern it; [] for every file (docs/monorepos.md)",
+        "concern it; [] for every file (docs/configuration.md)",
     )
     sparse: list[str] = Field(
         default=[],
         description="folders that are checked out, by the rule of git's cone mode; [] for all files "
-        "(docs/monorepos.md)",
+        "(docs/configuration.md)",
     )
     timed: list[str] | None = Field(
         default=None, description="shapes whose steps are timed; default: all that have a timed variant, [] for none"
@@ -366,7 +366,7 @@ class SlurmSettings(Record):
 
 
 class SandboxSettings(Record):
-    """How code under test is confined (docs/sandbox.md)."""
+    """How code under test is confined (docs/operator.md)."""
 
     untrusted: bool = Field(default=False, description="confine every launch and build, as --untrusted does")
     read: list[str] = Field(
