@@ -273,7 +273,7 @@ def _library_fix(library: dict[str, Any]) -> str:
     """Return advice about a dispatcher library that can be used, or what to use instead of one that cannot."""
     if library["usable"]:
         return str(library.get("advice", ""))
-    return "use alltoall; a check with this dispatcher is INVALID here (docs/dispatchers.md)"
+    return "use alltoall; a check with this dispatcher is INVALID here (docs/frameworks.md)"
 
 
 def _engines() -> list[Capability]:

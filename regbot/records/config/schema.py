@@ -31,7 +31,7 @@ GEOMETRY_KEYS = frozenset({
 
 LIBRARY_DISPATCHERS = ("deepep", "hybridep")
 SMOKE_DISPATCHERS = ("alltoall", "allgather", *LIBRARY_DISPATCHERS)
-"""Dispatchers of regbot's smoke model. The last two need GPUs and an additional library (docs/dispatchers.md)."""
+"""Dispatchers of regbot's smoke model. The last two need GPUs and an additional library (docs/frameworks.md)."""
 
 
 Adapter = Literal["smoke", "module", "torchtitan", "megatron", "maxtext", "command"]

@@ -35,7 +35,7 @@ def test_a_library_that_cannot_be_imported_is_reported_with_the_reason() -> None
         "importable: no; usable: no (deep_ep cannot be imported: AssertionError: set CUDA_HOME); not yet run on a GPU: "
         "checked only against its published interface"
     )
-    assert check.fix == "use alltoall; a check with this dispatcher is INVALID here (docs/dispatchers.md)"
+    assert check.fix == "use alltoall; a check with this dispatcher is INVALID here (docs/frameworks.md)"
 
 
 def test_a_usable_library_is_still_not_called_proven() -> None:
