@@ -3,8 +3,8 @@
 A guest sees only what this module lists. It can read the system's programs, its interpreter and the paths of its
 launch. It can write to its record folder and to a private /tmp and /dev/shm, which are file systems in memory with a
 size limit. It has a network only if ``Sandbox.network`` is set. It sees no process outside of the sandbox, no
-environment variables except those of its launch, and only the guest part of regbot's code. docs/operator.md says what is
-not confined.
+environment variables except those of its launch, and only the guest part of regbot's code. docs/operator.md says what
+is not confined.
 
 This module looks up paths on the machine that runs regbot, so all nodes must have the same paths. Devices and control
 groups differ between nodes. The supervisor on each node looks them up (``regbot.engines.confinement``).
