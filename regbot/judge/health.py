@@ -150,7 +150,7 @@ def _throttling_of_an_arm(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _most_throttled(run: Run, reasons: Sequence[ClockReason]) -> tuple[float, GpuUsage]:
-    """Return the share of samples, in [0, 1], that show the most frequent of ``reasons``, with the GPU of that share."""
+    """Return the share of samples, in [0, 1], that show the most frequent of ``reasons``, with the GPU."""
     shares = [(max(gpu.reasons.get(reason, 0.0) for reason in reasons), gpu) for gpu in _gpus(run)]
     return max(shares, key=lambda pair: pair[0])
 
@@ -167,8 +167,8 @@ def _low_clock_settings(runs: Sequence[Run]) -> Iterator[str]:
     the arms stays right and no run is void."""
     if slow_runs := [texts for texts in _causes_by_run(runs, "low_clock") if texts]:
         yield (
-            f"{slow_runs[0][0]}, in {_run_count(len(slow_runs), len(runs))}: this slows down both arms, and their times "
-            "cannot be compared with nodes that have other settings"
+            f"{slow_runs[0][0]}, in {_run_count(len(slow_runs), len(runs))}: this slows down both arms, and their "
+            "times cannot be compared with nodes that have other settings"
         )
 
 

@@ -1,7 +1,7 @@
 """Conditions of rules, as data: tests on a resolved configuration and on facts.
 
-A condition is ``{all = [...]}`` or ``{any = [...]}`` of other conditions, or one test of one configuration ``key`` or of
-one ``fact``, such as ``{key = "a", eq = 1}``. A list of keys has the names of a key in different versions.
+A condition is ``{all = [...]}`` or ``{any = [...]}`` of other conditions, or one test of one configuration ``key`` or
+of one ``fact``, such as ``{key = "a", eq = 1}``. A list of keys has the names of a key in different versions.
 
 The value of a condition is true, false or unknown (None), as in Kleene's three-valued logic. ``all`` is false if one of
 its conditions is false, and ``any`` is true if one of its conditions is true. Otherwise one unknown condition makes
