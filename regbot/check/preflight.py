@@ -1,6 +1,5 @@
 """``regbot preflight``: check a resolved configuration, from a file or from a trace, against the rules."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,7 +71,7 @@ class PreflightResult:
 def examine_configuration(target: str, folder: Path, cache: Path, watch: Watcher = lambda _: None) -> PreflightResult:
     """Return the conflicts and advice for ``target``: a file, or a workload of the ``regbot.toml`` in ``folder``.
 
-    If the configuration names no GPU, the first GPU and the environment variables of this machine are used. Raises
+    If the configuration names no GPU, the first GPU of this machine is used. Raises
     ConfigError, RecordError, ShapeError, EngineError.
     """
     file = folder / target
@@ -80,7 +79,7 @@ def examine_configuration(target: str, folder: Path, cache: Path, watch: Watcher
     dump = read_dump(file) if file.is_file() else _trace_configuration(target, folder, cache, watch)
     facts, machine_gpus = dump.facts, this_node().gpus
     if facts.gpu is None and machine_gpus:
-        facts = replace(facts, gpu=machine_gpus[0], environment=dict(os.environ))
+        facts = replace(facts, gpu=machine_gpus[0])
     # The advice has commands. WORKLOAD stands in them for a workload that the file does not name.
     return PreflightResult(
         dump.workload or target,

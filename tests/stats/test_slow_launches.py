@@ -8,8 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from regbot.stats.anytime import AnytimeTest, decide_anytime
-from regbot.stats.paired import LOOK_ALPHA, Thresholds, interval, look_interval, mde, sequential_test, widening
+from regbot.stats.anytime import decide_anytime
+from regbot.stats.paired import (
+    LOOK_ALPHA,
+    SequentialTest,
+    Thresholds,
+    interval,
+    look_interval,
+    mde,
+    sequential_test,
+    widening,
+)
 from regbot.stats.slow_launches import (
     PairOutlier,
     find_outliers,
@@ -182,7 +191,7 @@ class TestMorePairs:
     """Pairs that are timed after a verdict, judged by the always-valid interval."""
 
     @staticmethod
-    def judged(values: list[float]) -> AnytimeTest:
+    def judged(values: list[float]) -> SequentialTest:
         return decide_anytime({"median": values, "mean": values}, 2, THRESHOLDS)
 
     def test_a_pass_that_was_withheld_is_given_once_no_further_launch_of_head_is_slow(self) -> None:
