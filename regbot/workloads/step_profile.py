@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from regbot.ledgers.readers import kineto
-from regbot.ledgers.readers.kineto_groups import UNKNOWN
+from regbot.ledgers.readers.groups import UNKNOWN
 from regbot.records.ledger import Axis, CollectiveBackend, Entry, Ledger, Liveness
 from regbot.records.run import Backend, RawProfile
 from regbot.records.text.clip import clip_message

@@ -9,25 +9,24 @@ size of a ragged exchange, or a group without device 0.
 
 Tested with jax 0.10 and 0.12 on CPU, and with the ahead-of-time targets of these versions for GPU (H100) and TPU (v6e).
 
-The work is divided among modules. ``hlo_text`` parses the text, ``hlo_collectives`` reads one instruction, and
-``hlo_groups`` reads the devices of an instruction. ``hlo_program`` counts the executions of computations, and
-``hlo_fingerprint`` identifies equal programs.
+The work is divided among modules. ``text`` parses the text, ``collectives`` reads one instruction, and
+``groups`` reads the devices of an instruction. ``program`` counts the executions of computations, and
+``fingerprint`` identifies equal programs.
 """
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
 
-from regbot.ledgers.readers.hlo_collectives import HloCollective, UnknownInstruction, find_module, find_phase
-from regbot.ledgers.readers.hlo_fingerprint import ProgramFingerprint
-from regbot.ledgers.readers.hlo_groups import BadGroup, Devices, ReplicaGroup, ReplicaGroups, format_group
-from regbot.ledgers.readers.hlo_program import BrokenProgram, ExecutionCounts, Program
-from regbot.ledgers.readers.hlo_text import BadShape, Header, read_module
-from regbot.ledgers.readers.source import ReadError, Source
-from regbot.ledgers.readers.tally import check_limits
-from regbot.records.ledger import Axis, Entry, Ledger, UnclassifiedCommunication
+from regbot.ledgers.readers.groups import format_ranks
+from regbot.ledgers.readers.hlo.collectives import HloCollective, UnknownInstruction, find_module, find_phase
+from regbot.ledgers.readers.hlo.fingerprint import ProgramFingerprint
+from regbot.ledgers.readers.hlo.groups import BadGroup, Devices, ReplicaGroup, ReplicaGroups
+from regbot.ledgers.readers.hlo.program import BrokenProgram, ExecutionCounts, Program
+from regbot.ledgers.readers.hlo.text import BadShape, Header, read_module
+from regbot.ledgers.readers.source import Source
+from regbot.ledgers.readers.tally import CallTally, EntryKey, Unclassified
+from regbot.records.ledger import Axis, Ledger
 from regbot.records.text.clip import clip, clip_label
 from regbot.records.text.printable import printable
 from regbot.records.text.words import count, listed
@@ -35,9 +34,8 @@ from regbot.records.text.words import count, listed
 NAME = "hlo"
 TITLE = "XLA optimized HLO text"
 
-MAX_UNCLASSIFIED = 1000
 MAX_NAMES = 3
-"""Largest number of loops, conditionals or unknown operations that one message names."""
+"""Largest number of loops or conditionals that one message names."""
 
 _MODULE_START = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?://[^\n]*\n\s*)*(?:HloModule [^\s,]|module (?:@|\{|attributes))")
 _TPU_LAYOUT = re.compile(r"\{[0-9,]*:T\(")
@@ -78,32 +76,37 @@ def read(source: Source) -> Ledger:
         counts = program.count_executions(entry_name)
     except BrokenProgram as error:
         raise source.error(f"is broken: {error}; dump or copy it again") from error
-    counted = _CountedCollectives.collect(source, program, counts)
+    counted = _CountedCollectives(program, counts)
     if not header.is_scheduled and not counted.collectives:
         raise source.error(f"has no collectives, and may be from {_BEFORE_PASSES}")
-    # Axis labels by the ``id`` of the group objects.
-    labels = _label_groups(collective.group for collective, _ in counted.collectives)
+    # Equal groups are the same object. Its ``id`` is the key, because hashing a tuple of thousands of devices is slow.
+    groups = {id(collective.group): collective.group for collective, _ in counted.collectives}
+    labels = _label_groups(groups)
+    tally = CallTally(source)
+    for collective, executions in counted.collectives:
+        key = EntryKey(
+            collective.kind,
+            labels[id(collective.group)],
+            len(collective.group.ranks),
+            collective.dtype,
+            find_phase(collective.op_name),
+            collective.role,
+            via="xla",
+            where=find_module(collective.op_name),
+        )
+        tally.add(key, executions * collective.bytes, executions)
     return Ledger(
         source=platform or "hlo:cpu",
         scope="step",
         steps=1,
         world_size=devices.total,
-        axes=_build_axes((collective.group for collective, _ in counted.collectives), labels),
-        entries=_sum_entries(source, counted.collectives, labels),
+        axes={labels[key]: Axis(size=len(group.ranks), ranks=list(group.ranks)) for key, group in groups.items()},
+        entries=tally.entries(default_size=0, is_program=True),
         program=fingerprint.hexdigest(),
-        unclassified=counted.unclassified,
+        unclassified=counted.unclassified.records(),
         guesses=[*_list_guesses(counts, counted)],
         warnings=[*_list_warnings(header, devices, counted)],
     )
-
-
-def _build_axes(groups: Iterable[ReplicaGroup], labels: Mapping[int, str]) -> dict[str, Axis]:
-    """Return the axes of the ledger. ``labels`` is the result of ``_label_groups``."""
-    distinct_groups = {id(group): group for group in groups}
-    return {
-        labels[group_id]: Axis(size=len(group.ranks), ranks=list(group.ranks))
-        for group_id, group in distinct_groups.items()
-    }
 
 
 def _find_gpu_platform(text: str) -> str:
@@ -111,129 +114,53 @@ def _find_gpu_platform(text: str) -> str:
     return "hlo:gpu" if any(mark in text for mark in _GPU_MARKS) else ""
 
 
-class _CountedCollectives(NamedTuple):
+class _CountedCollectives:
     """The program's collectives, counted and not counted."""
 
-    collectives: list[tuple[HloCollective, int]]
-    """Each counted collective with its number of executions."""
-    unclassified: list[UnclassifiedCommunication]
-    single_device: int
-    """Number of collectives in groups of one device. They are not counted."""
-    unreachable: int
-    """Number of collectives in computations that the program never calls. They are not counted."""
-
-    @classmethod
-    def collect(cls, source: Source, program: Program, counts: ExecutionCounts) -> "_CountedCollectives":
-        """Return the collectives of ``program``. Those in a called computation that runs 0 times are left out.
-
-        Raises ReadError if the program has too many kinds of unknown communication.
-        """
-        collectives: list[tuple[HloCollective, int]] = []
-        unknown_counts: dict[str, int] = defaultdict(int)
-        single_device = unreachable = 0
+    def __init__(self, program: Program, counts: ExecutionCounts) -> None:
+        self.collectives: list[tuple[HloCollective, int]] = []
+        """Each counted collective with its number of executions."""
+        self.unclassified = Unclassified()
+        self.single_device = 0
+        """Number of collectives in groups of one device. They are not counted."""
+        self.unreachable = 0
+        """Number of collectives in computations that the program never calls. They are not counted."""
         for computation in program.computations.values():
-            is_called = computation.name in counts.executions  # a called computation can still run 0 times
-            executions = counts.executions.get(computation.name, 0)
+            executions = counts.executions.get(computation.name)  # a called computation can still run 0 times
             for communication in computation.communications:
                 if isinstance(communication, UnknownInstruction):
-                    unknown_counts[clip_label(printable(communication.name))] += executions
+                    if executions:
+                        self.unclassified.add(communication.name, executions)
                 elif len(communication.group.ranks) < 2:
-                    single_device += 1
-                elif not is_called:
-                    unreachable += 1
+                    self.single_device += 1
+                elif executions is None:
+                    self.unreachable += 1
                 elif executions:
-                    collectives.append((communication, executions))
-        if len(unknown_counts) > MAX_UNCLASSIFIED:
-            raise source.error(f"has more than {MAX_UNCLASSIFIED} kinds of unknown communication; is it an HLO dump?")
-        unclassified = [
-            UnclassifiedCommunication(name=name, count=count) for name, count in sorted(unknown_counts.items()) if count
-        ]
-        return cls(collectives, unclassified, single_device, unreachable)
+                    self.collectives.append((communication, executions))
 
 
-def _label_groups(groups: Iterable[ReplicaGroup]) -> dict[int, str]:
+def _label_groups(groups: Mapping[int, ReplicaGroup]) -> dict[int, str]:
     """Return an axis label for each group: the axis names that the program gives to the group's devices, or else the
     devices.
 
     If the program uses a name for groups of different devices, the devices are added to the name. For example,
-    'expert[0-3]' and 'expert[0-7]' are two axes. The keys of the result are the ``id`` of the group objects, because
-    equal groups are the same object, and hashing a tuple of thousands of devices is slow.
+    'expert[0-3]' and 'expert[0-7]' are two axes.
     """
-    distinct_groups = {id(group): group for group in groups}
     names_by_ranks: dict[tuple[int, ...], set[str]] = defaultdict(set)
-    for group in distinct_groups.values():
+    for group in groups.values():
         names_by_ranks[group.ranks] |= {group.axis} - {""}
     name_uses = Counter(name for names in names_by_ranks.values() for name in names)
 
     def make_label(ranks: tuple[int, ...], names: set[str]) -> str:
-        unique_names = [name if name_uses[name] == 1 else name + format_group(ranks) for name in names]
-        return clip_label(printable("|".join(sorted(unique_names)) or format_group(ranks)))
+        unique_names = [name if name_uses[name] == 1 else name + format_ranks(ranks) for name in names]
+        return clip_label(printable("|".join(sorted(unique_names)) or format_ranks(ranks)))
 
     label_by_ranks = {ranks: make_label(ranks, names) for ranks, names in names_by_ranks.items()}
-    return {group_id: label_by_ranks[group.ranks] for group_id, group in distinct_groups.items()}
+    return {key: label_by_ranks[group.ranks] for key, group in groups.items()}
 
 
-@dataclass
-class _EntrySum:
-    """Sums over collectives that have everything in common except their bytes."""
-
-    example: HloCollective
-    """One of these collectives, for the properties of the entry."""
-    executions: int = 0
-    lines: int = 0
-    """Number of lines of the program."""
-    bytes: int = 0
-    """Bytes of all executions."""
-
-
-def _sum_entries(
-    source: Source, collectives: Iterable[tuple[HloCollective, int]], labels: Mapping[int, str]
-) -> list[Entry]:
-    """Sum collectives with equal properties into entries, and return the entries in a fixed order.
-
-    ``collectives`` has each collective with its number of executions. ``labels`` is the result of ``_label_groups``.
-    """
-    sums: dict[tuple[str, ...], _EntrySum] = {}
-    for collective, executions in collectives:
-        key = (
-            collective.kind,
-            labels[id(collective.group)],
-            collective.dtype,
-            find_phase(collective.op_name),
-            collective.role,
-            find_module(collective.op_name),
-        )
-        entry_sum = sums.setdefault(key, _EntrySum(collective))
-        entry_sum.executions += executions
-        entry_sum.lines += 1
-        entry_sum.bytes += executions * collective.bytes
-    largest = max((max(entry_sum.executions, entry_sum.bytes) for entry_sum in sums.values()), default=0)
-    check_limits(source, len(sums), largest)
-    return [
-        Entry(
-            kind=entry_sum.example.kind,
-            axis=labels[id(entry_sum.example.group)],
-            group_size=len(entry_sum.example.group.ranks),
-            dtype=entry_sum.example.dtype,
-            phase=find_phase(entry_sum.example.op_name),
-            role=entry_sum.example.role,
-            where=find_module(entry_sum.example.op_name),
-            via="xla",
-            count=entry_sum.executions,
-            static_count=entry_sum.lines,
-            bytes=entry_sum.bytes,
-        )
-        for entry_sum in (sums[key] for key in sorted(sums))
-    ]
-
-
-def _list_warnings(header: Header, devices: Devices, counted: _CountedCollectives) -> Iterable[str]:
-    """Yield one sentence for everything that is not counted, and for a program that may be the wrong one."""
-    if counted.unclassified:
-        names = ", ".join(
-            f"{unclassified.count} x {unclassified.name}" for unclassified in counted.unclassified[:MAX_NAMES]
-        )
-        yield f"communication of unknown kind is not counted: {names}"
+def _list_warnings(header: Header, devices: Devices, counted: _CountedCollectives) -> Iterator[str]:
+    yield from counted.unclassified.warnings()
     if counted.unreachable:
         yield f"{counted.unreachable} collectives are in computations that never run; they are not counted"
     if not header.is_scheduled:
@@ -246,8 +173,7 @@ def _list_warnings(header: Header, devices: Devices, counted: _CountedCollective
             yield f"the program has no collectives on {devices.total} devices"
 
 
-def _list_guesses(counts: ExecutionCounts, counted: _CountedCollectives) -> Iterable[str]:
-    """Yield one sentence for each assumption behind the counts."""
+def _list_guesses(counts: ExecutionCounts, counted: _CountedCollectives) -> Iterator[str]:
     if counts.unknown_loops:
         yield (
             f"{_list_names(counts.unknown_loops)} without a known trip count: "
@@ -280,6 +206,3 @@ def _list_names(names: list[str], noun: str = "loop") -> str:
     """Return text such as '2 loops (layers/while, decode/while)'."""
     text = listed([clip(printable(name), 200) for name in names], MAX_NAMES)
     return f"{count(len(names), noun)} ({text})"
-
-
-__all__ = ["NAME", "TITLE", "ReadError", "read", "recognises"]

@@ -1,8 +1,8 @@
 """Recognises the collectives among HLO instructions, with their bytes, phase and module.
 
 These instructions are collectives: the synchronous operations, the ``-start`` operations (the matching ``-done`` is
-never counted), and known custom calls. An operation that looks like a collective but is not in the table ``KINDS`` is
-reported as unknown.
+never counted), and known custom calls. An operation that looks like a collective but has no known name is reported as
+unknown. ``recv`` is not counted, because each device of the permutation also issues the matching ``send``.
 
 Bytes are counted as in the ledger. For all-to-all, reduce-scatter, all-reduce and permute they are the input bytes, and
 for all-gather the output bytes. A ``-start`` operation returns inputs and outputs together, so the half that the ledger
@@ -20,24 +20,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from regbot.ledgers.readers.hlo_groups import ReplicaGroup, ReplicaGroups
-from regbot.ledgers.readers.hlo_text import Instruction, Tensor, parse_elements, parse_tensors
+from regbot.ledgers.collectives import classify_role, find_kind
+from regbot.ledgers.readers.hlo.groups import ReplicaGroup, ReplicaGroups
+from regbot.ledgers.readers.hlo.text import Instruction, Tensor, parse_elements, parse_tensors
 from regbot.records.ledger import Kind, Phase, Role
 from regbot.records.text.printable import printable
-
-KINDS: dict[str, Kind] = {
-    "all-gather": "all_gather",
-    "all-reduce": "all_reduce",
-    "reduce-scatter": "reduce_scatter",
-    "all-to-all": "all_to_all",
-    "ragged-all-to-all": "all_to_all",
-    "collective-permute": "permute",
-    "collective-broadcast": "broadcast",
-    "send": "send_recv",
-}
-"""Ledger kind by HLO opcode. ``recv`` is left out, because each device of the permutation also issues the matching
-``send``, which is counted.
-"""
 
 _LIKELY_COLLECTIVE = re.compile(r"(?:all|collective|ragged|reduce-scatter|cross-replica)-.*|.*-to-all|reduce-scatter")
 """Opcodes that look like a collective."""
@@ -62,16 +49,6 @@ _OPERAND = re.compile(r"\((?:([^%()]*) )?%?([\w.\-]+)(?:#[0-9]+)?[,)]", re.ASCII
 
 SENT_OPERANDS = 1
 """Of a ragged all-to-all, only the first operand is sent. The others are its output buffer, offsets and sizes."""
-INDEX_TYPES = ("s32", "u32", "s64", "u64", "pred")
-"""Element types of indices and token counts."""
-BYTE_TYPES = ("s8", "u8", "s16", "u16", "s4", "u4")
-"""Smaller integers, which can be indices or a quantized payload."""
-MAX_CONTROL_INDEX_BYTES = 16 * 2**20
-MAX_CONTROL_SMALL_INTEGER_BYTES = 64 * 2**10
-"""Tensors of ``INDEX_TYPES`` and of ``BYTE_TYPES`` up to these sizes have the role control: they are indices and token
-counts. Larger tensors are payload. The limits are those of ``regbot_guest.collectives``.
-"""
-
 _WRAPPER = re.compile(r"(?:transpose|jvp|vmap|jit|pjit|remat|checkpoint|custom_jvp|custom_vjp)\(([^()]*)\)")
 """A transform of jax around a scope: the scope in brackets remains."""
 _JAX_SCOPES = frozenset(
@@ -139,7 +116,7 @@ def parse_communication(
     is_host_transfer = opcode == "send" and attributes.get("is_host_transfer") == "true"
     if only_waits or is_host_transfer:
         return None
-    kind = KINDS.get(opcode)
+    kind = find_kind(opcode)
     if kind is None:
         return UnknownInstruction(opcode)
     if kind in ("permute", "send_recv"):
@@ -275,18 +252,7 @@ def _make_collective(
         (dtype,) = dtypes
     else:
         dtype = "mixed" if dtypes else "none"
-    return HloCollective(kind, size_bytes, dtype, classify_role(dtypes, size_bytes), group, op_name, is_ragged)
-
-
-def classify_role(dtypes: set[str], size_bytes: int) -> Role:
-    """Return control if all tensors are integers and their bytes do not exceed the limits above, else payload."""
-    if not dtypes:  # no tensors
-        return "payload"
-    if dtypes <= {*INDEX_TYPES}:
-        return "control" if size_bytes <= MAX_CONTROL_INDEX_BYTES else "payload"
-    if dtypes <= {*INDEX_TYPES, *BYTE_TYPES}:
-        return "control" if size_bytes <= MAX_CONTROL_SMALL_INTEGER_BYTES else "payload"
-    return "payload"
+    return HloCollective(kind, size_bytes, dtype, classify_role(kind, size_bytes, *dtypes), group, op_name, is_ragged)
 
 
 def find_phase(op_name: str) -> Phase:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from regbot.ledgers.readers.hlo_text import Instruction
+from regbot.ledgers.readers.hlo.text import Instruction
 
 INTEGERS = ("s32[]", "u32[]", "s64[]", "u64[]", "pred[]")
 """Shapes of the scalars that are traced: integers and booleans."""

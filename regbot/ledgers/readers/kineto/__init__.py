@@ -19,15 +19,14 @@ The profiler marks only the backward phase, so forward is unknown.
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeGuard
 
-from regbot.ledgers.overlap import Intervals, overlap, union
-from regbot.ledgers.readers import kineto_calls
-from regbot.ledgers.readers.kernels import Communication
-from regbot.ledgers.readers.kineto_calls import CallRow, KinetoCall, UnknownCall
-from regbot.ledgers.readers.kineto_groups import UNKNOWN, ProcessGroup, ProcessGroups
-from regbot.ledgers.readers.kineto_record import KinetoKernel, TraceRecord, read_trace
-from regbot.ledgers.readers.kineto_steps import (
+from regbot.ledgers.overlap import Intervals, Spans, overlap_devices, union
+from regbot.ledgers.readers.groups import UNKNOWN
+from regbot.ledgers.readers.kineto import calls
+from regbot.ledgers.readers.kineto.calls import CallRow, KinetoCall, UnknownCall
+from regbot.ledgers.readers.kineto.process_groups import ProcessGroup, ProcessGroups
+from regbot.ledgers.readers.kineto.record import KinetoKernel, TraceRecord, read_trace
+from regbot.ledgers.readers.kineto.steps import (
     HostRows,
     HostTime,
     KernelLaunches,
@@ -36,8 +35,9 @@ from regbot.ledgers.readers.kineto_steps import (
     keep_outermost,
 )
 from regbot.ledgers.readers.source import Source
-from regbot.records.ledger import Axis, CollectiveBackend, Entry, Kind, Ledger, Phase, Role, UnclassifiedCommunication
-from regbot.records.text.clip import clip, clip_label, clip_message
+from regbot.ledgers.readers.tally import MAX_SECONDS, MAX_VOLUME, EntryKey, Unclassified
+from regbot.records.ledger import Axis, CollectiveBackend, Entry, Ledger
+from regbot.records.text.clip import clip, clip_message
 
 NAME = "kineto"
 TITLE = "Kineto trace"
@@ -46,67 +46,39 @@ _EVENTS_KEY = b'"traceEvents"'
 _OTHER_KEYS = (b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"')
 _PROCESS_GROUP_VIAS: tuple[CollectiveBackend, ...] = ("nccl", "gloo", "fake")
 """Backends of torch's process groups. The bytes of their calls are in the trace, if it has shapes."""
-MAX_SECONDS = 1e7
-"""Largest plausible time of all kernels of an entry, about four months."""
 MAX_NAMES = 8
 """Largest number of names in one message."""
 
 
-class _EntryKey(NamedTuple):
-    """Fields that are equal for all collectives of one entry."""
-
-    kind: Kind
-    axis: str
-    group_size: int
-    dtype: str
-    phase: Phase
-    role: Role
-    via: CollectiveBackend
-
-
-class _KernelSpan(NamedTuple):
-    """When and where one kernel ran."""
-
-    device: str
-    start_us: float
-    end_us: float
+@dataclass
+class _LoggedCall:
+    call: KinetoCall
+    host_time: HostTime | None
+    """When the host issued the call; None if the trace does not tell."""
+    kernels: list[KinetoKernel] = field(default_factory=list)
 
 
 @dataclass
 class _CallLog:
-    """Calls collected so far. ``calls``, ``host_times`` and ``spans`` have one item per call, in the same order."""
+    """Calls collected so far."""
 
     origin: str = "kernels"
     """Where the calls come from: the part of the ledger's source after 'kineto:', such as 'metadata'. It stays
     'kernels' if no calls of the host are used.
     """
-    calls: list[KinetoCall] = field(default_factory=list)
-    host_times: list[HostTime | None] = field(default_factory=list)
-    """When the host issued the call; None if the trace does not tell."""
-    spans: list[list[_KernelSpan]] = field(default_factory=list)
-    """The kernels of the call."""
-    unclassified: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """Number and seconds of communication kernels or rows that could not be classified, by name."""
+    calls: list[_LoggedCall] = field(default_factory=list)
+    unclassified: Unclassified = field(default_factory=Unclassified)
     warnings: list[str] = field(default_factory=list)
 
-    def add_call(self, call: KinetoCall, host_time: HostTime | None) -> int:
-        """Add a call without kernels, and return its index."""
-        self.calls.append(call)
-        self.host_times.append(host_time)
-        self.spans.append([])
-        return len(self.calls) - 1
-
-    def add_unclassified(self, name: str, seconds: float = 0.0, calls: int = 1) -> None:
-        count, total_s = self.unclassified.get(name, (0, 0.0))
-        self.unclassified[name] = (count + calls, total_s + seconds)
+    def add_call(self, call: KinetoCall, host_time: HostTime | None) -> _LoggedCall:
+        self.calls.append(_LoggedCall(call, host_time))
+        return self.calls[-1]
 
     def add_rows(self, rows: Sequence[tuple[CallRow, KinetoCall | UnknownCall | None]]) -> None:
-        """Add the calls that host rows record. Unknown calls are added to ``unclassified``. A row with None is no call,
-        and is skipped.
-        """
+        """Add the calls that host rows record. A row with None is no call."""
         for row, call in rows:
             if isinstance(call, UnknownCall):
-                self.add_unclassified(call.name)
+                self.unclassified.add(call.name)
             elif call is not None:
                 self.add_call(call, HostTime(row.start_us, row.thread))
 
@@ -154,18 +126,18 @@ def _add_host_calls(trace: TraceRecord, groups: ProcessGroups, log: _CallLog) ->
     """
     if trace.metadata:
         log.origin = "metadata"
-        log.add_rows([(row, kineto_calls.from_metadata(row, groups)) for row in trace.metadata])
+        log.add_rows([(row, calls.from_metadata(row, groups)) for row in trace.metadata])
     elif any(kernel.has_metadata for kernel in trace.kernels):
         log.origin = "kernel-metadata"
         log.warnings.append("the trace has no rows of the host; calls are counted from the metadata of kernels")
     elif trace.annotations:
         log.origin = "annotations"
-        log.add_rows([(row, kineto_calls.from_annotation(row, groups)) for row in trace.annotations])
+        log.add_rows([(row, calls.from_annotation(row, groups)) for row in trace.annotations])
     elif trace.nameless_rows:
-        log.add_unclassified("record_param_comms without the name of a collective", calls=trace.nameless_rows)
+        log.unclassified.add("record_param_comms without the name of a collective", trace.nameless_rows)
     if log.origin != "kernel-metadata":  # with this origin, the trace has no rows of the host
         _add_dispatcher_calls(trace, groups, log)
-    log.add_rows([(row, kineto_calls.from_symmetric(row, groups)) for row in keep_outermost(trace.symmetric_rows)])
+    log.add_rows([(row, calls.from_symmetric(row, groups)) for row in keep_outermost(trace.symmetric_rows)])
 
 
 def _add_dispatcher_calls(trace: TraceRecord, groups: ProcessGroups, log: _CallLog) -> None:
@@ -180,7 +152,7 @@ def _add_dispatcher_calls(trace: TraceRecord, groups: ProcessGroups, log: _CallL
     has_other_source = log.origin != "kernels"  # 'kernels' is the value before any source of host calls was used
     if has_other_source and not trace.gloo_rows:
         for row in uncovered_rows:
-            log.add_unclassified(f"{row.name} of a backend that wrote no row")
+            log.unclassified.add(f"{row.name} of a backend that wrote no row")
         return
     if not uncovered_rows:
         return
@@ -191,7 +163,7 @@ def _add_dispatcher_calls(trace: TraceRecord, groups: ProcessGroups, log: _CallL
         via = "fake"
     elif trace.gloo_rows or "gloo" in groups.backend:
         via = "gloo"
-    log.add_rows([(row, kineto_calls.from_dispatcher(row, groups, via, dtype_by_shape)) for row in uncovered_rows])
+    log.add_rows([(row, calls.from_dispatcher(row, groups, via, dtype_by_shape)) for row in uncovered_rows])
     if not has_other_source:
         log.origin = "dispatcher"
 
@@ -206,11 +178,10 @@ def _assign_kernels(
     exchange of token counts is never assigned by time, because it is counted by itself. ``accepts_unlinked`` is as in
     ``read``.
     """
-    host_rows = HostRows(call.row for call in log.calls)
-    call_by_external_id = {
-        call.row.external_id: index for index, call in enumerate(log.calls) if call.row.external_id is not None
-    }
-    kernel_calls: dict[int, int] = {}  # calls counted from kernel metadata, by external id
+    host_calls = list(log.calls)
+    host_rows = HostRows(logged.call.row for logged in host_calls)
+    by_external_id = {logged.call.row.external_id: logged for logged in host_calls}
+    kernel_calls: dict[int | None, _LoggedCall] = {}  # calls counted from kernel metadata, by external id
     name_conflicts: Counter[str] = Counter()
     early_kernels = 0
     unassigned: list[KinetoKernel] = []
@@ -220,23 +191,27 @@ def _assign_kernels(
         if category == "sync":  # a barrier inside a dispatch library is no collective
             continue
         host_time = launches.find_host_time(kernel.correlation)
-        index: int | None = None  # of the call in the log
+        logged: _LoggedCall | None = None
         if kernel.has_metadata and external_id:  # 0 is no id
-            index = call_by_external_id.get(external_id)
-        if index is None and host_time is not None and category != "control":
+            logged = by_external_id.get(external_id)
+        if logged is None and host_time is not None and category != "control":
             index = host_rows.find_row_at(host_time)
-        if index is None:
+            logged = host_calls[index] if index is not None else None
+        if logged is None:
             if kernel.has_metadata and log.origin == "kernel-metadata":
-                index = _add_kernel_call(kernel, groups, host_time, log, kernel_calls)
-            elif _is_counted_by_kernel(communication):
-                index = log.add_call(_make_library_call(kernel, communication, groups), host_time)
+                # One call may launch several kernels, which have the same external id.
+                logged = kernel_calls.get(external_id) or _add_kernel_call(kernel, groups, host_time, log)
+                if logged is not None and external_id is not None:
+                    kernel_calls[external_id] = logged
+            elif call := _make_library_call(kernel, groups):
+                logged = log.add_call(call, host_time)
             elif kernel.has_metadata and accepts_unlinked:  # the host issued the call before the trace started
                 early_kernels += 1
             else:
                 unassigned.append(kernel)
-        if index is not None:
-            log.spans[index].append(_KernelSpan(kernel.device, kernel.row.start_us, kernel.row.end_us))
-            if conflict := _describe_name_conflict(kernel, log.calls[index]):
+        if logged is not None:
+            logged.kernels.append(kernel)
+            if conflict := _describe_name_conflict(kernel, logged.call):
                 name_conflicts[conflict] += 1
     if name_conflicts:
         conflict_text = "; ".join(f"{count}x {name}" for name, count in name_conflicts.most_common(MAX_NAMES))
@@ -249,35 +224,13 @@ def _assign_kernels(
 
 
 def _add_kernel_call(
-    kernel: KinetoKernel,
-    groups: ProcessGroups,
-    host_time: HostTime | None,
-    log: _CallLog,
-    kernel_calls: dict[int, int],
-) -> int | None:
-    """Add the call that the metadata of a kernel describes, and return the index of the call.
-
-    One call may launch several kernels, which have the same external id. ``kernel_calls`` maps the external ids of
-    earlier kernels to the indices of their calls. Return None if the metadata describes no known collective.
-    """
-    external_id = kernel.row.external_id
-    call = kineto_calls.from_metadata(kernel.row, groups)
+    kernel: KinetoKernel, groups: ProcessGroups, host_time: HostTime | None, log: _CallLog
+) -> _LoggedCall | None:
+    """Add the call that the metadata of a kernel describes. Return None if it describes no known collective."""
+    call = calls.from_metadata(kernel.row, groups)
     if isinstance(call, UnknownCall):
-        log.add_unclassified(call.name, _duration_s(kernel))
-    if not isinstance(call, KinetoCall):
-        return None
-    if external_id is None:
-        return log.add_call(call, host_time)
-    if external_id not in kernel_calls:
-        kernel_calls[external_id] = log.add_call(call, host_time)
-    return kernel_calls[external_id]
-
-
-def _is_counted_by_kernel(communication: Communication | None) -> TypeGuard[Communication]:
-    """Whether each kernel that communicates like this counts as a call: the kernels of a dispatch library."""
-    if communication is None or communication.category not in ("payload", "control"):
-        return False
-    return communication.via is not None and communication.kind is not None
+        log.unclassified.add(call.name, seconds=_duration_s(kernel))
+    return log.add_call(call, host_time) if isinstance(call, KinetoCall) else None
 
 
 def _describe_name_conflict(kernel: KinetoKernel, call: KinetoCall) -> str:
@@ -298,16 +251,16 @@ def _add_unassigned_kernels(kernels: Sequence[KinetoKernel], log: _CallLog, acce
     kernel is taken to belong to it.
     """
     kinds_without_kernels = {
-        call.kind
-        for call, spans in zip(log.calls, log.spans, strict=True)
-        if accepts_unlinked and not spans and call.group.size != 1
+        logged.call.kind
+        for logged in log.calls
+        if accepts_unlinked and not logged.kernels and logged.call.group.size != 1
     }
     unlinked_kernels = 0
     for kernel in kernels:
-        if kinds_without_kernels & _list_nccl_kinds(kernel):
+        if kernel.communication is not None and kinds_without_kernels & kernel.communication.possible_kinds:
             unlinked_kernels += 1
         else:
-            log.add_unclassified(kernel.row.name, _duration_s(kernel))
+            log.unclassified.add(kernel.row.name, seconds=_duration_s(kernel))
     if unlinked_kernels:
         log.warnings.append(
             f"{unlinked_kernels} NCCL kernels could not be linked to the call that launched them; their times are not "
@@ -315,31 +268,16 @@ def _add_unassigned_kernels(kernels: Sequence[KinetoKernel], log: _CallLog, acce
         )
 
 
-def _list_nccl_kinds(kernel: KinetoKernel) -> frozenset[Kind]:
-    """Return the collectives that an NCCL kernel can run. The set is empty for all other kernels."""
-    communication = kernel.communication
-    if communication is None or communication.category != "nccl":
-        return frozenset()
-    return communication.possible_kinds
-
-
-def _make_library_call(kernel: KinetoKernel, communication: Communication, groups: ProcessGroups) -> KinetoCall:
-    """Return the call of one kernel of a dispatch library. Its bytes and element type are unknown."""
-    assert communication.kind is not None
-    assert communication.via is not None
-    if communication.kind == "all_to_all":  # dispatch libraries exchange tokens on the expert axis
+def _make_library_call(kernel: KinetoKernel, groups: ProcessGroups) -> KinetoCall | None:
+    """Return the call of one kernel of a dispatch library, or None for all other kernels."""
+    key = kernel.communication.make_key(UNKNOWN, 0) if kernel.communication is not None else None
+    if key is None:
+        return None
+    if key.kind == "all_to_all":  # dispatch libraries exchange tokens on the expert axis
         group = groups.find_expert_group()
     else:
         group = ProcessGroup(UNKNOWN, groups.world_size)
-    return KinetoCall(
-        communication.kind,
-        group,
-        dtype="unknown",
-        bytes=None,
-        role="control" if communication.category == "control" else "payload",
-        via=communication.via,
-        row=kernel.row,
-    )
+    return KinetoCall(key.kind, group, key.dtype, bytes=None, role=key.role, via=key.via, row=kernel.row)
 
 
 def _duration_s(kernel: KinetoKernel) -> float:
@@ -348,7 +286,7 @@ def _duration_s(kernel: KinetoKernel) -> float:
 
 def _check_one_rank(source: Source, trace: TraceRecord, log: _CallLog) -> None:
     """Raise ReadError if the calls, kernels and steps come from more than one process or device."""
-    threads = [host_time.thread for host_time in log.host_times if host_time is not None]
+    threads = [logged.host_time.thread for logged in log.calls if logged.host_time is not None]
     threads += [step.thread for step in trace.steps]
     processes = {process for process, _ in threads}
     devices = {kernel.device for kernel in trace.kernels}
@@ -361,28 +299,31 @@ def _check_one_rank(source: Source, trace: TraceRecord, log: _CallLog) -> None:
 def _build_ledger(source: Source, trace: TraceRecord, groups: ProcessGroups, log: _CallLog) -> Ledger:
     """Return the ledger of the calls in ``log``: per step if the steps are equal, otherwise of the whole trace."""
     phases = Phases(trace)
-    # Calls are named by their index in the log. Groups of one rank exchange nothing, so their calls are left out.
-    candidates = [index for index, call in enumerate(log.calls) if call.group.size != 1]
-    keys = [_make_key(log.calls[index], log.host_times[index], groups, phases) for index in candidates]
-    window = choose_window(trace.steps, [log.host_times[index] for index in candidates], keys)
+    # Groups of one rank exchange nothing, so their calls are left out.
+    counted = [logged for logged in log.calls if logged.call.group.size != 1]
+    keys = [_make_key(logged, groups, phases) for logged in counted]
+    window = choose_window(trace.steps, [logged.host_time for logged in counted], keys)
     warnings = [*log.warnings, *window.warnings]
-    steps = [[candidates[position] for position in positions] for positions in window.steps]
-    key_by_index = dict(zip(candidates, keys, strict=True))
-    indices_by_key: dict[_EntryKey, list[int]] = defaultdict(list)
-    for indices in steps:
+    calls_by_key: dict[EntryKey, list[_LoggedCall]] = defaultdict(list)
+    for indices in window.steps:
         for index in indices:
-            indices_by_key[key_by_index[index]].append(index)
+            calls_by_key[keys[index]].append(counted[index])
     compute = {
         device.strip(b'"').decode("utf-8", "replace"): union(spans.starts, spans.ends)
         for device, spans in trace.times.compute.items()
     }
-    entries = [
-        _make_entry(source, log, key, indices, len(steps), compute) for key, indices in sorted(indices_by_key.items())
-    ]
-    counted_calls = [log.calls[index] for indices in indices_by_key.values() for index in indices]
+    step_count = len(window.steps)
+    entries = [_make_entry(source, key, group, step_count, compute) for key, group in sorted(calls_by_key.items())]
+    counted_calls = [logged.call for group in calls_by_key.values() for logged in group]
     groups_by_label = {groups.find_label(call.group): call.group for call in counted_calls if call.group.ranks}
     warnings += _list_warnings(trace, log, groups, counted_calls)
-    if varying_labels := _find_varying_bytes(steps, key_by_index, log):
+    bytes_by_step = [Counter[str]() for _ in window.steps]
+    for step_bytes, indices in zip(bytes_by_step, window.steps, strict=True):
+        for index in indices:
+            step_bytes[f"{keys[index].kind} over {keys[index].axis}"] += counted[index].call.bytes or 0
+    first = bytes_by_step[0]
+    varying_labels = sorted(label for label in first if any(step[label] != first[label] for step in bytes_by_step))
+    if varying_labels:
         warnings.append(f"the bytes of {', '.join(varying_labels)} differ from step to step; their mean is shown")
     if not entries and not log.unclassified:
         warnings.append(f"the trace records no collective over more than one rank, and {len(log.calls)} over one")
@@ -394,66 +335,46 @@ def _build_ledger(source: Source, trace: TraceRecord, groups: ProcessGroups, log
         rank=groups.rank,
         axes={label: Axis(size=len(group.ranks), ranks=list(group.ranks)) for label, group in groups_by_label.items()},
         entries=entries,
-        unclassified=[
-            UnclassifiedCommunication(
-                name=clip_label(name), count=count, seconds=min(seconds, MAX_SECONDS) if seconds else None
-            )
-            for name, (count, seconds) in sorted(log.unclassified.items())[:1000]
-        ],
+        unclassified=log.unclassified.records(),
         warnings=[clip_message(warning) for warning in warnings],
     )
 
 
-def _find_varying_bytes(steps: Sequence[list[int]], keys: Mapping[int, _EntryKey], log: _CallLog) -> list[str]:
-    """Return the labels of collectives whose bytes differ between steps, such as 'all_to_all over ep'.
-
-    ``steps`` has the indices of the calls of each step, and ``keys`` maps these indices to the entries.
-    """
-    bytes_by_step: list[Counter[str]] = [Counter() for _ in steps]
-    for step_bytes, indices in zip(bytes_by_step, steps, strict=True):
-        for index in indices:
-            step_bytes[f"{keys[index].kind} over {keys[index].axis}"] += log.calls[index].bytes or 0
-    first_step = bytes_by_step[0]
-    return sorted(
-        label for label in first_step if any(step_bytes[label] != first_step[label] for step_bytes in bytes_by_step)
-    )
-
-
-def _make_key(call: KinetoCall, host_time: HostTime | None, groups: ProcessGroups, phases: Phases) -> _EntryKey:
+def _make_key(logged: _LoggedCall, groups: ProcessGroups, phases: Phases) -> EntryKey:
     """Return the entry that a call belongs to. A group of unknown size counts as the whole world, and at least as two
     ranks.
     """
+    call, host_time = logged.call, logged.host_time
     phase = phases.phase_at(host_time) if host_time is not None else "unknown"
     size = max(call.group.size or groups.world_size, 2)
-    return _EntryKey(call.kind, groups.find_label(call.group), size, call.dtype, phase, call.role, call.via)
+    return EntryKey(call.kind, groups.find_label(call.group), size, call.dtype, phase, call.role, call.via)
 
 
 def _make_entry(
-    source: Source, log: _CallLog, key: _EntryKey, indices: list[int], step_count: int, compute: dict[str, Intervals]
+    source: Source,
+    key: EntryKey,
+    logged_calls: list[_LoggedCall],
+    step_count: int,
+    compute: Mapping[str, Intervals],
 ) -> Entry:
-    """Return the entry of the calls with these indices: calls, bytes and seconds per step.
+    """Return the entry of these calls: calls, bytes and seconds per step.
 
     ``compute`` has the times of compute kernels by device, in microseconds.
     """
-    total_bytes = sum(log.calls[index].bytes or 0 for index in indices)
-    if total_bytes > kineto_calls.MAX_VOLUME:
+    total_bytes = sum(logged.call.bytes or 0 for logged in logged_calls)
+    if total_bytes > MAX_VOLUME:
         raise source.error(f"its calls of {key.kind} add up to {total_bytes:,} bytes, which no trace can hold")
-    spans_by_device: dict[str, list[_KernelSpan]] = defaultdict(list)
-    for index in indices:
-        for span in log.spans[index]:
-            spans_by_device[span.device].append(span)
-    exposed_s = hidden_s = 0.0
-    for device, spans in spans_by_device.items():
-        communication = union([span.start_us for span in spans], [span.end_us for span in spans])
-        on_device = overlap(communication, compute.get(device, union([], [])))
-        exposed_s += on_device.exposed / 1e6 / step_count
-        hidden_s += on_device.hidden / 1e6 / step_count
+    spans_by_device: dict[str, Spans] = defaultdict(Spans)
+    for logged in logged_calls:
+        for kernel in logged.kernels:
+            spans_by_device[kernel.device].add(kernel.row.start_us, kernel.row.end_us)
+    on_devices = overlap_devices(spans_by_device, compute)
+    exposed_s, hidden_s = on_devices.exposed / 1e6 / step_count, on_devices.hidden / 1e6 / step_count
     if exposed_s + hidden_s > MAX_SECONDS:
         raise source.error(f"its kernels of {key.kind} run for {exposed_s + hidden_s:.0f} s; its times are wrong")
     return Entry(
         **key._asdict(),
-        where="",  # a trace does not name the module that issued a call
-        count=len(indices) // step_count,
+        count=len(logged_calls) // step_count,
         bytes=round(total_bytes / step_count),
         # Without an assigned kernel, the times are unknown.
         exposed_s=exposed_s if spans_by_device else None,
@@ -478,21 +399,17 @@ def _list_warnings(
         warnings.append(f"the groups of some collectives are unknown; their axis is '{UNKNOWN}', and an unknown size "
                       f"is shown as {size}")  # fmt: skip
     without_kernel = Counter(
-        call.kind for call, spans in zip(log.calls, log.spans, strict=True) if not spans and _needs_own_kernel(call)
+        logged.call.kind
+        for logged in log.calls
+        # NCCL groups sends and receives, so several share one kernel.
+        if not logged.kernels
+        and logged.call.via == "nccl"
+        and logged.call.kind != "send_recv"
+        and logged.call.group.size != 1
     )
     if without_kernel and trace.kernels:
         kinds = ", ".join(f"{kind} ({count})" for kind, count in sorted(without_kernel.items()))
         warnings.append(
             f"calls without a kernel: {kinds}; the trace ended before their kernels ran, or copy engines moved the data"
         )
-    if log.unclassified:
-        total = sum(count for count, _ in log.unclassified.values())
-        names = ", ".join(repr(clip(name, 80)) for name in sorted(log.unclassified)[:MAX_NAMES])
-        warnings.append(f"{total} communication kernels or rows in the trace could not be classified and are not "
-                      f"counted: {names}")  # fmt: skip
-    return warnings
-
-
-def _needs_own_kernel(call: KinetoCall) -> bool:
-    """Whether a call launches a kernel of its own. NCCL groups sends and receives, so several share one kernel."""
-    return call.via == "nccl" and call.kind != "send_recv" and call.group.size != 1
+    return [*warnings, *log.unclassified.warnings()]

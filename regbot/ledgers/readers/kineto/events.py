@@ -1,13 +1,11 @@
 """Reads the events of a Kineto trace that concern communication, from a file of any size.
 
-A trace is one JSON object with hundreds of thousands of events, and few of these events concern communication. If the
-file has Kineto's own byte layout, the reader searches the bytes for the relevant events and decodes only these. Compute
-kernels, kernel launches and backward ranges are frequent, and the reader keeps only their times. If the file has any
-other layout, the reader decodes every event. This gives the same result but is several times slower. The reader holds
-one chunk, one event and the times in memory.
+A trace is one JSON object with hundreds of thousands of events, and few of these events concern communication. The
+reader searches the bytes for the relevant events and decodes only these. So it needs Kineto's own byte layout, and
+refuses files that another tool wrote anew. Compute kernels, kernel launches and backward ranges are frequent, and the
+reader keeps only their times. The reader holds one chunk, one event and the times in memory.
 """
 
-import codecs
 import json
 import math
 import re
@@ -17,10 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from regbot.ledgers.overlap import Spans
 from regbot.ledgers.readers.kernels import classify
-from regbot.ledgers.readers.kineto_layout import Layout, find_candidates, learn_layout
+from regbot.ledgers.readers.kineto.layout import Layout, LayoutMismatch, find_candidates, learn_layout
 from regbot.ledgers.readers.source import Source
-from regbot.records.files import MAX_DEPTH, DeepNestingError, check_depth
+from regbot.records.files import MAX_DEPTH, check_depth
 from regbot.records.text.clip import clip
 
 MAX_EVENT_BYTES = 8 * 2**20
@@ -56,18 +55,6 @@ class TraceEvent(NamedTuple):
 
 Thread = tuple[str, str]
 """Process id and thread id of a thread on the host."""
-
-
-@dataclass
-class Spans:
-    """Start and end times of many intervals, in microseconds."""
-
-    starts: "array[float]" = field(default_factory=lambda: array("d"))
-    ends: "array[float]" = field(default_factory=lambda: array("d"))
-
-    def add(self, start_us: float, end_us: float) -> None:
-        self.starts.append(start_us)
-        self.ends.append(end_us)
 
 
 @dataclass
@@ -126,8 +113,6 @@ for _ in range(2):  # args are usually flat; two more levels of nesting are allo
 _WHOLE_EVENT = re.compile(_OBJECT, re.DOTALL)
 _BRACKET = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|([\[{])|([\]}])', re.DOTALL)
 """A string as a whole, an opening bracket (group 1), or a closing bracket (group 2)."""
-_SEPARATORS = re.compile(r"[\s,]*")
-"""White space and commas between two events."""
 
 
 class TraceReader:
@@ -148,14 +133,32 @@ class TraceReader:
         self._layout: Layout | None = None
         """The layout of the file, learned from its first event; None before."""
 
-    def events(self, is_ordered: bool) -> Iterator[TraceEvent]:
+    def events(self) -> Iterator[TraceEvent]:
         """Yield the events that concern communication, steps or the optimizer, and add the other times to ``times``.
+        Raises ReadError.
 
-        If ``is_ordered`` is set, the file is assumed to have Kineto's order of keys. Raises ReadError. Raises
-        LayoutMismatch if ``is_ordered`` is set and the file has another order of keys.
+        Each chunk is cut at the start of its last event, because this event may be incomplete. The rest is scanned
+        together with the next chunk.
         """
-        list_chunks = self._read_list(self.source.chunks(CHUNK_BYTES))
-        return self._scan_in_order(list_chunks) if is_ordered else self._decode_all(list_chunks)
+        rest = b""
+        try:
+            for chunk in self._read_list(self.source.chunks(CHUNK_BYTES)):
+                buffer = rest + chunk
+                last_event_key = max(buffer.rfind(b'"ph"'), 0)  # the first key of the last event; 0 if there is none
+                cut = max(buffer.rfind(b"{", 0, last_event_key), 0)
+                rest = buffer[cut:]
+                if len(rest) > MAX_EVENT_BYTES:
+                    raise self.source.error(
+                        f"contains an event, or a part after its events, of more than {MAX_EVENT_BYTES:,} bytes"
+                    )
+                yield from self._scan_region(buffer[:cut])
+                self._check_times()
+            yield from self._scan_region(rest)
+        except LayoutMismatch as error:
+            raise self.source.error(
+                "has events that are not written as Kineto writes them; give the trace as torch.profiler exported it"
+            ) from error
+        self._read_end(rest, max(rest.rfind(b'"ph"'), 0))
 
     def _read_list(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         """Yield the bytes after the opening bracket of the event list, and add the keys before the list to
@@ -179,27 +182,6 @@ class TraceReader:
             if len(beginning) > MAX_ENVELOPE_BYTES:
                 break
         raise self.source.error("is not a Kineto trace: it has no list 'traceEvents'")
-
-    def _scan_in_order(self, chunks: Iterator[bytes]) -> Iterator[TraceEvent]:
-        """Yield the events of interest. ``chunks`` are the bytes of the event list and of everything after it.
-
-        Each chunk is cut at the start of its last event, because this event may be incomplete. The rest is scanned
-        together with the next chunk.
-        """
-        rest = b""
-        for chunk in chunks:
-            buffer = rest + chunk
-            last_event_key = max(buffer.rfind(b'"ph"'), 0)  # the first key of the last event; 0 if there is none
-            cut = max(buffer.rfind(b"{", 0, last_event_key), 0)
-            rest = buffer[cut:]
-            if len(rest) > MAX_EVENT_BYTES:
-                raise self.source.error(
-                    f"contains an event, or a part after its events, of more than {MAX_EVENT_BYTES:,} bytes"
-                )
-            yield from self._scan_region(buffer[:cut])
-            self._check_times()
-        yield from self._scan_region(rest)
-        self._read_end(rest, max(rest.rfind(b'"ph"'), 0))
 
     def _scan_region(self, region: bytes) -> Iterator[TraceEvent]:
         """Yield the events of interest in ``region``, which contains only complete events.
@@ -260,46 +242,6 @@ class TraceReader:
         if match is None:
             raise self.source.error("ends in the middle of an event, or has an event that is not JSON; copy it again")
         return self._parse_object(match[0], "an event")
-
-    def _decode_all(self, chunks: Iterator[bytes]) -> Iterator[TraceEvent]:
-        """Decode every event, with its keys in any order, and yield the events of interest.
-
-        An event that cannot be decoded may be incomplete. It is then decoded again together with the next chunks, which
-        are at least as long as the part of the event before them. So a long event is decoded only a few times.
-        """
-        decoder = json.JSONDecoder(object_pairs_hook=_parse_pairs)
-        decode_chunk = codecs.getincrementaldecoder("utf-8")("replace").decode
-        text, offset = "", 0
-        while True:
-            offset = _SEPARATORS.match(text, offset).end()  # type: ignore[union-attr]
-            if text[offset : offset + 1] == "]":
-                break
-            try:
-                if offset == len(text):
-                    raise ValueError  # no text is left, so the next chunk is needed
-                document, end = decoder.raw_decode(text, offset)
-                if isinstance(document, dict):
-                    check_depth(text[offset:end])
-            except (ValueError, RecursionError) as error:
-                pieces, missing = [text[offset:]], max(len(text) - offset, 1)
-                more_text_may_help = not isinstance(error, (RecursionError, DeepNestingError, DuplicateKeyError))
-                while more_text_may_help and missing > 0 and (chunk := next(chunks, None)) is not None:
-                    pieces.append(decode_chunk(chunk))
-                    missing -= len(pieces[-1])
-                if len(pieces) == 1 or len(pieces[0]) > MAX_EVENT_BYTES:
-                    raise self._make_error("an event", error) from error
-                text, offset = "".join(pieces), 0
-                self._check_times()
-                continue
-            if isinstance(document, dict):
-                yield from self._select_event(document)
-            offset = end
-        tail = [text[offset:]]
-        for chunk in chunks:
-            tail.append(decode_chunk(chunk))
-            if sum(map(len, tail)) > MAX_ENVELOPE_BYTES:
-                raise self.source.error(f"goes on for more than {MAX_ENVELOPE_BYTES:,} bytes after its events")
-        self._read_end("".join(tail).encode())
 
     def _select_event(self, document: dict[str, Any]) -> Iterator[TraceEvent]:
         """Yield ``document``, one decoded event, if it is of interest. If only its times are needed, add them to
@@ -375,18 +317,13 @@ class TraceReader:
             json_text = text.decode("utf-8", "replace")
             check_depth(json_text)
             document = json.loads(json_text, object_pairs_hook=_parse_pairs)
-        except ValueError as error:
-            raise self._make_error(part, error) from error
-        return document if isinstance(document, dict) else {}
-
-    def _make_error(self, part: str, error: Exception) -> Exception:
-        """Return a ReadError about the JSON text ``part``, which could not be decoded because of ``error``."""
-        if isinstance(error, DuplicateKeyError):
-            return self.source.error(
+        except DuplicateKeyError as error:
+            raise self.source.error(
                 f"{part} has the key {error} twice, with different values; the trace was not written by Kineto"
-            )
-        detail = f" ({error})" if str(error) else ""
-        return self.source.error(f"{part} is cut off or is not JSON{detail}; copy it again")
+            ) from error
+        except ValueError as error:
+            raise self.source.error(f"{part} is cut off or is not JSON ({error}); copy it again") from error
+        return document if isinstance(document, dict) else {}
 
 
 class DuplicateKeyError(ValueError):

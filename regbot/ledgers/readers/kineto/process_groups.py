@@ -5,19 +5,14 @@ Megatron's 'EXPERT_MODEL_PARALLEL_GROUP'. A group without a description is label
 there are axes with the same ranks, their names are the label ('ep|dp'). Otherwise the ranks are the label ('[0-3]').
 """
 
-import re
 from collections import defaultdict
-from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
-from regbot.ledgers.readers.events import parse_number
+from regbot.ledgers.readers.groups import MAX_RANKS, UNKNOWN, format_ranks, parse_axis, parse_ranks
+from regbot.ledgers.readers.kineto.events import parse_number
 from regbot.ledgers.readers.source import Source
 from regbot.records.text.clip import clip, clip_label
 
-UNKNOWN = "unknown"
-"""Axis of a collective whose group the trace does not contain."""
-MAX_RANKS = 65536
 EXPERT_AXIS = "ep"
 
 _GROUP_ARGUMENTS = (
@@ -25,19 +20,6 @@ _GROUP_ARGUMENTS = (
     "Global rank stride",
 )  # fmt: skip
 """Arguments of a row that describe its group."""
-_NO_DESCRIPTION = {"", "undefined", "default_pg", "none"}
-_MEGATRON_AXES = {
-    "data_parallel": "dp",
-    "data_parallel_group_with_cp": "dp_cp",
-    "tensor_model_parallel": "tp",
-    "pipeline_model_parallel": "pp",
-    "context_parallel": "cp",
-    "expert_model_parallel": "ep",
-    "expert_tensor_parallel": "etp",
-    "expert_data_parallel": "edp",
-    "expert": "ep",
-    "expert_parallel": "ep",
-}
 
 
 class ProcessGroup(NamedTuple):
@@ -80,7 +62,7 @@ class ProcessGroups:
         group_configs = info.get("pg_config")
         for group_config in group_configs if isinstance(group_configs, list) else []:
             if isinstance(group_config, dict):
-                ranks = _parse_ranks(group_config.get("ranks"))
+                ranks = parse_ranks(group_config.get("ranks"))
                 self._ranks[clip(str(group_config.get("pg_name")), 100)] = ranks
                 # Encoding and decoding replaces unpaired surrogates, which JSON can contain and UTF-8 cannot.
                 description = str(group_config.get("pg_desc", "")).encode("utf-8", "replace").decode()
@@ -119,7 +101,7 @@ class ProcessGroups:
         ranks gets the label 'pg NAME'.
         """
         name = clip(str(args.get("Process Group Name", "")), 100)
-        ranks = _parse_ranks(args.get("Process Group Ranks")) or self._ranks.get(name, ())
+        ranks = parse_ranks(args.get("Process Group Ranks")) or self._ranks.get(name, ())
         size = parse_number(args.get("Group size")) or len(ranks)
         if len(ranks) != size:
             start, stride = parse_number(args.get("Global rank start")), parse_number(args.get("Global rank stride"))
@@ -145,7 +127,7 @@ class ProcessGroups:
         (ranks,) = candidates
         key = f"of size {size}"
         if key not in self._groups:
-            self._groups[key] = ProcessGroup(f"[{format_ranks(ranks)}]", len(ranks), ranks)
+            self._groups[key] = ProcessGroup(format_ranks(ranks), len(ranks), ranks)
         return self._groups[key]
 
     def find_expert_group(self) -> ProcessGroup:
@@ -169,47 +151,5 @@ class ProcessGroups:
             return UNKNOWN
         if id(group) not in self._labels:
             axes = self._axes.get(group.ranks, ())
-            self._labels[id(group)] = clip_label("|".join(sorted(axes)) or f"[{format_ranks(group.ranks)}]")
+            self._labels[id(group)] = clip_label("|".join(sorted(axes)) or format_ranks(group.ranks))
         return self._labels[id(group)]
-
-
-def parse_axis(description: str) -> str:
-    """Return the axis that a group's description names, or '' if there is no description.
-
-    For example, ``mesh_ep`` and ``EXPERT_MODEL_PARALLEL_GROUP`` give 'ep'. Descriptions that are not known are returned
-    in lower case.
-    """
-    name = description.strip()
-    if name.lower() in _NO_DESCRIPTION:
-        return ""
-    short_name = name.lower().removeprefix("mesh_")
-    megatron_axis = _MEGATRON_AXES.get(short_name) or _MEGATRON_AXES.get(short_name.removesuffix("_group"))
-    return megatron_axis or clip(short_name, 200)
-
-
-def format_ranks(ranks: Sequence[int]) -> str:
-    """Format ranks in the same way as the guest: ``0, 1, 2, 3`` as ``0-3``, ``0, 4, 8`` as ``0-8:4``, others as a list.
-
-    A list of more than 400 characters is shortened to the number of ranks, the first rank and the last rank.
-    """
-    if len(ranks) > 2:
-        strides = {following - previous for previous, following in pairwise(ranks)}
-        if len(strides) == 1:
-            stride = strides.pop()
-            return f"{ranks[0]}-{ranks[-1]}" + (f":{stride}" if stride != 1 else "")
-    text = ",".join(map(str, ranks))
-    return text if len(text) <= 400 else f"{len(ranks)} ranks from {ranks[0]} to {ranks[-1]}"
-
-
-def _parse_ranks(value: object) -> tuple[int, ...]:
-    """Parse ranks from a list or from text such as '[0, 1, 2]'. Return () if the text is shortened with '...' or
-    invalid.
-    """
-    if isinstance(value, str):
-        if "..." in value or not re.fullmatch(r"\[[\d,\s]*\]", value) or len(value) > 2**20:
-            return ()
-        value = [int(word) for word in re.findall(r"\d{1,9}", value)]
-    if not isinstance(value, list) or len(value) > MAX_RANKS:
-        return ()
-    ranks = tuple(rank for rank in value if parse_number(rank) is not None and isinstance(rank, int))
-    return ranks if len(ranks) == len(value) else ()

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from regbot.ledgers.overlap import union
-from regbot.ledgers.readers.events import Spans, Thread
-from regbot.ledgers.readers.kineto_calls import CallRow
-from regbot.ledgers.readers.kineto_record import ProfilerStep, TraceRecord
+from regbot.ledgers.overlap import Spans, union
+from regbot.ledgers.readers.kineto.calls import CallRow
+from regbot.ledgers.readers.kineto.events import Thread
+from regbot.ledgers.readers.kineto.record import ProfilerStep, TraceRecord
 from regbot.records.ledger import Phase
 
 

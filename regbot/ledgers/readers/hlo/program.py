@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from regbot.ledgers.readers.hlo_collectives import (
+from regbot.ledgers.readers.hlo.collectives import (
     HloCollective,
     UnknownInstruction,
     may_communicate,
     parse_communication,
 )
-from regbot.ledgers.readers.hlo_groups import ReplicaGroups
-from regbot.ledgers.readers.hlo_loops import Evaluator
-from regbot.ledgers.readers.hlo_text import (
+from regbot.ledgers.readers.hlo.groups import ReplicaGroups
+from regbot.ledgers.readers.hlo.loops import Evaluator
+from regbot.ledgers.readers.hlo.text import (
     MAX_BYTES,
     ComputationText,
     Instruction,

@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from regbot.ledgers.readers.kernels import Communication, classify
-from regbot.ledgers.readers.nsys_ranges import NvtxRange
+from regbot.ledgers.readers.nsys.ranges import NvtxRange
 from regbot.ledgers.readers.source import Source
 
 MAX_ROWS = 20_000_000
@@ -94,12 +94,11 @@ class Export:
                 "nsys export --type sqlite REPORT.nsys-rep writes one"
             )
 
-    def has_table(self, table: str) -> bool:
-        return table in self._columns
-
     def _select(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a table. A column that this version of the schema lacks reads as None."""
-        existing = self._columns[table]
+        """Yield the rows of a table, if there is one. A column that this version of the schema lacks reads as None."""
+        existing = self._columns.get(table)
+        if existing is None:
+            return
         column_list = ", ".join(f'"{column}"' if column in existing else "NULL" for column in columns)
         for number, row in enumerate(self._database.execute(f'SELECT {column_list} FROM "{table}"')):
             if number >= MAX_ROWS:
@@ -110,8 +109,6 @@ class Export:
     @cached_property
     def _strings(self) -> dict[object, str]:
         """Strings of the table StringIds by id. They are read in one pass, because a file can lack the index by id."""
-        if not self.has_table("StringIds"):
-            return {}
         return {string_id: str(value) for string_id, value in self._select("StringIds", "id", "value")}
 
     def find_string(self, string_id: object) -> str:
@@ -120,8 +117,6 @@ class Export:
 
     def kernels(self) -> Iterator[NsysKernel]:
         """Yield all kernels. Raises ReadError if a kernel has no times."""
-        if not self.has_table(_KERNELS):
-            return
         columns = ("start", "end", "deviceId", "globalPid", "demangledName", "shortName", "graphNodeId")
         for start, end, device, global_pid, demangled_name, short_name, graph_node in self._select(_KERNELS, *columns):
             span = _parse_span(start, end)
@@ -143,8 +138,6 @@ class Export:
         These are the ranges named after NCCL functions. If the export has a domain "NCCL" or "RCCL", only ranges in
         this domain are returned.
         """
-        if not self.has_table(_RANGES):
-            return []
         columns = ("start", "end", "eventType", "text", "textId", "globalTid", "domainId", "jsonText", "jsonTextId")
         ranges: list[NvtxRange] = []
         nccl_domains: set[object] = set()

@@ -26,7 +26,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from regbot.ledgers.readers.kineto_groups import format_ranks
 from regbot.ledgers.readers.source import Source
 from regbot.records.text.clip import clip
 
@@ -192,13 +191,6 @@ def find_permute_group(pairs: str, devices: Devices, *, has_channel: bool) -> Re
     # Without a channel id, a number is a replica, and the replica stands for its first device.
     devices_per_number = 1 if has_channel else devices.partitions
     return group._replace(ranks=tuple(number * devices_per_number for number in group.ranks))
-
-
-def format_group(ranks: Sequence[int]) -> str:
-    """Format devices in brackets, in the same way as the other readers format ranks: ``[0-7]``, ``[0-6:2]``,
-    ``[0,1,4,5]``.
-    """
-    return f"[{format_ranks(ranks)}]"
 
 
 def _check_size(count: int) -> int:

@@ -7,20 +7,19 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from regbot.ledgers.readers import kineto_calls
-from regbot.ledgers.readers.events import (
+from regbot.ledgers.overlap import Spans
+from regbot.ledgers.readers.kernels import Communication, classify
+from regbot.ledgers.readers.kineto import calls
+from regbot.ledgers.readers.kineto.calls import ARGUMENT_KEYS, CallRow
+from regbot.ledgers.readers.kineto.events import (
     KERNEL_CATEGORIES,
     METADATA_ROW,
     EventTimes,
-    Spans,
     Thread,
     TraceEvent,
     TraceReader,
     parse_number,
 )
-from regbot.ledgers.readers.kernels import Communication, classify
-from regbot.ledgers.readers.kineto_calls import ARGUMENT_KEYS, CallRow
-from regbot.ledgers.readers.kineto_layout import LayoutMismatch
 from regbot.ledgers.readers.source import Source
 
 MAX_ROWS = 400_000
@@ -80,23 +79,10 @@ class TraceRecord:
 
 
 def read_trace(source: Source) -> TraceRecord:
-    """Return everything that is needed from the trace in ``source``. Raises ReadError.
-
-    The file is read once. If it does not have Kineto's order of keys, it is read a second time with a slower method.
-    """
-    try:
-        return _read_events(source, is_ordered=True)
-    except LayoutMismatch:
-        return _read_events(source, is_ordered=False)
-
-
-def _read_events(source: Source, is_ordered: bool) -> TraceRecord:
-    """Read the file once. Raises ReadError. Raises LayoutMismatch if ``is_ordered`` is set and the file has another
-    order of keys than Kineto's.
-    """
+    """Return everything that is needed from the trace in ``source``. Raises ReadError."""
     reader, record, values = TraceReader(source), TraceRecord(), _SharedValues()
     row_count = 0
-    for event in reader.events(is_ordered):
+    for event in reader.events():
         if event.category in KERNEL_CATEGORIES:
             has_metadata = isinstance(event.args.get("Collective name"), str)
             correlation = parse_number(event.args.get("correlation"))
@@ -120,7 +106,7 @@ def _add_host_row(record: TraceRecord, values: "_SharedValues", event: TraceEven
         return 0
     if name.startswith("gloo:"):
         record.gloo_rows += 1
-        shapes, dtype = kineto_calls.format_all_shapes(event.args), kineto_calls.first_dtype(event.args)
+        shapes, dtype = calls.format_all_shapes(event.args), calls.first_dtype(event.args)
         if len(shapes) < MAX_SHAPES_TEXT and dtype:
             record.gloo_types[shapes].add(dtype)
     elif name.startswith("ProfilerStep#"):

@@ -13,7 +13,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 
-from regbot.ledgers.readers.hlo_text import COMMENT
+from regbot.ledgers.readers.hlo.text import COMMENT
 
 _STRING = r'"(?:[^"\\\n,]++|\\[^\n,]|,(?! metadata=\{))*+"'
 _NOISE = re.compile(r', metadata=\{(?:[^{}"\n]++|' + _STRING + r"|\{[^{}\n]*+\})*+\}|, channel_id=[0-9]+")

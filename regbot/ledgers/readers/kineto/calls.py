@@ -15,117 +15,39 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from regbot.ledgers.dtypes import width
-from regbot.ledgers.readers.events import parse_number
-from regbot.ledgers.readers.kineto_groups import UNKNOWN, ProcessGroup, ProcessGroups
+from regbot.ledgers.collectives import classify_role, find_kind, normalize_name
+from regbot.ledgers.dtypes import parse_torch_dtype, width
+from regbot.ledgers.readers.groups import UNKNOWN
+from regbot.ledgers.readers.kineto.events import parse_number
+from regbot.ledgers.readers.kineto.process_groups import ProcessGroup, ProcessGroups
+from regbot.ledgers.readers.tally import MAX_VOLUME
 from regbot.records.ledger import CollectiveBackend, Kind, Role
-from regbot.records.text.clip import clip
 
-MAX_VOLUME = 2**53
-"""Largest number of bytes of an entry. A call with more bytes counts as a call of unknown size."""
 MAX_ANNOTATION_TENSORS = 64
 """Largest number of tensors of an annotation that are measured."""
-_KINDS: dict[str, Kind] = {
-    "allreduce": "all_reduce",
-    "allreducecoalesced": "all_reduce",
-    "allreducesparse": "all_reduce",
-    "allreduceoop": "all_reduce",
-    "broadcast": "broadcast",
-    "broadcastoop": "broadcast",
-    "reduce": "reduce",
-    "reduceoop": "reduce",
-    "allgather": "all_gather",
-    "allgatherv": "all_gather",
-    "allgatherbase": "all_gather",
-    "allgathercoalesced": "all_gather",
-    "allgatherintotensor": "all_gather",
-    "allgatherintotensorcoalesced": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "reducescatterv": "reduce_scatter",
-    "reducescatterbase": "reduce_scatter",
-    "reducescattertensor": "reduce_scatter",
-    "reducescattertensorcoalesced": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "alltoallv": "all_to_all",
-    "alltoallbase": "all_to_all",
-    "alltoallsingle": "all_to_all",
-    "gather": "gather",
-    "scatter": "scatter",
-    "send": "send_recv",
-    "isend": "send_recv",
-    "recv": "send_recv",
-    "irecv": "send_recv",
-    "recvanysource": "send_recv",
-    "barrier": "barrier",
-    "allreducebarrier": "barrier",
-}
 _SETUP_OPERATIONS = {"wait", "init", "startcoalescing", "endcoalescing", "destroy", "abort", "shutdown"}
-
-_DTYPES = {
-    "float": "float32",
-    "double": "float64",
-    "half": "float16",
-    "long": "int64",
-    "longint": "int64",
-    "int": "int32",
-    "short": "int16",
-    "shortint": "int16",
-    "byte": "uint8",
-    "unsignedchar": "uint8",
-    "char": "int8",
-    "signedchar": "int8",
-}
-
-
-class Argument(NamedTuple):
-    """Position of the argument whose tensors are counted.
-
-    If ``times_group_size`` is True, the bytes of the tensors are multiplied by the number of ranks in the group.
-    """
-
-    position: int
-    times_group_size: bool = False
 
 
 SPLIT_SIZES = 4
 """Position of the argument of ``alltoall_base_`` that lists how many rows go to each rank."""
-_DISPATCHER_OPS: dict[str, tuple[Kind, Argument | None]] = {
-    "_allgather_base_": ("all_gather", Argument(0)),
-    "allgather_": ("all_gather", Argument(1, times_group_size=True)),
-    "allgather_coalesced_": ("all_gather", Argument(1, times_group_size=True)),
-    "allgather_into_tensor_coalesced_": ("all_gather", Argument(0)),
-    "_reduce_scatter_base_": ("reduce_scatter", Argument(1)),
-    "reduce_scatter_": ("reduce_scatter", Argument(0, times_group_size=True)),
-    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", Argument(1)),
-    "allreduce_": ("all_reduce", Argument(0)),
-    "allreduce_coalesced_": ("all_reduce", Argument(0)),
-    "alltoall_base_": ("all_to_all", Argument(1)),
-    "alltoall_": ("all_to_all", Argument(1)),
-    "broadcast_": ("broadcast", Argument(0)),
-    "reduce_": ("reduce", Argument(0)),
-    "gather_": ("gather", Argument(1)),
-    "scatter_": ("scatter", Argument(0)),
-    "send": ("send_recv", Argument(0)),
-    "recv_": ("send_recv", Argument(0)),
-    "recv_any_source_": ("send_recv", Argument(0)),
-    "barrier": ("barrier", None),
-    "monitored_barrier_": ("barrier", None),
-}
-"""Kind and counted argument of each operator ``c10d::``. A barrier has no counted argument."""
-_SYMMETRIC_OPS: dict[str, tuple[Kind, Argument]] = {
-    "nvshmem_all_to_all": ("all_to_all", Argument(0)),
-    "all_to_all_vdev": ("all_to_all", Argument(0)),
-    "all_to_all_vdev_2d": ("all_to_all", Argument(0)),
-    "all_to_all_vdev_2d_offset": ("all_to_all", Argument(0)),
-    "nvshmem_broadcast": ("broadcast", Argument(0)),
-    "multimem_all_gather_out": ("all_gather", Argument(2)),
-    "multimem_all_reduce_": ("all_reduce", Argument(0)),
-    "multimem_one_shot_all_reduce": ("all_reduce", Argument(0)),
-    "one_shot_all_reduce": ("all_reduce", Argument(0)),
-    "two_shot_all_reduce_": ("all_reduce", Argument(0)),
-    "reduce_scatter_out": ("reduce_scatter", Argument(0)),
-}
-"""Kind and counted argument of each operator ``symm_mem::`` that communicates."""
+_OPERATORS_BY_ARGUMENT = {
+    0: (
+        "_allgather_base_", "allgather_into_tensor_coalesced_", "reduce_scatter_", "allreduce_", "allreduce_coalesced_",
+        "broadcast_", "reduce_", "scatter_", "send", "recv_", "recv_any_source_", "barrier", "monitored_barrier_",
+        "nvshmem_all_to_all", "all_to_all_vdev", "all_to_all_vdev_2d", "all_to_all_vdev_2d_offset",
+        "nvshmem_broadcast", "multimem_all_reduce_", "multimem_one_shot_all_reduce", "one_shot_all_reduce",
+        "two_shot_all_reduce_", "reduce_scatter_out",
+    ),
+    1: (
+        "allgather_", "allgather_coalesced_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_",
+        "alltoall_base_", "alltoall_", "gather_",
+    ),
+    2: ("multimem_all_gather_out",),
+}  # fmt: skip
+"""Operators ``c10d::`` and ``symm_mem::`` that communicate, by the position of the argument whose tensors count."""
+_COUNTED_ARGUMENT = {name: position for position, names in _OPERATORS_BY_ARGUMENT.items() for name in names}
+_TIMES_GROUP_SIZE = {"allgather_", "allgather_coalesced_", "reduce_scatter_"}
+"""Operators whose counted tensors are those of one rank of the group."""
 _LOCAL_DISPATCHER_OPS = {"check_for_nan"}
 """Operators ``c10d::`` that do not communicate."""
 
@@ -174,10 +96,10 @@ def from_metadata(row: CallRow, groups: ProcessGroups) -> KinetoCall | UnknownCa
     if "Collective name" not in row.args:  # the row's name only begins like the name of a metadata row
         return UnknownCall(row.name)
     name = str(row.args["Collective name"])
-    operation = _normalize(name)
+    operation = normalize_name(name)
     if operation in _SETUP_OPERATIONS:
         return None
-    kind = _KINDS.get(operation)
+    kind = find_kind(operation)
     if kind is None:
         return UnknownCall(f"Collective name {name}")
     # Of these kinds, the ledger counts the output, and of all others the input.
@@ -193,9 +115,9 @@ def from_annotation(row: CallRow, groups: ProcessGroups) -> KinetoCall | Unknown
     """Return the call that an ``nccl:`` annotation records, or None for waits and setup."""
     name = row.name.removeprefix("nccl:")
     operation = re.split(r"[ \d]", name, maxsplit=1)[0]  # the name can be 'nccl:send 0->1'
-    if _normalize(operation) in _SETUP_OPERATIONS:
+    if normalize_name(operation) in _SETUP_OPERATIONS:
         return None
-    kind = _KINDS.get(_normalize(operation))
+    kind = find_kind(operation)
     if kind is None:
         return UnknownCall(row.name)
     measure = _measure_tensors(row.args, range(MAX_ANNOTATION_TENSORS))
@@ -216,32 +138,30 @@ def from_dispatcher(
     name = row.name.removeprefix("c10d::")
     if name in _LOCAL_DISPATCHER_OPS:
         return None
-    if name not in _DISPATCHER_OPS:
+    kind, position = find_kind(name), _COUNTED_ARGUMENT.get(name)
+    if kind is None or position is None:
         return UnknownCall(row.name)
-    kind, argument = _DISPATCHER_OPS[name]
     group = groups.find_group_of_size(_infer_group_size(name, row.args))
-    if argument is None:  # a barrier, which moves no data
-        return _make_call(row, kind, group, "none", 0, via)
-    dtype, size_bytes, elements = _measure_tensors(row.args, (argument.position,))
+    dtype, size_bytes, elements = _measure_tensors(row.args, (position,))
     if size_bytes is None and elements is not None:
-        shape_dtype = dtype_by_shape.get(_format_shape(row.args, argument.position))
+        shape_dtype = dtype_by_shape.get(_format_shape(row.args, position))
         if shape_dtype:
             element_bytes = width(shape_dtype)
             dtype = shape_dtype
             size_bytes = elements * element_bytes if element_bytes else None
-    if argument.times_group_size:
+    if name in _TIMES_GROUP_SIZE:
         size_bytes = size_bytes * group.size if size_bytes is not None and group.size else None
     return _make_call(row, kind, group, dtype, size_bytes, via)
 
 
 def from_symmetric(row: CallRow, groups: ProcessGroups) -> KinetoCall | None:
     """Return the call that a ``symm_mem::`` row records, or None for operators that only set up memory."""
-    operator = _SYMMETRIC_OPS.get(row.name.removeprefix("symm_mem::"))
-    if operator is None:
+    name = row.name.removeprefix("symm_mem::")
+    kind, position = find_kind(name), _COUNTED_ARGUMENT.get(name)
+    if kind is None or position is None:
         return None
-    kind, argument = operator
     group = groups.find_expert_group() if kind == "all_to_all" else groups.find_group_of_size()
-    measure = _measure_tensors(row.args, (argument.position,))
+    measure = _measure_tensors(row.args, (position,))
     return _make_call(row, kind, group, measure.dtype, measure.bytes, via="symm-mem")
 
 
@@ -274,38 +194,11 @@ def _make_call(
         dtype, size_bytes = "none", 0
     if size_bytes is not None and size_bytes > MAX_VOLUME:
         size_bytes = None
-    return KinetoCall(kind, group, dtype, size_bytes, classify_role(kind, dtype, size_bytes), via, row)
-
-
-MAX_CONTROL_INDEX_BYTES = 16 * 2**20
-"""Largest size of a control exchange of indices or counts (int32, int64, bool)."""
-MAX_CONTROL_SMALL_INTEGER_BYTES = 64 * 2**10
-"""Largest size of a control exchange of smaller integers. Larger ones may be a quantized payload."""
-
-
-def classify_role(kind: Kind, dtype: str, size_bytes: int | None) -> Role:
-    """Return control for barriers, token counts and indices, else payload.
-
-    The guest uses the same rule: int32, int64 and bool up to 16 MiB and smaller integers up to 64 KiB are control.
-    Calls of unknown size are payload.
-    """
-    if kind == "barrier":
-        return "control"
-    if size_bytes is None:
-        return "payload"
-    is_index = dtype in ("int32", "int64", "bool") and size_bytes <= MAX_CONTROL_INDEX_BYTES
-    is_small_integer = dtype in ("uint8", "int8", "int16") and size_bytes <= MAX_CONTROL_SMALL_INTEGER_BYTES
-    return "control" if is_index or is_small_integer else "payload"
-
-
-def _normalize(name: str) -> str:
-    return name.lower().replace("_", "")
+    return KinetoCall(kind, group, dtype, size_bytes, classify_role(kind, size_bytes, dtype), via, row)
 
 
 def _parse_dtype(value: object) -> str:
-    """Return torch's name of an element type: 'float32' for 'Float' or 'c10::Float', and 'unknown' for no value."""
-    name = str(value or "").removeprefix("c10::").lower().replace(" ", "")
-    return clip(_DTYPES.get(name, name), 100) or "unknown"
+    return parse_torch_dtype(str(value or "")) or UNKNOWN
 
 
 class _TensorMeasure(NamedTuple):
