@@ -196,11 +196,6 @@ class Forge:
         is_complete = resume_number == 2  # no page after the first one is left out
         return _sort_comments(items), is_complete
 
-    def changed_comments(self, number: int, since: datetime) -> list[Comment]:
-        """Return the comments of a pull request that were written or edited at or after ``since``, oldest first."""
-        parameters = {"since": f"{since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"}
-        return _sort_comments(self._api.pages(f"{self._root}/issues/{number}/comments", parameters))
-
     def comment(self, id: int) -> Comment | None:
         """Return one comment; None if the comment was deleted."""
         try:
@@ -343,11 +338,12 @@ class Forge:
         listed = _parse_all(WorkflowRun.from_json, self._api.pages(path, parameters, key="workflow_runs"))
         return sorted(listed, key=lambda run: -run.id)
 
-    def group_runs(self, workflow: str, sha: str) -> list[WorkflowRun]:
-        """Return the runs of a workflow on the merge group ``sha``, newest first."""
+    def head_runs(self, workflow: str, event: str, sha: str) -> list[WorkflowRun]:
+        """Return the newest runs of a workflow for an event of the commit ``sha``, at most 100, newest first."""
         path = f"{self._root}/actions/workflows/{_quote_part(workflow)}/runs"
-        listed = self._api.pages(path, {"event": "merge_group", "head_sha": sha}, key="workflow_runs")
-        return sorted(_parse_all(WorkflowRun.from_json, listed), key=lambda run: -run.id)
+        listed = self._api.page(path, number=1, parameters={"event": event, "head_sha": sha}).data
+        runs = _parse(lambda data: [WorkflowRun.from_json(item) for item in data["workflow_runs"]], listed)
+        return sorted(runs, key=lambda run: -run.id)
 
     def run(self, id: int) -> WorkflowRun:
         """Return one workflow run."""

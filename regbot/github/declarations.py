@@ -47,7 +47,7 @@ class Declarations:
 def read_declarations(thread: CommentThread, sha: str) -> Declarations:
     """Read the declarations of a pull request, and the acceptance of the commit ``sha``. Raises ForgeError."""
     candidates: list[tuple[Comment, ExpectCommand | AcceptCommand]] = []
-    for comment in thread.read_once():
+    for comment in thread.read():
         is_edited = comment.updated != comment.created
         if comment.bot or is_edited:
             continue

@@ -28,7 +28,6 @@ from regbot.github.events import CheckEvent, CommentEvent, PullEvent
 from regbot.github.permission import LABEL_ROLE, REPLY_ROLE, get_required_role, has_role
 from regbot.github.replies import format_line, refuse_moved_head, refuse_role, reply_once, write_refusal
 from regbot.github.shared_history import MISSING_STATUSES
-from regbot.github.sticky_comment import mark_stale
 from regbot.github.types import Comment, Pull
 from regbot.github.workflow_start import POST, compute_nonce, has_measurement_started
 from regbot.records.config import GitHub
@@ -96,9 +95,9 @@ def _name_command(command: Command | InvalidCommand) -> str:
 def handle_pull(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome:
     """Handle a push, a label, a change of the base branch, or a reopened pull request. Raises ForgeError.
 
-    A push ends an approval. After a push or a reopening, results of other heads are marked stale. The run label
-    approves the head if the person who set the label has the required role. After a change of the base branch, the
-    result is judged again.
+    A push ends an approval. After a push, a reopening or a change of the base branch, regbot-post marks results of
+    other heads as stale and judges those against another base again. The run label approves the head if the person who
+    set the label has the required role.
     """
     if event.action == "labeled":
         if not _is_same_label(event.label, settings.run_label):
@@ -116,28 +115,23 @@ def handle_pull(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome
         for label in pull.labels:
             if _is_same_label(label, settings.run_label):
                 forge.remove_label(event.number, label)
-    mark_stale(forge, event.number, settings.bot, pull.head_sha)
-    return GateOutcome(
-        "stale", f"#{event.number} has the head {pull.head_sha}; results of other heads are marked stale"
-    )
+    _start_post(forge, event.number)
+    return GateOutcome("stale", f"#{event.number} has the head {pull.head_sha}; {POST} was started")
 
 
 def _handle_base_change(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome:
-    """Mark the verdict against the old base as stale, and start regbot-post to judge the measurement again."""
+    """Start regbot-post, which judges the verdict against the old base again."""
     pull = forge.pull(event.number)
     stamped_text = checks.find(forge, pull.head_sha, event.number, settings.bot).completed_text
     if stamped_text is not None and stamped_text.stamp.target == pull.base_ref:
         return GateOutcome("nothing", "the verdict was judged against this base branch")
-    is_marked = mark_stale(forge, event.number, settings.bot, pull.head_sha, pull.base_ref)
-    if stamped_text is None:  # a measurement in progress is judged against the new base when it ends
-        if is_marked:
-            return GateOutcome("stale", "the comment shows a result against the old base; the head has no verdict yet")
-        return GateOutcome("nothing", "there is no verdict on the head")
-    run_id = stamped_text.stamp.run
-    forge.dispatch(POST, forge.default_branch(), {"run": str(run_id)})
-    return GateOutcome(
-        "stale", f"#{event.number} has the base {pull.base_ref}; {POST} was started to judge run {run_id} again"
-    )
+    _start_post(forge, event.number)
+    return GateOutcome("stale", f"#{event.number} has the base {pull.base_ref}; {POST} was started")
+
+
+def _start_post(forge: Forge, number: int) -> None:
+    """Have regbot-post bring comment and check run up to date. Only that workflow writes a verdict."""
+    forge.dispatch(POST, forge.default_branch(), {"change": str(number)})
 
 
 def _handle_label(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome:

@@ -112,15 +112,14 @@ def has_run_started(forge: Forge, workflow: str, nonce: str, since: datetime) ->
     return any(nonce in run.title.split() for run in forge.runs(workflow, since))
 
 
-def is_judged_since(forge: Forge, run: int, since: datetime) -> bool:
-    """Return whether regbot-post was started for the workflow run ``run`` after ``since``, and has not failed.
+def is_judged_since(forge: Forge, number: int, since: datetime) -> bool:
+    """Return whether regbot-post was started for the pull request ``number`` after ``since``, and has not failed.
 
-    Such a run of regbot-post reads all comments that exist at its start. So it knows a comment that was written at
-    ``since``.
+    It reads all comments that exist at its start.
     """
     # The conclusion is None while the run is in progress.
     posts = (post for post in forge.runs(POST, since) if post.conclusion in (None, "success"))
-    return any(post.title == f"regbot-post {run}" for post in posts)
+    return any(post.title == f"regbot-post {number}" for post in posts)
 
 
 def request_measurement(
@@ -181,17 +180,16 @@ def _mark_in_progress(forge: Forge, measurement: Measurement, head_checks: HeadC
         title=title,
         summary=_prepend_note(head_checks, note),
     )
-    waiting_run = head_checks.waiting_run
-    if waiting_run is None or head_checks.is_hidden:
+    if head_checks.run is None or not head_checks.is_waiting or head_checks.is_hidden():
         return forge.create_check(check).id
-    forge.update_check(waiting_run.id, check)
-    return waiting_run.id
+    forge.update_check(head_checks.run.id, check)
+    return head_checks.run.id
 
 
 def _restore_check(forge: Forge, id: int, measurement: Measurement, head_checks: HeadChecks, reason: Words) -> None:
     """Restore the earlier result in the check run ``id``. Without an earlier result, complete the check run as
     cancelled, because no measurement will complete it. ``reason`` says why the measurement did not start."""
-    earlier_run = head_checks.runs[0] if head_checks.runs else None  # as it was before this measurement was requested
+    earlier_run = head_checks.run  # as it was before this measurement was requested
     conclusion = _conclusion_of(earlier_run) if earlier_run is not None else None
     if earlier_run is not None and conclusion is not None:
         check = NewCheck(
@@ -223,8 +221,7 @@ def _conclusion_of(run: CheckRun) -> Conclusion | None:
 
 def _prepend_note(head_checks: HeadChecks, note: Markdown) -> str:
     """Return ``note``, followed by the earlier result of the check run if it has one."""
-    text = head_checks.completed_text or head_checks.previous_text
-    return text.body(note=note) if text is not None else note
+    return head_checks.text.body(note=note) if head_checks.text is not None else note
 
 
 def _build_external_id(measurement: Measurement) -> str:

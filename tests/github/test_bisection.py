@@ -13,7 +13,7 @@ from github_fake.fixtures import hub as hub
 from regbot.github.bisection import ARTIFACT, MEMBER, BisectionReply
 from regbot.github.client import AwayError
 from regbot.github.metadata import IgnoredRun
-from regbot.github.post import post
+from regbot.github.post import post_run
 from regbot.records.bisection import Bisection, Candidate
 from regbot.records.files import MAX_RECORD_BYTES
 from support import bisection_cases
@@ -179,11 +179,11 @@ def test_regbot_post_replies_once_and_ignores_runs_that_the_gate_did_not_start(s
     checkout = tmp_path / "checkout"
     subprocess.run(["git", "clone", "--quiet", str(scene.repo.git.path), str(checkout)], check=True)
     run = scene.run(left(scene.result()))
-    first, again = (post(scene.forge, run, checkout) for _ in range(2))
+    first, again = (post_run(scene.forge, run, checkout) for _ in range(2))
     assert isinstance(first, BisectionReply)
     assert isinstance(again, BisectionReply)
     assert (first.is_new, again.is_new) == (True, False)
-    assert isinstance(post(scene.forge, scene.run(title="regbot-bisect 1"), checkout), IgnoredRun)
+    assert isinstance(post_run(scene.forge, scene.run(title="regbot-bisect 1"), checkout), IgnoredRun)
     assert len(scene.replies) == 1
 
 

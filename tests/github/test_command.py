@@ -256,7 +256,7 @@ def test_a_fault_of_the_judge_is_posted_and_has_its_own_exit_code(
     monkeypatch.setenv("GITHUB_RUN_ID", "5")
     posts = [PostedResult(1, actions.sha, "INVALID", "INVALID: \x1b[2Jodd", "the text", True, "Traceback\nOops")]
     monkeypatch.setattr("regbot.github.post.post", lambda *_: posts)
-    event = actions.file(actions.repo.event_of("workflow_dispatch", workflow="regbot-post.yml", inputs={"run": "7"}))
+    event = actions.file(actions.repo.event_of("workflow_dispatch", workflow="regbot-post.yml", inputs={"change": "7"}))
     code, output = invoke(actions, "post", "--event", str(event))
     assert code == commands.INTERNAL_ERROR
     assert f"posted: #1 {actions.sha[:12]}: INVALID: odd\n" in output
@@ -268,7 +268,7 @@ def test_a_fault_in_a_bisection_reply_is_reported_and_has_its_own_exit_code(
     actions: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_RUN_ID", "5")
-    monkeypatch.setattr("regbot.github.post.post", lambda *_: BisectionReply(1, "no answer", True, "Traceback\nOops"))
+    monkeypatch.setattr("regbot.github.post.post", lambda *_: [BisectionReply(1, "no answer", True, "Traceback\nOops")])
     event = actions.file(actions.repo.event_of("workflow_dispatch", workflow="regbot-bisect.yml", inputs={"pr": "1"}))
     code, output = invoke(actions, "post", "--event", str(event))
     assert code == commands.INTERNAL_ERROR

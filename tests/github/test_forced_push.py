@@ -48,6 +48,8 @@ class Pushed:
         pull.head_repository.commit({"moe.py": text}, branch=pull.head, message="instead", parent=base)
         repo = self.bench.repo
         self.handle(repo.event_of("pull_request_target", action="synchronize", number=self.number, before=before))
+        assert repo.dispatched.pop().inputs == {"change": str(self.number)}
+        self.bench.update_head(self.number)
         return pull.head_sha
 
     def ends(self, timed: Any = SAME) -> None:
@@ -65,7 +67,9 @@ class Pushed:
 @pytest.fixture
 def pushed(hub: FakeGitHub, tmp_path: Path) -> Pushed:
     bench = Bench.make(hub, tmp_path)
-    shipped = {f".github/workflows/regbot-{name}.yml": workflow(name) for name in ("measure", "bisect", "post")}
+    shipped = {
+        f".github/workflows/regbot-{name}.yml": workflow(name) for name in ("static", "measure", "bisect", "post")
+    }
     bench.repo.commit({**shipped, "regbot.toml": TOML}, message="workflows")
     bench.update()
     bench.repo.dispatched = Starting(bench.repo)

@@ -173,7 +173,8 @@ def test_the_newest_of_two_waiting_check_runs_waits_for_the_next_measurement(sce
     scene.comment(f"/regbot run {scene.sha}", "walt")
     scene.forge.create_check(new_check(scene.sha, "6f1e2d3c-0000-4000-8000-1234567890ab"))
     head_checks = checks.find(scene.forge, scene.sha, scene.number, BOT)
-    assert checks.show_waiting(scene.forge, head_checks)
+    checks.show_waiting(scene.forge, head_checks)
+    assert len(scene.repo.check_runs(scene.sha)) == 3
     end_runs(scene)
     scene.comment(f"/regbot run {scene.sha}", "mia")
     head_checks = checks.find(scene.forge, scene.sha, scene.number, BOT)
@@ -237,7 +238,9 @@ def test_a_bisection_of_an_unknown_commit_is_refused(scene: Scene) -> None:
 def test_a_declaration_has_the_present_verdict_posted_again(scene: Scene, text: str) -> None:
     posted(scene, run=4711)
     assert scene.comment(text.replace("SHA", scene.sha), "mia").effect == "noted"
-    assert [(dispatch.workflow, dispatch.inputs) for dispatch in scene.started] == [(POST, {"run": "4711"})]
+    assert [(dispatch.workflow, dispatch.inputs) for dispatch in scene.started] == [
+        (POST, {"change": str(scene.number)})
+    ]
 
 
 def test_an_acceptance_must_name_the_head(scene: Scene) -> None:

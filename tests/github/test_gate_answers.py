@@ -12,9 +12,9 @@ __all__ = ["hub", "scene"]
 DECLARED = ["expect", "accept"]
 
 
-def posting(scene: Scene, run: int) -> None:
+def posting(scene: Scene, number: int) -> None:
     """Post a verdict for somebody else."""
-    made = scene.repo.workflow_run(POST, "workflow_dispatch", "main", scene.base, title=f"regbot-post {run}")
+    made = scene.repo.workflow_run(POST, "workflow_dispatch", "main", scene.base, title=f"regbot-post {number}")
     made.status, made.conclusion = "completed", "success"
 
 
@@ -30,7 +30,7 @@ def test_a_refused_declaration_is_answered_although_something_was_posted_since(s
     posted(scene)
     event = scene.commented(COMMANDS[command][1](scene), "tom")
     posting(scene, 999)
-    posting(scene, 17)
+    posting(scene, scene.number)
     assert scene.replay(event).effect == "refused"
     assert scene.replay(event).effect == "nothing"
     assert sorted(answers(scene, event)) == ["confused", "reply"]

@@ -10,10 +10,10 @@ from regbot.baselines import Store
 from regbot.baselines.intake import environment_of
 from regbot.check.references import with_references
 from regbot.check.sessions.schedule import Slot
-from regbot.github.metadata import identify_subjects
-from regbot.github.post import PostedResult, post
+from regbot.github.metadata import Subject, identify_subject
+from regbot.github.post import PostedResult, post_run
 from regbot.github.trusted_runs import HEADER_SUPPLIERS, Supplier, build_trusted_session
-from regbot.records.config import parse_config
+from regbot.records.config import GitHub, parse_config
 from regbot.records.run import Position, Run
 from regbot.records.session import Session, StoredTrace, UnconcernedWorkload
 from regbot.workloads import plan, plan_of, timed_tasks
@@ -21,7 +21,6 @@ from support.baseline_builder import distilled, put
 from support.baseline_cases import block_runs, header_of
 from support.forge_cases import (
     A2A,
-    BOT,
     FALLBACK,
     SAME,
     SLOWER,
@@ -115,10 +114,10 @@ def test_no_field_of_the_header_is_taken_from_the_artifact_but_what_is_only_show
     assert claims.keys() | shown | {"schema"} == HEADER_SUPPLIERS.keys()
     lying = Session(header=header.model_copy(update=claims), runs=honest.runs)
     run = bench.forge.run(bench.measured(number, honest).id)
-    subjects = identify_subjects(bench.forge, run, BOT, bench.checkout)
-    assert isinstance(subjects, list)
+    subject = identify_subject(bench.forge, run, GitHub(), bench.checkout)
+    assert isinstance(subject, Subject)
     config, base, trees = parse_config(TOML, "regbot.toml"), bench.merge_base(number), bench.repo.git.path
-    trusted = [build_trusted_session(each, config, subjects[0], base, trees).header for each in (honest, lying)]
+    trusted = [build_trusted_session(each, config, subject, base, trees).header for each in (honest, lying)]
     assert trusted[0] == trusted[1]
     for name, claim in claims.items():
         assert claim not in (getattr(header, name), getattr(trusted[1], name)), f"{name} is no lie"
@@ -417,9 +416,9 @@ def test_a_checkout_without_history_is_reported(bench: Bench) -> None:
 
     subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{bench.repo.git.path}", str(empty)], check=True)
     bench.repo.commit({"other.py": "1"})
-    (posted,) = post(bench.forge, run.id, empty)  # type: ignore[misc]
+    (posted,) = post_run(bench.forge, run.id, empty)  # type: ignore[misc]
     assert posted.status in ("PASS", "INVALID")
     subprocess.run(["rm", "-rf", str(empty)], check=True)
     subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{bench.repo.git.path}", str(empty)], check=True)
-    (posted,) = post(bench.forge, run.id, empty)  # type: ignore[misc]
+    (posted,) = post_run(bench.forge, run.id, empty)  # type: ignore[misc]
     assert "fetch-depth: 0" in posted.text

@@ -6,6 +6,7 @@ import pytest
 
 from github_fake.fixtures import hub as hub
 from regbot.github.artifact import MAX_ARCHIVE_BYTES
+from regbot.github.post import PostedResult
 from regbot.records.session import Session
 from support.forge_cases import Bench, changed, headline, lines_of, only, zipped
 from support.forge_cases import bench as bench
@@ -132,9 +133,9 @@ def test_records_that_break_the_judge_are_invalid_and_logged(bench: Bench, monke
 
     monkeypatch.setattr("regbot.github.post.judge", broken)
     number = bench.pull()
-    posts = bench.post(bench.static(number, bench.session(bench.head(number))))
-    assert isinstance(posts, list)
-    assert posts[0].status == "INVALID"
-    assert "ZeroDivisionError" in posts[0].fault
+    posted = bench.post(bench.static(number, bench.session(bench.head(number))))
+    assert isinstance(posted, PostedResult)
+    assert posted.status == "INVALID"
+    assert "ZeroDivisionError" in posted.fault
     assert "hostile number" not in bench.comment(number)
     assert bench.check(number).conclusion == "failure"

@@ -22,7 +22,7 @@ from regbot.github.refresh import BRANCH
 from regbot.github.stamped_text import StampedText
 from regbot.github.workflow_start import compute_nonce
 from regbot.records.ledger import Ledger
-from support.forge_cases import A2A, FALLBACK, Bench, lines_of, zipped
+from support.forge_cases import A2A, FALLBACK, Bench, lines_of, only, zipped
 from support.forge_refresh_cases import Site, changing
 from support.gate_scene import Scene
 from support.hostile import Page
@@ -72,10 +72,7 @@ def fits(text: str) -> None:
 
 
 def posted(bench: Bench, number: int, run: Any) -> PostedResult:
-    posts = bench.post(run)
-    assert isinstance(posts, list)
-    (post,) = posts
-    assert not post.fault
+    post = only(bench.post(run))
     fits(bench.comment(number))
     check = bench.check(number)
     fits(check.summary or "")
