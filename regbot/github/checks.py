@@ -27,13 +27,10 @@ from regbot.records.verdict import Status
 from regbot.report.markdown import Markdown
 
 NAME = "regbot"
-"""Name of regbot's check run."""
 STATIC_NONCE = "static"
 """Replaces the nonce in the external id of a static result. A static result needs no approval, so it has no nonce."""
 TITLE_CHARACTERS = 200
-"""Largest length of a check run's title."""
 BLOCKING_CONCLUSIONS = ("failure", "action_required")
-"""Conclusions that block the merge where regbot is a required check."""
 CONCLUSIONS: Mapping[Status, Conclusion] = {
     "PASS": "success",
     "FAIL": "failure",
@@ -41,15 +38,11 @@ CONCLUSIONS: Mapping[Status, Conclusion] = {
     "REVIEW": "action_required",
     "INCONCLUSIVE": "neutral",
 }
-"""Default conclusion for each status. The ``[github]`` table can replace it."""
 _BY_STRICTNESS: Sequence[Conclusion] = ("success", "neutral", "action_required", "failure")
 """Conclusions that the ``[github]`` table may name, the most lenient first."""
 MAX_LOOKUPS = 3
-"""Largest number of other pull requests with the same head that are looked up."""
 _FOREIGN_PREFIX = f"INVALID, a job is also called {NAME}: "
-"""Start of the title on a commit that has, or may have, a foreign check run."""
 _TITLE_PREFIX = re.compile(rf"^({re.escape(_FOREIGN_PREFIX)})?(conclusion of #\d+ \([A-Z]+\): )?")
-"""Words that ``write`` puts before the title of a result."""
 _EXTERNAL_ID = re.compile(r"([0-9]{1,10}):([0-9a-f]{40}):([0-9a-f]{16}|static)")
 """Pull request or 0, head commit, and nonce."""
 
@@ -73,7 +66,6 @@ class HeadChecks:
     newest: CheckRun | None = None
     """The check run that GitHub shows: the newest on the commit, of any pull request, or a foreign one."""
     others: Sequence[Stamp] = ()
-    """The verdicts on other pull requests with the same head."""
     requested_nonce: str = ""
     """Nonce of the last requested measurement; '' without one."""
     has_foreign: bool = False
@@ -84,7 +76,6 @@ class HeadChecks:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the check run waits for a measurement."""
         return self.run is not None and self.run.status != "completed"
 
     @property
@@ -260,10 +251,7 @@ def show_waiting(forge: Forge, head_checks: HeadChecks) -> None:
 
 
 def conclude(status: Status, github: GitHub, mildest: Conclusion = "success") -> Conclusion:
-    """Return the conclusion of a check run for a verdict. In shadow mode the conclusion is always neutral.
-
-    ``mildest`` is the most lenient conclusion that the result may have (``get_mildest_conclusion``).
-    """
+    """Return the conclusion of a check run for a verdict. In shadow mode the conclusion is always neutral."""
     return "neutral" if github.shadow else conclude_without_shadow(status, github, mildest)
 
 
@@ -291,7 +279,6 @@ def get_mildest_conclusion(github: GitHub, tier: Tier, number: int) -> Conclusio
 
 
 def _conclude_stamp(stamp: Stamp, github: GitHub) -> Conclusion:
-    """Return the conclusion of a check run for the result with ``stamp``."""
     return conclude(stamp.status, github, get_mildest_conclusion(github, stamp.tier, stamp.pr))
 
 
@@ -303,6 +290,5 @@ _FOREIGN_NOTE = Markdown(
 
 
 def _read_text(run: CheckRun) -> StampedText | None:
-    """Return the result in the summary of a check run; None without a result on the commit of the check run."""
     text = StampedText.read(run.summary)
     return text if text is not None and text.stamp.head == run.sha else None

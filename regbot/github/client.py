@@ -49,7 +49,6 @@ the end of its own run would wait forever."""
 UNKNOWN_OBJECT, DELETED_OBJECT = 404, 410
 """HTTP statuses of an object that does not exist, or that was deleted."""
 MAX_CLOCK_SKEW = timedelta(minutes=10)
-"""Largest expected difference between GitHub's clock and the clock of this machine."""
 _REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
 _LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\[bot\])?")
 
@@ -81,7 +80,6 @@ class Forge:
     # Pull requests
 
     def pull(self, number: int) -> Pull:
-        """Return one pull request."""
         return _parse(Pull.from_json, self._api.get(f"{self._root}/pulls/{number}"))
 
     def pulls_with_head(self, repository: str, ref: str) -> list[Pull]:
@@ -108,7 +106,6 @@ class Forge:
         return closed_pulls
 
     def _pulls(self, **parameters: str) -> list[Pull]:
-        """Return the open pull requests that GitHub selects by ``parameters`` of the request."""
         return _parse_all(Pull.from_json, self._api.pages(f"{self._root}/pulls", {"state": "open", **parameters}))
 
     def create_pull(self, title: str, body: str, head: str, base: str) -> Pull:
@@ -122,13 +119,11 @@ class Forge:
         return self._api.create(f"{self._root}/pulls", content, lambda data: _parse(Pull.from_json, data), find_created)
 
     def edit_pull(self, number: int, title: str, body: str) -> None:
-        """Change the title and the text of a pull request."""
         self._api.change("PATCH", f"{self._root}/pulls/{number}", {"title": title, "body": body})
 
     # Commits and branches
 
     def merge_base(self, base: str, head: str) -> str:
-        """Return the merge base of ``base`` and ``head``."""
         return self.compare(base, head).merge_base
 
     def compare(self, base: str, head: str) -> CommitComparison:
@@ -138,16 +133,13 @@ class Forge:
         return _parse(CommitComparison.from_json, compared)
 
     def git_remote(self, repo: Path) -> Remote:
-        """Return this repository as a remote of the git repository ``repo``."""
         return Remote(repo, _parse(lambda data: str(data["clone_url"]), self._repository), self._token, self._sleep)
 
     def default_branch(self) -> str:
-        """Return the name of the default branch."""
         return _parse(lambda data: str(data["default_branch"]), self._repository)
 
     @cached_property
     def _repository(self) -> Any:
-        """GitHub's JSON of this repository, requested once."""
         return self._api.get(self._root)
 
     def tip(self, branch: str) -> str:
@@ -156,7 +148,6 @@ class Forge:
         return _parse(lambda data: str(data["commit"]["sha"]), branch_data)
 
     def parents(self, sha: str) -> list[str]:
-        """Return the parents of a commit."""
         commit = self._api.get(f"{self._root}/commits/{_quote_part(sha)}", {"per_page": 1})
         return _parse(lambda data: [str(parent["sha"]) for parent in data["parents"]], commit)
 
@@ -255,7 +246,6 @@ class Forge:
         return sorted(listed, key=lambda check: check.id), is_complete
 
     def check(self, id: int) -> CheckRun:
-        """Return one check run."""
         return _parse(CheckRun.from_json, self._api.get(f"{self._root}/check-runs/{id}"))
 
     def create_check(self, check: NewCheck) -> CheckRun:
@@ -293,7 +283,6 @@ class Forge:
     # Labels
 
     def labels(self, number: int) -> list[str]:
-        """Return the labels of a pull request."""
         return _parse_all(lambda data: str(data["name"]), self._api.pages(f"{self._root}/issues/{number}/labels"))
 
     def add_label(self, number: int, name: str) -> None:
@@ -346,7 +335,6 @@ class Forge:
         return sorted(runs, key=lambda run: -run.id)
 
     def run(self, id: int) -> WorkflowRun:
-        """Return one workflow run."""
         return _parse(WorkflowRun.from_json, self._api.get(f"{self._root}/actions/runs/{id}"))
 
     def ended_run(self, run: WorkflowRun) -> WorkflowRun:
@@ -378,7 +366,6 @@ class Forge:
         return self._api.download(f"{self._root}/actions/artifacts/{artifact_id}/zip", limit)
 
     def _delete(self, path: str) -> None:
-        """Delete the object at ``path``. A missing object is no error."""
         try:
             self._api.change("DELETE", path)
         except RefusedError as error:
@@ -403,7 +390,6 @@ def _parse_role(data: Mapping[str, Any]) -> Role:
 
 
 def _quote_part(text: str) -> str:
-    """Quote one part of a URL's path. A slash is quoted too, so that the text stays one part."""
     return quote(text, safe="")
 
 

@@ -68,13 +68,9 @@ class CommandRequest:
     """Who requested something, where and when: by a command, a label, or a click on *Re-run*."""
 
     number: int
-    """Number of the pull request."""
     login: str
-    """Account of the person."""
     role: Role
-    """Present role of the person in the repository."""
     nonce: str
-    """Identifier of the request."""
     since: datetime
     """Time of the request. Runs that the request has started cannot be older."""
 

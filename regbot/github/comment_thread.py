@@ -43,7 +43,6 @@ class CommentThread:
         self._comments = [*(comment for comment in self.read() if comment.id != created.id), created]
 
     def edit(self, comment: Comment, body: str) -> None:
-        """Change the text of a comment."""
         self._comments = [known for known in self.read() if known.id != comment.id]
         self.forge.edit_comment(comment.id, body)
         self._comments.append(replace(comment, body=body))

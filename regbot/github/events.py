@@ -13,15 +13,12 @@ from regbot.errors import UserError
 from regbot.records.files import RecordError, parse_json, read_capped
 
 MAX_EVENT_BYTES = 25 * 1024 * 1024
-"""GitHub's limit for the size of an event."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class PullEvent:
-    """An event of a pull request."""
-
     action: str
     """What happened, in GitHub's words, such as "synchronize" for a push."""
     number: int
@@ -29,9 +26,7 @@ class PullEvent:
     label: str
     """The label that was added or removed; '' if the event is about something else."""
     labels: tuple[str, ...]
-    """All labels of the pull request at the time of the event."""
     sender: str
-    """Account that caused the event."""
     updated: datetime
     """Time of the last change to the pull request. Two label events have different times. If GitHub sends an event
     twice, both have the same time."""
@@ -41,16 +36,12 @@ class PullEvent:
 
 @dataclass(frozen=True)
 class CommentEvent:
-    """An event of a comment."""
-
     action: str
     """What happened, in GitHub's words, such as "created"."""
     number: int
-    """Number of the pull request or issue."""
     pull: bool
     """Whether the comment is on a pull request; otherwise it is on an issue."""
     comment: int
-    """Id of the comment."""
     body: str
     author: str
     """'' if the account was deleted."""
@@ -60,14 +51,10 @@ class CommentEvent:
 
 @dataclass(frozen=True)
 class CheckEvent:
-    """An event of a check run."""
-
     action: str
     """What happened, in GitHub's words, such as "rerequested"."""
     check: int
-    """Id of the check run."""
     sender: str
-    """Account that caused the event."""
 
 
 def read_pull_event(file: Path, repository: str) -> PullEvent:
@@ -168,7 +155,6 @@ class _Event:
         return [str(name) for name in names]
 
     def _find_value(self, path: str) -> Any:
-        """Return the value of a field; None if the field is missing or null."""
         value = self._document
         for key in path.split("."):
             value = value.get(key) if isinstance(value, dict) else None

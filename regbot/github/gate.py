@@ -85,7 +85,6 @@ def handle_comment(forge: Forge, event: CommentEvent, settings: GitHub) -> GateO
 
 
 def _name_command(command: Command | InvalidCommand) -> str:
-    """Return the name of a command, such as ``/regbot run``; ``/regbot`` if the verb is unknown."""
     if isinstance(command, InvalidCommand):
         return f"/regbot {command.verb}" if command.verb is not None else "/regbot"
     verb = type(command).__name__.removesuffix("Command").lower()  # "run" for RunCommand
@@ -120,7 +119,6 @@ def handle_pull(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome
 
 
 def _handle_base_change(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome:
-    """Start regbot-post, which judges the verdict against the old base again."""
     pull = forge.pull(event.number)
     stamped_text = checks.find(forge, pull.head_sha, event.number, settings.bot).completed_text
     if stamped_text is not None and stamped_text.stamp.target == pull.base_ref:
@@ -130,7 +128,6 @@ def _handle_base_change(forge: Forge, event: PullEvent, settings: GitHub) -> Gat
 
 
 def _start_post(forge: Forge, number: int) -> None:
-    """Have regbot-post bring comment and check run up to date. Only that workflow writes a verdict."""
     forge.dispatch(POST, forge.default_branch(), {"change": str(number)})
 
 
@@ -195,7 +192,6 @@ def handle_rerequest(forge: Forge, event: CheckEvent, settings: GitHub) -> GateO
 def _start_again(
     forge: Forge, request: CommandRequest, pull: Pull, command: RunCommand, settings: GitHub
 ) -> GateOutcome | CommandRefusal:
-    """Start the measurement for a re-requested check run, or return the reason for the refusal."""
     if not has_role(request.role, get_required_role(command)):
         return refuse_role(command, request.role, get_required_role(command))
     if obstacle := find_obstacle(pull, command.sha):
@@ -208,8 +204,7 @@ def _start_for_label(
 ) -> GateOutcome | CommandRefusal:
     """Start the measurement that a label approves, or return the reason for the refusal.
 
-    ``label`` is the run label; None if it was removed. ``sha`` is the head when the label was set. Only this commit is
-    approved.
+    ``label`` is the run label; None if it was removed. Only this commit is approved.
     """
     command = RunCommand(pull.head_sha)
     if not has_role(request.role, LABEL_ROLE):
@@ -260,10 +255,7 @@ def _has_reacted(forge: Forge, comment: Comment, settings: GitHub) -> bool:
 
 
 def _react(forge: Forge, comment: Comment, outcome: GateOutcome, reaction: str) -> GateOutcome:
-    """Add a reaction to a comment and return ``outcome``. If the reaction fails, the message of the outcome says so.
-
-    ``reaction`` is EYES, THUMB or CONFUSED.
-    """
+    """Add a reaction to a comment and return ``outcome``. If the reaction fails, the message of the outcome says so."""
     try:
         forge.react(comment.id, reaction)
     except ForgeError as error:
@@ -272,5 +264,4 @@ def _react(forge: Forge, comment: Comment, outcome: GateOutcome, reaction: str) 
 
 
 def _is_same_label(label: str, other_label: str) -> bool:
-    """Return whether two names are the same label. GitHub ignores the case of label names."""
     return label.casefold() == other_label.casefold()

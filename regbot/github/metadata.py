@@ -34,24 +34,17 @@ _CHANGE = re.compile(r"[1-9][0-9]{0,8}|[0-9a-f]{40}")
 MAX_MEASUREMENT_AGE = timedelta(days=2)
 """Unposted measurements that are older are not looked for."""
 _QUEUE_BRANCH = re.compile(r"gh-readonly-queue/(?P<target>.+)/pr-(?P<last>[1-9][0-9]{0,8})-(?P<base>[0-9a-f]{40})")
-"""Name of a merge group's branch: target branch, last pull request and base commit."""
 
 
 @dataclass(frozen=True)
 class MergeGroup:
-    """A merge group of GitHub's merge queue."""
-
     branch: str
-    """Name of the merge group's own branch."""
     sha: str
-    """Newest commit of ``branch``."""
     target: str
-    """Branch that the queue merges into."""
     base: str
     """Commit that the merge group is based on: the newest commit of ``target`` or of the previous merge group in the
     queue."""
     last_pull: int
-    """Number of the last pull request in the merge group."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +54,13 @@ class Subject:
     run: WorkflowRun
     tier: Tier
     sha: str
-    """The measured commit."""
     number: int
     """Number of the pull request; 0 for a merge group."""
     comment_number: int
     """Pull request whose comments may declare changes. For a merge group, it is the last pull request of the group."""
     target_branch: str
-    """Branch that the change merges into."""
     base_tips: Sequence[str]
-    """Commits or branches. The base commit is the merge base of ``sha`` and one of these."""
     nonce: str = checks.STATIC_NONCE
-    """Nonce of the measurement; ``checks.STATIC_NONCE`` for a static result."""
     measured_base: str = ""
     """Base commit in the title of a measurement; '' for a static result, and for a title without a base commit."""
     group_head: str = ""
@@ -79,7 +68,6 @@ class Subject:
     has_other_pulls: bool = False
     """Whether a merge group contains, or may contain, more than its last pull request."""
     jobs: Sequence[WorkflowJob] = ()
-    """Jobs of all attempts of a measurement; empty for a static result."""
 
     @property
     def acceptance_sha(self) -> str:
@@ -170,8 +158,7 @@ def find_runs(forge: Forge, change: str, bot: str) -> list[WorkflowRun]:
 def identify_subject(forge: Forge, run: WorkflowRun, github: GitHub, repo: Path) -> Subject | IgnoredRun:
     """Return what a run measured, or why its result is not posted.
 
-    ``github`` has the settings of the table ``[github]``. ``repo`` is a checkout of the default branch with its
-    history. Raises ForgeError, CheckoutError.
+    Raises ForgeError, CheckoutError.
     """
     if run.repository.casefold() != forge.repository.casefold():
         return IgnoredRun(f"run {run.id} is of another repository")
@@ -192,7 +179,6 @@ def identify_subject(forge: Forge, run: WorkflowRun, github: GitHub, repo: Path)
 
 
 def _identify_static(forge: Forge, run: WorkflowRun) -> Subject | IgnoredRun:
-    """Return the pull request that a run of regbot-static traced, or why its result is not posted."""
     if run.conclusion == "action_required":
         return IgnoredRun(f"run {run.id} waits for an approval and has not started")
     if run.conclusion == "skipped":
@@ -206,7 +192,6 @@ def _identify_static(forge: Forge, run: WorkflowRun) -> Subject | IgnoredRun:
 
 
 def _find_pull(forge: Forge, run: WorkflowRun) -> Pull | None:
-    """Return the open pull request in the title of a run, if the run is of its branch."""
     match = STATIC_TITLE.fullmatch(run.title)
     if match is None or len(match["change"]) == 40 or not run.head_repository:
         return None
@@ -256,8 +241,6 @@ def _identify_measured(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> 
 
     The title of the run names the pull request. The title can be trusted only if regbot-gate started the run on the
     default branch, and if the nonce belongs to the last requested measurement.
-
-    ``bot`` is the login of regbot's app. ``repo`` is a checkout of the default branch with its history.
     """
     match = MEASURE_TITLE.fullmatch(run.title)
     is_of_this_repository = run.head_repository.casefold() == forge.repository.casefold()
@@ -303,7 +286,6 @@ def _build_subject(run: WorkflowRun, tier: Tier, pull: Pull, sha: str, nonce: st
 
 
 def _build_group_subject(forge: Forge, run: WorkflowRun, tier: Tier, group: MergeGroup) -> Subject:
-    """Return the subject for a merge group. People comment on its last pull request."""
     return Subject(
         run=run,
         tier=tier,

@@ -46,16 +46,12 @@ from regbot.workloads.checkout.git import CheckoutError
 
 @dataclass(frozen=True)
 class PostedResult:
-    """The result of one run for one commit."""
-
     number: int
     """Number of the pull request; 0 for a merge group."""
     sha: str
-    """The judged commit."""
     status: Status
     title: str
     text: str
-    """The report, as markdown."""
     is_published: bool
     """Whether the pull request shows this result; False if a stronger result exists."""
     fault: str = ""
@@ -141,7 +137,6 @@ def post_run(forge: Forge, run_id: int, repo: Path) -> PostedResult | BisectionR
 
 
 def _is_shown(forge: Forge, subject: Subject, bases: Sequence[str], github: GitHub) -> bool:
-    """Return whether the check run shows a valid verdict of the run. INVALID is no verdict."""
     text = checks.find(forge, subject.sha, subject.number, github.bot).text
     if text is None or text.stamp.status == "INVALID":
         return False
@@ -151,7 +146,6 @@ def _is_shown(forge: Forge, subject: Subject, bases: Sequence[str], github: GitH
 
 
 def _read_session(forge: Forge, run: WorkflowRun) -> Session | UnusableArtifact:
-    """Return the session in a run's artifact, or the reason why no session can be used."""
     if run.conclusion != "success":
         return UnusableArtifact(*verdict_text.explain_failed_run(run))
     try:
@@ -164,13 +158,9 @@ def _read_session(forge: Forge, run: WorkflowRun) -> Session | UnusableArtifact:
 
 @dataclass(frozen=True)
 class _JudgedText:
-    """The verdict on a commit as texts to post."""
-
     status: Status
     title: str
-    """Title of the check run, as plain text."""
     text: str
-    """The report, as markdown."""
     annotations: Sequence[Annotation] = ()
     fault: str = ""
     """Traceback for the job's log if regbot failed on the run's artifact; '' if it did not fail."""
@@ -276,7 +266,6 @@ def _find_unconcerned(
 
 
 def _write_invalid(reason: Words, subject: Subject, github: GitHub) -> _JudgedText:
-    """Return the texts to post if a result could not be judged."""
     return _JudgedText(
         status="INVALID",
         title=verdict_text.write_invalid_title(reason, subject, github),

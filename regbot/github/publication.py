@@ -25,12 +25,9 @@ class Result:
 
     stamped_text: StampedText
     nonce: str
-    """Nonce of the measurement; ``checks.STATIC_NONCE`` for a static result."""
     title: str
-    """Title of the check run, as plain text."""
     annotations: Sequence[Annotation] = ()
     url: str = ""
-    """Page of the workflow run."""
     bases: Sequence[str] | None = None
     """Allowed base commits of a verdict on the head; None allows all."""
     fault: str = ""
@@ -42,7 +39,6 @@ class Publication:
     """What the check run of the commit and the comment show after publishing."""
 
     text: StampedText
-    """The strongest result of the commit."""
     is_concluded: bool
     """Whether the check run was completed. False if it waits for another measurement."""
     is_head: bool
@@ -52,8 +48,7 @@ class Publication:
 def publish(forge: Forge, result: Result, github: GitHub, thread: CommentThread | None = None) -> Publication:
     """Publish ``result`` in the check run of its commit and in the comment.
 
-    ``thread`` has the comments of the pull request, if the caller has read them already. Raises ForgeError. After an
-    error, another call completes the work.
+    Raises ForgeError. After an error, another call completes the work.
     """
     stamp = result.stamped_text.stamp
     head_checks = checks.find(forge, stamp.head, stamp.pr, github.bot)

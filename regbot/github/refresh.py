@@ -49,59 +49,44 @@ from regbot.workloads.checkout import CheckoutError
 from regbot.workloads.checkout.git import DEEPEN_ADVICE, file_at, is_shallow
 
 BRANCH = "regbot/check/refresh"
-"""Name of the refresh branch, from which the pull request comes."""
 ATTEMPTS = 4
 """Largest number of attempts to push a night. An attempt fails if somebody else moves the branch before the push."""
 MAX_NIGHTS = 30
-"""Largest number of commits that the text of the pull request lists."""
 
 
 class ReceivedProposal(NamedTuple):
     """The proposal of one node, not yet checked."""
 
     origin: str
-    """Name of the file or artifact, for messages."""
     data: bytes
-    """Content of the file, which should be JSON."""
 
 
 @dataclass(frozen=True)
 class RefreshPost:
-    """What the job did."""
-
     number: int | None
     """Number of the open pull request; None if no pull request is open."""
     message: str
-    """One sentence that says what was done, as markdown."""
     summary: str
-    """Text for the page of the job, as markdown."""
     unmeasured: tuple[str, ...] = ()
     """One line of plain text for each workload of which no session was stored tonight, with the reason."""
 
 
 @dataclass(frozen=True)
 class _RefreshNight:
-    """Tonight's proposals, and the repository that stores them."""
-
     forge: Forge
     remote: Remote
-    """The same repository, for git. Its field ``repo`` is the local checkout."""
     proposals: Sequence[Proposal]
-    """One proposal of each node, at least one."""
     now: datetime
     run_url: str
     """URL of the workflow run that measured; '' if unknown."""
     main_name: str
-    """Name of the default branch."""
 
     @property
     def measured_commit(self) -> str:
-        """The measured commit, which is the same in all proposals."""
         return self.proposals[0].commit
 
     @property
     def report(self) -> RefreshReport:
-        """The reports of all nodes, combined into one report."""
         reports = [proposal.refreshed for proposal in self.proposals]
         return reports[0].model_copy(
             update={
@@ -125,10 +110,7 @@ class _RefreshNight:
 
 def fetch_proposals(forge: Forge, run: int) -> list[ReceivedProposal]:
     """Return the proposals that the nodes of a run uploaded. If several artifacts have the same name, the newest is
-    used. Raises ForgeError, UserError.
-
-    ``run`` is the id of the workflow run.
-    """
+    used. Raises ForgeError, UserError."""
     newest_artifacts = {}
     for artifact in forge.artifacts(run):  # oldest first
         is_proposal = artifact.name == ARTIFACT or artifact.name.startswith(f"{ARTIFACT}-")
@@ -244,7 +226,6 @@ def _store_night(night: _RefreshNight) -> RefreshPost | None:
 
 
 def _write_pull(night: _RefreshNight, title: str, body: str, pull: Pull | None, config: Config) -> RefreshPost:
-    """Open the pull request, or update its title, text and label."""
     if pull is None:
         pull = night.forge.create_pull(title, body, BRANCH, night.main_name)
         message = f"Opened #{pull.number}."
@@ -265,7 +246,6 @@ def _report_unchanged(night: _RefreshNight, pull: Pull | None, reason: str) -> R
 
 
 def _find_open_pull(night: _RefreshNight) -> Pull | None:
-    """Return the open pull request from the refresh branch into main. Pull requests into other branches are ignored."""
     return next((pull for pull in night.forge.pulls_from(BRANCH) if pull.base_ref == night.main_name), None)
 
 
@@ -283,8 +263,6 @@ def _has_new_session(night: _RefreshNight, closed_pull: ClosedPull, folder: str)
 
     Two sessions of the measured commit count as the same if workload, variant, node class and series are equal. If
     GitHub does not have the head of ``closed_pull`` any more, the result is True.
-
-    ``folder`` is the folder of references in the repository.
     """
     try:
         night.remote.fetch(closed_pull.head_sha)
@@ -311,8 +289,6 @@ def _load_configs(night: _RefreshNight, main: str) -> tuple[Config, Config]:
     """Load the configurations of main and of the measured commit.
 
     Raises ConfigError. Raises UserError if main has moved the folder of references since the measured commit.
-
-    ``main`` is the newest commit of main.
     """
     text_at = partial(file_at, night.remote.repo, FILE_NAME)
     main_config, measured_config = (load_commit(text_at, commit).config for commit in (main, night.measured_commit))

@@ -32,14 +32,9 @@ TRAILER = "regbot-proposal"
 
 @dataclass(frozen=True)
 class RefreshBranch:
-    """The refresh branch before a night's commit."""
-
     repo: Path
-    """Local checkout that has all commits of the branch and of main."""
     main: str
-    """Newest commit of main."""
     folder: str
-    """Folder of references, relative to the root of the repository."""
     parent: str
     """Newest commit of the branch, which becomes the parent of the night's commit. For a new branch, it is the measured
     commit."""
@@ -47,18 +42,14 @@ class RefreshBranch:
 
 @dataclass(frozen=True)
 class NightCommit:
-    """The commit of a night."""
-
     commit: str
     """Hash of the commit. If the branch already contains the whole night, it is the branch's newest commit."""
     files: tuple[str, ...]
-    """Files below the folder of references that the merge into main changes."""
     conflicts: tuple[str, ...]
     """Files that main and the branch changed differently, so that git cannot merge them."""
     is_already_in_main: bool
     """Whether main already contains everything that is on the branch."""
     earlier_problems: tuple[str, ...]
-    """Problems that the store had before this commit."""
 
 
 def is_reachable(repo: Path, commit: str, tip: str) -> bool:
@@ -86,10 +77,7 @@ def make_commit(
 ) -> NightCommit:
     """Commit ``proposals`` on top of ``branch.parent``.
 
-    ``at`` is the time of the commit, and ``now`` is the present time for the check of the store. Raises UserError if
-    the commit would cause a new problem in the store. Raises CheckoutError.
-
-    ``message`` is the commit message.
+    Raises UserError if the commit would cause a new problem in the store. Raises CheckoutError.
     """
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
         store = _export_store(branch, branch.parent, Path(scratch))
@@ -149,8 +137,6 @@ def load_sessions(repo: Path, commit: str, folder: str, measured: str) -> list[B
     """Return the stored timed sessions of the commit ``measured``, read from the store in the commit ``commit``.
 
     The list is empty if the store cannot be read. Raises CheckoutError.
-
-    ``folder`` is the folder of references in the repository.
     """
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
         # ``_export_store`` uses only the fields ``repo`` and ``folder``.
@@ -164,7 +150,6 @@ def load_sessions(repo: Path, commit: str, folder: str, measured: str) -> list[B
 
 
 def _export_store(branch: RefreshBranch, commit: str, scratch: Path) -> Store:
-    """Write the store at ``commit`` to the folder ``scratch``, and open it."""
     export(branch.repo, commit, [branch.folder], scratch)
     return Store(scratch / branch.folder)
 
@@ -200,7 +185,6 @@ def _check_unread_files(branch: RefreshBranch, added: Sequence[PurePosixPath]) -
 
 
 def _merge(repo: Path, main: str, commit: str) -> tuple[str, list[str]]:
-    """Return the tree that results from merging ``commit`` into main, and the files in conflict."""
     answer = try_git(repo, "merge-tree", "--write-tree", "--name-only", "--no-messages", main, commit)
     has_merged, has_conflicts = answer.code == 0, answer.code == 1
     if not has_merged and not has_conflicts:
@@ -210,7 +194,6 @@ def _merge(repo: Path, main: str, commit: str) -> tuple[str, list[str]]:
 
 
 def _find_problems(branch: RefreshBranch, commit: str, now: datetime) -> list[str]:
-    """Return the problems of the store at ``commit``, a commit or tree."""
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
         store = _export_store(branch, commit, Path(scratch))
         return list(verify(store, now).problems) if store.root.is_dir() else []

@@ -39,41 +39,30 @@ NOTE = "<!-- regbot:note -->"
 """Invisible first line of any other note above the text."""
 _BANNERS = (STALE, NOTE)
 _STAMP = re.compile(r"<!-- regbot:(?:verdict|void) (\{[^\n]*\}) -->")
-"""The line of a stamp. The group is JSON."""
 VOID_BANNER = "> ⛔ **A measurement of this commit gave no result:** "
-"""Start of the banner for an INVALID measurement. The reason follows."""
 VOID_BANNER_END = " The verdict below is on the same commit, but from another job."
 INVALID_HEADING = "### ⛔ INVALID: "
-"""Start of the text of an INVALID result. The reason follows."""
 _LOG = re.compile(r"The log is in \[the run\]\([^()\s]{1,220}\)\.")
-"""Sentence with the link to the log, in the text of an INVALID result."""
 _MAX_VOID_CHARACTERS = 2_000
-"""Largest length of the reason in the banner for an INVALID measurement."""
 _SHA = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """Origin of a result."""
-
     pr: int
     """Number of the pull request; 0 for a merge group."""
     head: str
-    """The judged commit."""
     tier: Tier
     run: int
-    """Id of the workflow run that traced or measured."""
     attempt: int
     """Attempt of ``run``. GitHub counts the attempts if somebody runs the workflow run again."""
     status: Status
     base: str = ""
     """Commit that head was compared with; '' if the result was not judged."""
     target: str = ""
-    """Base branch of the pull request when the result was judged."""
 
     @property
     def is_void(self) -> bool:
-        """Whether the result is an INVALID measurement."""
         return self.tier == "measured" and self.status == "INVALID"
 
     @property
@@ -112,20 +101,15 @@ class Stamp:
 
 @dataclass(frozen=True)
 class StampedText:
-    """A result as it is posted."""
-
     stamp: Stamp
     text: str
-    """regbot's markdown without the stamp."""
     void: "StampedText | None" = None
-    """An INVALID measurement of the same commit. It is shown as a banner of one line above ``text``."""
 
     def body(self, current_head: str | None = None, note: Markdown | None = None) -> str:
         """Return the posted body: stamp, banners and text.
 
-        ``current_head`` is the present head of the pull request. If it is not the stamp's commit, a banner says that
-        the text is stale. ``note`` is an additional line above the text. It is left out if there is a banner about a
-        stale text.
+        If it is not the stamp's commit, a banner says that the text is stale. It is left out if there is a banner about
+        a stale text.
         """
         banner = f"{NOTE}\n> {note}\n\n" if note else ""
         if current_head is not None and current_head != self.stamp.head:
@@ -164,7 +148,6 @@ def select_strongest(results: Sequence[StampedText]) -> StampedText:
     texts = [text for result in results for text in (replace(result, void=None), result.void) if text is not None]
     latest_by_run = {(text.stamp.tier, *text.stamp.recency): text for text in texts}
     newest_of_kind: dict[tuple[Tier, bool], StampedText] = {}
-    """The newest result by tier, and by whether it is an INVALID measurement (``is_void``)."""
     for text in sorted(latest_by_run.values(), key=lambda text: text.stamp.recency):
         newest_of_kind[text.stamp.tier, text.stamp.is_void] = text
     strongest = max(newest_of_kind.values(), key=lambda text: STRENGTH[text.stamp.tier][text.stamp.status])
@@ -176,7 +159,6 @@ def select_strongest(results: Sequence[StampedText]) -> StampedText:
 
 
 def _shorten(stamped_text: StampedText) -> StampedText:
-    """Shorten the text of an INVALID measurement to one line for the banner: the reason and the link to the log."""
     first_line, _, rest = stamped_text.text.strip().partition("\n")
     if not rest:
         return replace(stamped_text, text=first_line)
@@ -188,7 +170,6 @@ def _shorten(stamped_text: StampedText) -> StampedText:
 
 
 def _write_stale_banner(head: str, current_head: str) -> str:
-    """Return the banner for a result on an old head."""
     old_name, new_name = Name(short_commit(head)), Name(short_commit(current_head))
     message = sentence(
         (

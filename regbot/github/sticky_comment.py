@@ -49,5 +49,4 @@ def _select(comments: list[Comment], number: int, bot: str) -> Comment | None:
 
 
 def _normalise(body: str) -> str:
-    """Undo what GitHub may change: line ends and outer whitespace."""
     return body.replace("\r\n", "\n").strip()

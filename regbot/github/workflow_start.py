@@ -32,24 +32,15 @@ MAX_MEASUREMENT_AGE = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Measurement:
-    """A requested measurement of a pull request or merge group."""
-
     number: int
     """Number of the pull request; 0 for a merge group."""
     sha: str
-    """The commit to measure."""
     base: str
-    """The commit to compare with."""
     branch: str
-    """The default branch, whose workflow file is used."""
     request_nonce: str
-    """Nonce of the comment, label or merge group that requested the measurement."""
     login: str
-    """Account that requested the measurement."""
     since: datetime
-    """Time of the request."""
     bot: str
-    """Login of regbot's app."""
     more: int = 0
     """Number of pairs to add to an earlier measurement; 0 for a new one."""
 
@@ -61,16 +52,13 @@ class Measurement:
 
     @property
     def title(self) -> str:
-        """Title of the regbot-measure run for this request."""
         return f"{self._title_prefix}{self.base} {self.nonce}"
 
     @property
     def _title_prefix(self) -> str:
-        """Start of the titles of all measurements of this commit for this pull request."""
         return f"regbot {self.number} {self.sha} "
 
     def has_begun(self, runs: Sequence[WorkflowRun]) -> bool:
-        """Return whether one of ``runs`` is this measurement."""
         return any(run.title == self.title for run in runs)
 
     def find_unfinished(self, runs: Sequence[WorkflowRun]) -> WorkflowRun | None:
@@ -89,15 +77,11 @@ def compute_nonce(repository: str, *request: object) -> str:
 
 
 def _bind_nonce(request_nonce: str, base: str) -> str:
-    """Return the nonce of a measurement against the commit ``base``."""
     return hashlib.sha256(f"{request_nonce}\n{base}".encode()).hexdigest()[:16]
 
 
 def has_measurement_started(forge: Forge, request_nonce: str, since: datetime) -> bool:
-    """Return whether a measurement against any base was started for a request since the time ``since``.
-
-    ``request_nonce`` is the nonce of the request, from which the nonce of a measurement is computed.
-    """
+    """Return whether a measurement against any base was started for a request since the time ``since``."""
     for run in forge.runs(MEASURE, since):
         title = MEASURE_TITLE.fullmatch(run.title)
         if title is None:
@@ -215,12 +199,10 @@ def _restore_check(forge: Forge, id: int, measurement: Measurement, head_checks:
 
 
 def _conclusion_of(run: CheckRun) -> Conclusion | None:
-    """Return the conclusion of a check run; None if it is not completed, or if regbot does not know its conclusion."""
     return next((conclusion for conclusion in get_args(Conclusion) if conclusion == run.conclusion), None)
 
 
 def _prepend_note(head_checks: HeadChecks, note: Markdown) -> str:
-    """Return ``note``, followed by the earlier result of the check run if it has one."""
     return head_checks.text.body(note=note) if head_checks.text is not None else note
 
 
