@@ -35,14 +35,14 @@ Repo = Annotated[Path, typer.Option("--repo", metavar="DIR", help="A checkout of
 
 @app.command()
 def gate(event: Event, repo: Repo = Path()) -> None:
-    """React to a push, a label, a changed base, a re-requested check run or a merge group.
+    """React to a push, a label, a changed base or a merge group.
 
     Runs no code of a pull request.
     """
     with usage_errors(say=_complain):
         from regbot.github.base_branch import load_github_settings
-        from regbot.github.events import check_event_repository, read_check_event, read_pull_event
-        from regbot.github.gate import handle_pull, handle_rerequest
+        from regbot.github.events import check_event_repository, read_pull_event
+        from regbot.github.gate import handle_pull
         from regbot.github.merge_queue import handle_group
         from regbot.github.metadata import read_request
 
@@ -52,9 +52,6 @@ def gate(event: Event, repo: Repo = Path()) -> None:
             check_event_repository(event, repository)
             run_id = read_request(event).run_id or 0
             _report(handle_group(_forge(), run_id, settings))
-            return
-        if event_name == "check_run":
-            _report(handle_rerequest(_forge(), read_check_event(event, repository), settings))
             return
         _expect_event("pull_request_target", "gate")
         _report(handle_pull(_forge(), read_pull_event(event, repository), settings))

@@ -27,7 +27,6 @@ from regbot.github.types import (
     ROLES,
     Artifact,
     CheckRun,
-    ClosedPull,
     Comment,
     CommitComparison,
     NewCheck,
@@ -82,31 +81,13 @@ class Forge:
     def pull(self, number: int) -> Pull:
         return _parse(Pull.from_json, self._api.get(f"{self._root}/pulls/{number}"))
 
-    def pulls_with_head(self, repository: str, ref: str) -> list[Pull]:
-        """Return the open pull requests whose head is the branch ``ref`` of ``repository`` ("owner/name"). The
-        repository may be a fork."""
-        owner = repository.partition("/")[0]
-        pulls = self._pulls(head=f"{owner}:{ref}")
-        return [pull for pull in pulls if (pull.head_repository, pull.head_ref) == (repository, ref)]
-
-    def pulls_from(self, ref: str) -> list[Pull]:
-        """Return the open pull requests whose head is the branch ``ref`` of this repository."""
-        return self.pulls_with_head(self.repository, ref)
-
-    def closed_pulls_from(self, ref: str) -> list[ClosedPull]:
-        """Return the merged and closed pull requests whose head is the branch ``ref`` of this repository, newest
-        first."""
+    def pulls_from(self, ref: str, state: str = "open") -> list[Pull]:
+        """Return the pull requests whose head is the branch ``ref`` of this repository, newest first. ``state`` is
+        "open", or "closed" also for merged ones."""
         owner = self.repository.partition("/")[0]
-        parameters = {"state": "closed", "head": f"{owner}:{ref}", "sort": "created", "direction": "desc"}
-        closed_pulls = []
-        for item in self._api.pages(f"{self._root}/pulls", parameters):
-            pull, closed_pull = _parse(Pull.from_json, item), _parse(ClosedPull.from_json, item)
-            if (pull.head_repository, pull.head_ref) == (self.repository, ref):
-                closed_pulls.append(closed_pull)
-        return closed_pulls
-
-    def _pulls(self, **parameters: str) -> list[Pull]:
-        return _parse_all(Pull.from_json, self._api.pages(f"{self._root}/pulls", {"state": "open", **parameters}))
+        parameters = {"state": state, "head": f"{owner}:{ref}", "sort": "created", "direction": "desc"}
+        pulls = _parse_all(Pull.from_json, self._api.pages(f"{self._root}/pulls", parameters))
+        return [pull for pull in pulls if (pull.head_repository, pull.head_ref) == (self.repository, ref)]
 
     def create_pull(self, title: str, body: str, head: str, base: str) -> Pull:
         """Open a pull request from the branch ``head`` of this repository into the branch ``base``. If GitHub's reply
@@ -214,10 +195,6 @@ class Forge:
     def edit_comment(self, id: int, body: str) -> None:
         """Change the text of a comment. Raises RefusedError with status 404 if the comment was deleted."""
         self._api.change("PATCH", f"{self._root}/issues/comments/{id}", {"body": body})
-
-    def delete_comment(self, id: int) -> None:
-        """Delete a comment. A missing comment is no error."""
-        self._delete(f"{self._root}/issues/comments/{id}")
 
     def react(self, id: int, content: str) -> None:
         """Add a reaction ("+1", "eyes", "confused", ...) to a comment. Adding the same reaction again changes

@@ -65,7 +65,7 @@ class GateOutcome:
 
 @dataclass(frozen=True)
 class CommandRequest:
-    """Who requested something, where and when: by a command, a label, or a click on *Re-run*."""
+    """Who requested something, where and when: by a command or a label."""
 
     number: int
     login: str

@@ -1,5 +1,5 @@
-"""The gate decides who may start a measurement of which commit. It reacts to comments, labels, pushes, base changes and
-re-requested check runs.
+"""The gate decides who may start a measurement of which commit. It reacts to comments, labels, pushes and base
+changes.
 
 The gate neither checks out nor runs code of a pull request. Roles, commits and other facts come from GitHub at the time
 of the decision.
@@ -14,22 +14,21 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from regbot.github import checks
-from regbot.github.approval import CommandRefusal, find_obstacle
+from regbot.github.approval import CommandRefusal
 from regbot.github.client import Forge, ForgeError, RefusedError
 from regbot.github.command_effects import (
     CommandRequest,
     GateOutcome,
     execute_command,
     has_command_started,
-    start_measurement,
 )
 from regbot.github.commands import AcceptCommand, Command, ExpectCommand, InvalidCommand, RunCommand, parse_command
-from regbot.github.events import CheckEvent, CommentEvent, PullEvent
-from regbot.github.permission import LABEL_ROLE, REPLY_ROLE, get_required_role, has_role
-from regbot.github.replies import format_line, refuse_moved_head, refuse_role, reply_once, write_refusal
+from regbot.github.events import CommentEvent, PullEvent
+from regbot.github.permission import REPLY_ROLE, has_role
+from regbot.github.replies import format_line, reply_once, write_refusal
 from regbot.github.shared_history import MISSING_STATUSES
-from regbot.github.types import Comment, Pull
-from regbot.github.workflow_start import POST, compute_nonce, has_measurement_started
+from regbot.github.types import Comment
+from regbot.github.workflow_start import POST, compute_nonce
 from regbot.records.config import GitHub
 from regbot.report.markdown import UntrustedText
 
@@ -69,16 +68,8 @@ def handle_comment(forge: Forge, event: CommentEvent, settings: GitHub) -> GateO
     # error if GitHub refused what regbot accepted; None if regbot refused the command.
     if result.fault is None and has_command_started(forge, request, command):
         return _react(forge, comment, GateOutcome("nothing", "this comment was handled before"), reaction)
-    command_name = _name_command(command)
-    if not has_role(request.role, REPLY_ROLE):
-        outcome = GateOutcome("refused", f"{command_name} of {request.login} was refused")
-        return _react(forge, comment, outcome, CONFUSED)
-    body = write_refusal(request.login, command_name, result)
-    is_new_reply = reply_once(forge, request.number, f"comment:{comment.id}", body, settings.bot)
-    if result.fault is not None:
-        raise result.fault
-    if is_new_reply:
-        outcome = GateOutcome("refused", f"{command_name} of {request.login} was refused and answered")
+    if _answer(forge, request, f"comment:{comment.id}", _name_command(command), result, settings):
+        outcome = GateOutcome("refused", f"{_name_command(command)} of {request.login} was refused")
     else:
         outcome = GateOutcome("nothing", "this comment was answered before")
     return _react(forge, comment, outcome, CONFUSED)
@@ -132,89 +123,45 @@ def _start_post(forge: Forge, number: int) -> None:
 
 
 def _handle_label(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome:
-    """Start the measurement that the run label requests. If the request is refused, remove the label and reply with
-    the reason."""
+    """Start the measurement of the commit that was the head when the label was set, or remove the label and reply."""
     nonce = compute_nonce(forge.repository, event.number, "label", event.head_sha, event.sender, event.updated)
     request = CommandRequest(
         number=event.number, login=event.sender, role=forge.role(event.sender), nonce=nonce, since=event.updated
     )
-    pull = forge.pull(event.number)
-    # GitHub's spelling of the run label; None if somebody has removed the label meanwhile.
-    label = next((label for label in pull.labels if _is_same_label(label, settings.run_label)), None)
-    result = _catch_refusal(lambda: _start_for_label(forge, request, pull, label, event.head_sha, settings))
+    labels = forge.pull(event.number).labels  # in GitHub's spelling
+    label = next((label for label in labels if _is_same_label(label, settings.run_label)), None)
+    command = RunCommand(event.head_sha)
+    result: GateOutcome | CommandRefusal
+    if label is None:
+        reason = "Somebody has removed the label. Set the label again, or type this line:"
+        result = CommandRefusal((reason,), format_line(command))
+    else:
+        result = _catch_refusal(lambda: execute_command(forge, request, command, settings))
     if not isinstance(result, CommandRefusal):
         return result
-    # ``fault`` is GitHub's error if GitHub refused the start; None if regbot refused it.
-    if result.fault is None and has_measurement_started(forge, nonce, event.updated):
+    if result.fault is None and has_command_started(forge, request, command):
         return GateOutcome("nothing", "this label was handled before")
     if label is not None:
         forge.remove_label(event.number, label)
-    body = write_refusal(event.sender, settings.run_label, result)
-    is_new_reply = reply_once(forge, event.number, f"label:{nonce}", body, settings.bot)
-    if result.fault is not None:
-        raise result.fault
-    if not is_new_reply:
+    if not _answer(forge, request, f"label:{nonce}", settings.run_label, result, settings):
         return GateOutcome("nothing", "this label was answered before")
-    return GateOutcome("refused", f"the label of {event.sender} was removed and answered")
+    return GateOutcome("refused", f"the label of {event.sender} was removed")
 
 
-def handle_rerequest(forge: Forge, event: CheckEvent, settings: GitHub) -> GateOutcome:
-    """Measure a commit again, because somebody has clicked *Re-run* at its check run on GitHub. Raises ForgeError.
+def _answer(
+    forge: Forge, request: CommandRequest, subject: str, name: str, refusal: CommandRefusal, settings: GitHub
+) -> bool:
+    """Reply to a refused request, unless its author has too weak a role. Return False if it was answered before.
 
-    The click counts as ``/regbot run`` of the person who clicked. A second click at the same check run has no effect:
-    the new measurement has a new check run.
+    Raises GitHub's own refusal of what regbot had accepted.
     """
-    check = forge.check(event.check)
-    number = checks.find_owner(check, settings.bot)
-    if event.action != "rerequested" or number is None or check.completed is None:
-        return GateOutcome("nothing", "this is no request to run a completed check run of regbot again")
-    if not number:  # 0 stands for a merge group
-        return GateOutcome("nothing", "a merge group is measured again when its pull request is queued again")
-    nonce = compute_nonce(forge.repository, number, "rerequest", check.id)
-    request = CommandRequest(
-        number=number, login=event.sender, role=forge.role(event.sender), nonce=nonce, since=check.completed
-    )
-    command, pull = RunCommand(check.sha), forge.pull(number)
-    result = _catch_refusal(lambda: _start_again(forge, request, pull, command, settings))
-    if not isinstance(result, CommandRefusal):
-        return result
-    # ``fault`` is GitHub's error if GitHub refused the start; None if regbot refused it.
-    if result.fault is None and has_measurement_started(forge, nonce, check.completed):
-        return GateOutcome("nothing", "this request was handled before")
+    is_new = True
     if has_role(request.role, REPLY_ROLE):
-        body = write_refusal(event.sender, "Re-run", result)
-        reply_once(forge, number, f"rerequest:{nonce}", body, settings.bot)
-    if result.fault is not None:
-        raise result.fault
-    return GateOutcome("refused", f"the request of {event.sender} was refused")
-
-
-def _start_again(
-    forge: Forge, request: CommandRequest, pull: Pull, command: RunCommand, settings: GitHub
-) -> GateOutcome | CommandRefusal:
-    if not has_role(request.role, get_required_role(command)):
-        return refuse_role(command, request.role, get_required_role(command))
-    if obstacle := find_obstacle(pull, command.sha):
-        return refuse_moved_head(obstacle, pull, command)
-    return start_measurement(forge, request, pull, command, settings)
-
-
-def _start_for_label(
-    forge: Forge, request: CommandRequest, pull: Pull, label: str | None, sha: str, settings: GitHub
-) -> GateOutcome | CommandRefusal:
-    """Start the measurement that a label approves, or return the reason for the refusal.
-
-    ``label`` is the run label; None if it was removed. Only this commit is approved.
-    """
-    command = RunCommand(pull.head_sha)
-    if not has_role(request.role, LABEL_ROLE):
-        return refuse_role(command, request.role, LABEL_ROLE)
-    if label is None:
-        reason = "Somebody has removed the label. Set the label again, or type this line:"
-        return CommandRefusal((reason,), format_line(command))
-    if obstacle := find_obstacle(pull, sha):
-        return refuse_moved_head(obstacle, pull, command)
-    return start_measurement(forge, request, pull, RunCommand(sha), settings)
+        body = write_refusal(request.login, name, refusal)
+        is_new = reply_once(forge, request.number, subject, body, settings.bot)
+    if refusal.fault is not None:
+        raise refusal.fault
+    return is_new
 
 
 def _catch_refusal(execute: Callable[[], GateOutcome | CommandRefusal]) -> GateOutcome | CommandRefusal:

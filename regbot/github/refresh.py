@@ -31,13 +31,12 @@ from regbot.github.refresh_commit import (
     check_night,
     is_reachable,
     list_commits,
-    load_sessions,
     make_commit,
     read_last_night,
 )
-from regbot.github.refresh_text import list_unmeasured, write_pull_body, write_unmeasured_comment
-from regbot.github.types import ClosedPull, Pull
-from regbot.records.baseline import Baseline, parse_time
+from regbot.github.refresh_text import list_unmeasured, write_pull_body
+from regbot.github.types import Pull
+from regbot.records.baseline import parse_time
 from regbot.records.config import FILE_NAME, Config, load_commit
 from regbot.records.files import MAX_RECORD_BYTES
 from regbot.records.proposal import Proposal
@@ -149,11 +148,8 @@ def post_refresh(
     )
     unmeasured = list_unmeasured(proposals)
     if all(proposal.empty for proposal in proposals):  # a proposal without records to store
-        pull = _find_open_pull(night)
-        if pull is not None and unmeasured:
-            _comment_once(night, pull, unmeasured)
-        message = "Tonight there is nothing to store."
-        return replace(_report_unchanged(night, pull, message), unmeasured=unmeasured)
+        unchanged = _report_unchanged(night, _find_open_pull(night), "Tonight there is nothing to store.")
+        return replace(unchanged, unmeasured=unmeasured)
     for _ in range(ATTEMPTS):
         outcome = _store_night(night)
         if outcome is not None:
@@ -182,18 +178,12 @@ def _store_night(night: _RefreshNight) -> RefreshPost | None:
     config, measured_config = _load_configs(night, main)
     folder = config.baselines.folder
     pull = _find_open_pull(night)
-    closed_pulls = [
-        closed_pull for closed_pull in night.forge.closed_pulls_from(BRANCH) if closed_pull.base_ref == night.main_name
-    ]
-    newest_closed_pull = closed_pulls[0] if closed_pulls else None
+    closed_pulls = [other for other in night.forge.pulls_from(BRANCH, "closed") if other.base_ref == night.main_name]
     # The last pull request, if a person closed it without merging and no other pull request is open.
-    rejected_pull = (
-        newest_closed_pull
-        if pull is None and newest_closed_pull is not None and not newest_closed_pull.merged
-        else None
-    )
-    if rejected_pull is not None and not _has_new_session(night, rejected_pull, folder):
-        reason = f"#{rejected_pull.number} was closed without merging, and this night has no new session."
+    is_rejected = pull is None and bool(closed_pulls) and not closed_pulls[0].merged
+    rejected_pull = closed_pulls[0] if is_rejected else None
+    if rejected_pull is not None and _has_commit(night, rejected_pull.head_sha, measured_commit):
+        reason = f"#{rejected_pull.number} was closed without merging, and main has not changed since."
         return _report_unchanged(night, None, reason)
     # After its pull request was merged or closed, the branch starts again from the measured commit.
     is_finished = pull is None and tip in {closed_pull.head_sha for closed_pull in closed_pulls}
@@ -249,40 +239,15 @@ def _find_open_pull(night: _RefreshNight) -> Pull | None:
     return next((pull for pull in night.forge.pulls_from(BRANCH) if pull.base_ref == night.main_name), None)
 
 
-def _comment_once(night: _RefreshNight, pull: Pull, unmeasured: Sequence[str]) -> None:
-    """Comment that the pull request does not contain tonight's measurement. An existing comment with the same text is
-    not repeated."""
-    text = write_unmeasured_comment(night.measured_commit, unmeasured)
-    existing_texts = {comment.body.strip() for comment in night.forge.comments(pull.number)}
-    if text.strip() not in existing_texts:
-        night.forge.create_comment(pull.number, text)
-
-
-def _has_new_session(night: _RefreshNight, closed_pull: ClosedPull, folder: str) -> bool:
-    """Return whether tonight has a session that the closed pull request ``closed_pull`` lacks.
-
-    Two sessions of the measured commit count as the same if workload, variant, node class and series are equal. If
-    GitHub does not have the head of ``closed_pull`` any more, the result is True.
-    """
+def _has_commit(night: _RefreshNight, tip: str, commit: str) -> bool:
+    """Return whether ``commit`` is in the history of ``tip``; False if GitHub does not have ``tip`` any more."""
     try:
-        night.remote.fetch(closed_pull.head_sha)
+        night.remote.fetch(tip)
     except AwayError:
         raise
     except ForgeError:
-        return True
-    stored_sessions = load_sessions(night.remote.repo, closed_pull.head_sha, folder, night.measured_commit)
-    proposed_sessions = [session for proposal in night.proposals for session in proposal.sessions]
-    tonight_sessions = [
-        session for session in proposed_sessions if session.commit == night.measured_commit and session.tier == "timed"
-    ]
-    new_keys = {_session_key(session) for session in tonight_sessions} - {
-        _session_key(session) for session in stored_sessions
-    }
-    return bool(new_keys)
-
-
-def _session_key(session: Baseline) -> tuple[str, ...]:
-    return session.workload, session.variant, session.node_class, session.series
+        return False
+    return is_reachable(night.remote.repo, commit, tip)
 
 
 def _load_configs(night: _RefreshNight, main: str) -> tuple[Config, Config]:

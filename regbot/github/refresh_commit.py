@@ -12,12 +12,11 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from regbot.baselines import BaselineError, Store, verify
+from regbot.baselines import Store, verify
 from regbot.baselines.names import ANCHOR
 from regbot.check.refresh.store_changes import store_files
 from regbot.errors import UserError
 from regbot.github.proposal import check_proposal, store_proposal
-from regbot.records.baseline import Baseline
 from regbot.records.config import Config
 from regbot.records.proposal import Proposal
 from regbot.records.text.clip import short_commit
@@ -131,22 +130,6 @@ def list_commits(branch: RefreshBranch, max_count: int) -> list[tuple[str, str, 
     lines = git(branch.repo, *arguments, f"{branch.main}..{branch.parent}").splitlines()
     rows = (line.split("\0") for line in lines)
     return [(commit, author, subject) for commit, author, subject in rows]
-
-
-def load_sessions(repo: Path, commit: str, folder: str, measured: str) -> list[Baseline]:
-    """Return the stored timed sessions of the commit ``measured``, read from the store in the commit ``commit``.
-
-    The list is empty if the store cannot be read. Raises CheckoutError.
-    """
-    with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
-        # ``_export_store`` uses only the fields ``repo`` and ``folder``.
-        branch = RefreshBranch(repo, main=commit, folder=folder, parent=commit)
-        store = _export_store(branch, commit, Path(scratch))
-        try:
-            sessions = [session for folder in store.class_folders() for session in store.read_sessions(folder).values()]
-        except BaselineError:
-            return []
-    return [session for session in sessions if session.tier == "timed" and session.commit == measured]
 
 
 def _export_store(branch: RefreshBranch, commit: str, scratch: Path) -> Store:

@@ -64,19 +64,6 @@ def list_unmeasured(proposals: Sequence[Proposal]) -> tuple[str, ...]:
     return tuple(line for proposal in proposals for line in _find_unmeasured(proposal))
 
 
-def write_unmeasured_comment(commit: str, unmeasured: Sequence[str]) -> str:
-    """Return the comment on a night that stored nothing, as markdown. ``commit`` is the measured commit of main.
-    ``unmeasured`` has the lines of ``list_unmeasured``."""
-    lines = [f"- {prose(line, REASON_CHARACTERS)}" for line in unmeasured[:MAX_NOTES]]
-    if len(unmeasured) > MAX_NOTES:
-        lines.append(f"- …and {len(unmeasured) - MAX_NOTES} more")
-    listing = "\n".join(lines)
-    commit_name = code(short_commit(commit))
-    return (
-        f"This pull request does not contain main at {commit_name}: nothing of that night can be stored.\n\n{listing}"
-    )
-
-
 def _find_unmeasured(proposal: Proposal) -> Iterator[str]:
     stored_keys = {(session.workload, session.variant) for session in proposal.sessions if session.tier == "timed"}
     for night in proposal.refreshed.workloads:

@@ -22,10 +22,8 @@ Json = Mapping[str, Any]
 @dataclass(frozen=True)
 class Pull:
     number: int
-    title: str
-    author: str
-    """Login name; '' for a deleted account."""
     open: bool
+    merged: bool
     draft: bool
     head_sha: str
     head_repository: str
@@ -34,45 +32,21 @@ class Pull:
     base_ref: str
     base_sha: str
     labels: tuple[str, ...]
-    fork: bool
-    """Whether the head is in another repository than the base."""
 
     @classmethod
     def from_json(cls, data: Json) -> "Pull":
         head, base = data["head"], data["base"]
-        head_name, base_name = _read_full_name(head["repo"]), _read_full_name(base["repo"])
         return cls(
             number=int(data["number"]),
-            title=str(data["title"]),
-            author=_read_login(data["user"]),
             open=data["state"] == "open",
+            merged=data.get("merged_at") is not None,
             draft=bool(data.get("draft")),
             head_sha=str(head["sha"]),
-            head_repository=head_name,
+            head_repository=_read_full_name(head["repo"]),
             head_ref=str(head["ref"]),
             base_ref=str(base["ref"]),
             base_sha=str(base["sha"]),
             labels=tuple(str(label["name"]) for label in data["labels"]),
-            fork=head_name != base_name,
-        )
-
-
-@dataclass(frozen=True)
-class ClosedPull:
-    """A pull request that was merged, or closed without merging."""
-
-    number: int
-    head_sha: str
-    base_ref: str
-    merged: bool
-
-    @classmethod
-    def from_json(cls, data: Json) -> "ClosedPull":
-        return cls(
-            number=int(data["number"]),
-            head_sha=str(data["head"]["sha"]),
-            base_ref=str(data["base"]["ref"]),
-            merged=data.get("merged_at") is not None,
         )
 
 
@@ -187,8 +161,6 @@ class CheckRun:
     summary: str = ""
     annotations: int = 0
     """Number of annotations, which cannot be removed."""
-    completed: datetime | None = None
-    """Time of completion; None if the check run is not completed."""
 
     @classmethod
     def from_json(cls, data: Json) -> "CheckRun":
@@ -205,7 +177,6 @@ class CheckRun:
             title=str(output.get("title") or ""),
             summary=str(output.get("summary") or ""),
             annotations=int(output.get("annotations_count") or 0),
-            completed=_parse_time(data["completed_at"]) if data.get("completed_at") else None,
         )
 
 
@@ -255,7 +226,6 @@ class WorkflowRun:
 @dataclass(frozen=True)
 class WorkflowJob:
     name: str
-    attempt: int
     started: datetime
     completed: datetime | None
     """Time of the end; None if the job has not ended."""
