@@ -234,7 +234,6 @@ class WorkflowJob:
     def from_json(cls, data: Json) -> "WorkflowJob":
         return cls(
             name=str(data["name"]),
-            attempt=int(data.get("run_attempt") or 1),
             started=_parse_time(data["started_at"]),
             completed=_parse_time(data["completed_at"]) if data["completed_at"] else None,
         )

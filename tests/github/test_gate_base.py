@@ -11,7 +11,6 @@ from github_fake.fixtures import hub
 from regbot.github.client import Forge
 from regbot.github.events import read_pull_event
 from regbot.github.gate import handle_pull
-from regbot.github.types import MAX_COMPARED, CommitComparison
 from regbot.records.config import GitHub
 from support.forge_cases import BOT, FALLBACK, NONCE, Bench, only
 from support.forge_cases import bench as bench
@@ -33,14 +32,6 @@ def test_after_a_base_change_the_head_is_judged_again(scene: Scene, verdict: boo
     assert [(dispatch.workflow, dispatch.ref, dispatch.inputs) for dispatch in scene.started] == [
         (POST, "main", {"change": str(scene.number)})
     ]
-
-
-def test_a_repeated_base_change_does_nothing_after_the_verdict(scene: Scene) -> None:
-    scene.repo.commit({"moe.py": "0\n"}, "release")
-    event = scene.retargeted("release")
-    posted(scene)
-    assert scene.pulled(event).effect == "nothing"
-    assert not scene.started
 
 
 @pytest.mark.parametrize("changes", [None, {}, {"title": {"from": "Slow"}}, {"body": {"from": None}}])
@@ -162,11 +153,6 @@ def test_a_branch_point_in_the_default_branch_is_a_reviewed_base(scene: Scene) -
     assert scene.started[0].inputs["base"] == scene.base
 
 
-def test_a_merged_base_is_a_reviewed_base(soft: Scene) -> None:
-    soft.repo.git.set_ref("refs/heads/main", soft.repo.git.branch("soft"))
-    assert soft.comment(f"/regbot run {soft.sha}", "walt").effect == "started"
-
-
 def test_a_base_that_changes_meanwhile_is_not_used(scene: Scene) -> None:
     soft = scene.repo.commit({"regbot.toml": SOFT}, "soft")
     scene.sha = scene.push({"moe.py": "3\n"}, parent=soft)
@@ -188,13 +174,6 @@ def test_the_changed_files_are_those_of_the_approved_commit(scene: Scene, verb: 
     assert scene.comment(line, "walt").effect == "refused"
     assert "protected files: `.github/workflows/ci.yml`" in scene.replies[0]
     assert not scene.started
-
-
-@pytest.mark.parametrize(("listed", "known"), [(0, True), (MAX_COMPARED - 1, True), (MAX_COMPARED, False)])
-def test_a_full_list_of_files_counts_as_incomplete(listed: int, known: bool) -> None:
-    files = [{"filename": f"{n}.py"} for n in range(listed)]
-    compared_files = CommitComparison.from_json({"merge_base_commit": {"sha": "a" * 40}, "files": files}).files
-    assert (compared_files is not None) == known
 
 
 def listing_under(scene: Scene, between: str, after: str) -> None:

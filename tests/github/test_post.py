@@ -74,14 +74,6 @@ def test_a_measured_result_replaces_the_static_one_in_the_same_comment(bench: Be
     assert (check.conclusion, check.external_id) == ("failure", f"{number}:{bench.head(number)}:{NONCE}")
 
 
-def test_no_change_of_throughput_is_a_success(bench: Bench) -> None:
-    number = bench.pull()
-    bench.approve(number)
-    posted = only(bench.post(bench.measured(number, bench.session(bench.head(number), timed=SAME))))
-    assert posted.status == "PASS"
-    assert "slower than base in" in headline(bench.comment(number))
-
-
 def test_a_static_run_after_a_measured_one_changes_nothing(bench: Bench) -> None:
     number = bench.pull()
     bench.approve(number)
@@ -90,13 +82,6 @@ def test_a_static_run_after_a_measured_one_changes_nothing(bench: Bench) -> None
     posted = only(bench.post(bench.static(number, bench.session(bench.head(number)))))
     assert not posted.is_published
     assert (bench.comment(number), bench.check(number).conclusion) == before
-
-
-def test_the_job_summary_and_the_check_show_what_the_comment_shows(bench: Bench) -> None:
-    number = bench.pull()
-    posted = only(bench.post(bench.static(number, bench.session(bench.head(number)))))
-    assert bench.comment(number).partition("\n")[2].strip() == posted.text.strip()
-    assert str(bench.check(number).summary).strip() == bench.comment(number).strip()
 
 
 def test_shadow_mode_is_neutral_and_names_the_conclusion_it_replaces(hub: FakeGitHub, tmp_path: Path) -> None:
@@ -131,16 +116,6 @@ def test_a_comment_and_a_summary_stay_below_githubs_limit(bench: Bench) -> None:
     only(bench.post(bench.static(number, session)))
     assert len(bench.comment(number)) < 65_536
     assert len(str(bench.check(number).summary)) < 65_536
-
-
-def test_a_run_is_posted_to_the_pull_request_in_its_title_only(bench: Bench) -> None:
-    number = bench.pull()
-    bench.repo.commit({"other.py": "1"}, branch="release")
-    second = bench.repo.open_pull(head="topic", base="release", author="ann")
-    posted = only(bench.post(bench.static(second, bench.session(bench.head(number)))))  # the merge base is the same
-    assert posted.number == second
-    assert bench.repo.comments(number) == []
-    assert len(bench.repo.comments(second)) == 1
 
 
 @pytest.mark.parametrize("title", ["regbot-static 77", "regbot-static 2", "A change"])
@@ -230,25 +205,6 @@ def test_the_artifact_names_no_pull_request_and_no_commit(bench: Bench) -> None:
     assert bench.repo.check_runs(bench.head(ann)) == []
 
 
-def test_the_base_is_the_merge_base_by_github_and_not_what_the_artifact_says(bench: Bench) -> None:
-    number = bench.pull()
-    bench.repo.commit({"other.py": "1"}, branch="elsewhere")
-    session = bench.session(bench.head(number), base=str(bench.repo.git.branch("elsewhere")))
-    assert only(bench.post(bench.static(number, session))).status == "INVALID"
-    assert "its base is" in bench.comment(number)
-
-
-def test_a_target_that_moves_on_does_not_make_a_result_invalid(bench: Bench) -> None:
-    number = bench.pull()
-    session = bench.session(bench.head(number))
-    bench.repo.commit({"other.py": "1"})
-    bench.repo.close(number, merge=True)
-    bench.repo.pulls[number].state = "open"  # what is left of an ended one is judged as if it were
-    bench.update()
-    run = bench.static(number, session)
-    assert only(bench.post(run)).status in ("PASS", "INVALID")
-
-
 # Events
 
 
@@ -311,17 +267,6 @@ def test_repeated_or_reordered_events_end_in_the_same_state(bench: Bench) -> Non
     assert '"attempt":2' in text
     assert "Stale" not in text
     assert bench.check(number, new).conclusion == "neutral"
-
-
-def test_a_run_whose_head_has_moved_is_posted_for_its_own_commit(bench: Bench) -> None:
-    number = bench.pull()
-    old = bench.head(number)
-    run = bench.static(number, bench.session(old, theirs=FALLBACK))
-    new = bench.push(number, "x = 3\n")
-    only(bench.post(run))
-    assert bench.check(number, old).conclusion == "failure"
-    assert bench.repo.check_runs(new) == []
-    assert "**Stale:**" in bench.comment(number)
 
 
 def test_a_trace_cancelled_for_a_newer_head_keeps_the_present_verdict(bench: Bench) -> None:
@@ -397,15 +342,6 @@ def test_github_that_is_down_for_an_hour_leaves_nothing_half_done_and_a_rerun_co
     assert only(bench.post(run)).status == "FAIL"
     assert bench.check(number).conclusion == "failure"
     assert "slower" in bench.comment(number)
-
-
-def test_an_expired_token_is_reported(bench: Bench) -> None:
-    number = bench.pull()
-    run = bench.static(number, bench.session(bench.head(number)))
-    token = bench.hub.token(BOT, actions="read", checks="write", pull_requests="write", contents="read")
-    bench.hub.expire(token)
-    with pytest.raises(RefusedError, match="expired"):
-        post_run(Forge(token, "acme/moe", bench.hub.url, lambda _: None), run.id, bench.checkout)
 
 
 @pytest.mark.long

@@ -123,12 +123,6 @@ def test_no_field_of_the_header_is_taken_from_the_artifact_but_what_is_only_show
         assert claim not in (getattr(header, name), getattr(trusted[1], name)), f"{name} is no lie"
 
 
-@pytest.mark.parametrize(("text", "fork"), [("x = 1  # one\n", ""), ("x = 1  # one\n", "eve")])
-def test_a_change_of_comments_passes_whatever_the_artifact_says(bench: Bench, text: str, fork: str) -> None:
-    posted = measured_identity(bench, bench.pull(text=text, fork=fork), changed_files=["moe.py"])
-    assert posted.status == "PASS"
-
-
 def test_only_the_base_says_which_files_are_inert(hub: FakeGitHub, tmp_path: Path) -> None:
     listed = TOML.replace("version = 1\n", 'version = 1\ninert = ["moe.py", "regbot.toml"]\n')
     bench = Bench.make(hub, tmp_path)
@@ -156,15 +150,6 @@ def test_a_workload_that_only_a_large_node_can_time_is_not_left_out(
     assert posted.status == "INCONCLUSIVE"
 
 
-def test_thresholds_of_the_base_judge_step_times(bench: Bench) -> None:
-    number = bench.pull()
-    bench.approve(number)
-    honest = bench.session(bench.head(number), timed=SLOWER)
-    lax = honest.header.throughput.model_copy(update={"threshold_pct": 50.0, "indifference_pct": 50.0})
-    header = honest.header.model_copy(update={"throughput": lax})
-    assert only(bench.post(bench.measured(number, Session(header=header, runs=honest.runs)))).status == "FAIL"
-
-
 @pytest.mark.parametrize("workloads", [["easy"], ["qwen3-30b-a3b@1/ep", "easy"]])
 def test_the_workloads_are_those_of_the_base(hub: FakeGitHub, tmp_path: Path, workloads: list[str]) -> None:
     bench = Bench.make(hub, tmp_path, TOML.replace('["ep"]', '["ep", "ep-dp"]'))
@@ -174,14 +159,6 @@ def test_the_workloads_are_those_of_the_base(hub: FakeGitHub, tmp_path: Path, wo
     assert posted.status == "INVALID"
     assert "qwen3-30b-a3b@1/ep-dp" in posted.text
     assert "easy" not in posted.text
-
-
-def test_a_workload_without_runs_is_invalid(bench: Bench) -> None:
-    number = bench.pull()
-    session = changed(bench.session(bench.head(number)), lambda run: None if run.arm.name == "head" else run)
-    posted = only(bench.post(bench.static(number, session)))
-    assert posted.status == "INVALID"
-    assert "there is no run of head" in posted.text
 
 
 @pytest.mark.slow
@@ -248,19 +225,6 @@ def test_a_plan_that_differs_from_the_base_is_refused(bench: Bench, plan: dict[s
     posted = only(bench.post(bench.measured(number, changed(session, lambda run: run, timed=timed))))
     assert posted.status == "INVALID"
     assert "was not timed as" in posted.text
-
-
-def test_a_session_with_fresh_compiler_caches_is_as_the_base_prescribes(bench: Bench) -> None:
-    number = bench.pull()
-    bench.approve(number)
-    session = bench.session(bench.head(number), timed=SAME)
-    timed = [timed_plan.model_copy(update={"fresh_caches": True}) for timed_plan in session.header.timed]
-
-    def drawn(run: Run) -> Run:
-        return run.model_copy(update={"position": run.position and run.position.model_copy(update={"draw": 1})})
-
-    posted = only(bench.post(bench.measured(number, changed(session, drawn, timed=timed))))
-    assert posted.status == "PASS"
 
 
 @pytest.mark.parametrize(("seat", "listed", "refused"), [(1, 8, False), (2, 8, False), (4, 8, False), (4, 2, True)])
@@ -395,16 +359,6 @@ def test_a_base_without_a_configuration_is_judged_by_that_of_its_target(hub: Fak
     assert (
         "the base commit has no regbot&#46;toml" in posted.text or "the base commit has no regbot.toml" in posted.text
     )
-
-
-def test_a_broken_configuration_of_the_base_is_reported(bench: Bench) -> None:
-    bench.repo.commit({"regbot.toml": TOML + "[sharding]\nbytes = 3\n"})
-    number = bench.pull()
-    bench.repo.commit({"regbot.toml": TOML})
-    bench.update()
-    posted = only(bench.post(bench.static(number, bench.session(bench.head(number)))))
-    assert posted.status == "INVALID"
-    assert "sharding.bytes" in posted.text
 
 
 def test_a_checkout_without_history_is_reported(bench: Bench) -> None:

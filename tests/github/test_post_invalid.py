@@ -13,9 +13,8 @@ from regbot.github.command_effects import GateOutcome
 from regbot.github.events import read_comment_event, read_pull_event
 from regbot.github.gate import handle_comment, handle_pull
 from regbot.github.metadata import IgnoredRun
-from regbot.github.types import NewCheck
 from regbot.records.config import GitHub
-from support.forge_cases import BOT, FALLBACK, MORE, OTHER_PROGRAM, SAME, SLOWER, Bench, headline, only
+from support.forge_cases import BOT, FALLBACK, MORE, OTHER_PROGRAM, SAME, Bench, headline, only
 from support.gate_scene import retargeted, workflow
 
 VOID_BANNER = "**A measurement of this commit gave no result:**"
@@ -101,22 +100,6 @@ def test_a_sharding_regression_is_not_hidden_by_a_measurement_that_was_cancelled
         assert "FAIL: all-to-all replaced" in str(check.title)
 
 
-@pytest.mark.slow
-def test_a_measured_verdict_is_kept_when_a_later_measurement_is_cancelled(bench: Gated) -> None:
-    number = bench.pull()
-    only(bench.post(bench.timed(number, SLOWER)))
-    before = headline(bench.comment(number))
-    only(bench.post(bench.cancelled(number)))
-    text = both(bench, number)
-    assert headline(text) == before
-    assert CANCELLED in text
-    assert bench.check(number).conclusion == "failure"
-    only(bench.post(bench.timed(number, SAME)))
-    text = both(bench, number)
-    assert VOID_BANNER not in text
-    assert headline(text).startswith("### ✅ PASS")
-
-
 def test_a_declaration_that_makes_a_static_verdict_pass_shows_the_invalid_measurement(bench: Gated) -> None:
     number = bench.pull()
     static = bench.static(number, bench.session(bench.head(number), theirs=FALLBACK))
@@ -187,38 +170,6 @@ def test_a_verdict_against_another_base_is_not_restored(bench: Gated, when: str)
         bench.update_head(bench.repo.dispatched[-1].inputs["change"])
     assert headline(both(bench, number)).startswith("### ⛔ INVALID")
     assert bench.check(number).conclusion == "failure"
-
-
-def test_a_rerun_that_fails_keeps_no_verdict_against_another_base(bench: Gated) -> None:
-    number, run = against_soft(bench)
-    run.attempt, run.conclusion = 2, "failure"
-    bench.retarget(number, "main")
-    only(bench.post(run))
-    assert headline(both(bench, number)) == "### ⛔ INVALID: the job for this commit failed"
-    assert bench.check(number).conclusion == "failure"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("base", ["soft", "main"])
-def test_a_verdict_of_a_deleted_run_is_restored_on_its_own_base_only(
-    bench: Gated, base: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    number, run = against_soft(bench)
-    nonce = bench.asked(number, "ann")
-    del bench.repo.runs[run.id]
-    bench.retarget(number, base)
-    update, summaries = Forge.update_check, []
-
-    def watched(forge: Forge, id: int, check: NewCheck) -> None:
-        summaries.append(check.conclusion)
-        update(forge, id, check)
-
-    monkeypatch.setattr(Forge, "update_check", watched)
-    only(bench.post(bench.measured(number, None, nonce, conclusion="cancelled")))
-    assert summaries == ["success" if base == "soft" else "failure"], "not even for a moment"
-    text = both(bench, number)
-    assert headline(text).startswith("### ✅ PASS" if base == "soft" else "### ⛔ INVALID")
-    assert bench.check(number).conclusion == ("success" if base == "soft" else "failure")
 
 
 # An artifact that has expired

@@ -16,10 +16,10 @@ from regbot.errors import UserError
 from regbot.github.client import ForgeError
 from regbot.github.git_remote import Remote
 from regbot.github.proposal import ARTIFACT, MEMBER, read_proposal
-from regbot.github.refresh import BRANCH, ReceivedProposal, fetch_proposals, post_refresh
+from regbot.github.refresh import BRANCH, fetch_proposals
 from regbot.records.files import MAX_RECORD_BYTES
 from regbot.workloads.checkout import CheckoutError, export
-from support.forge_refresh_cases import CANARY, NOW, Proposal, Site, changing, texts, zipped
+from support.forge_refresh_cases import CANARY, Proposal, Site, changing, texts, zipped
 from support.hostile import LINES, inert
 from support.ledger_builder import smoke_ledger
 from support.report_cases import HOSTILE
@@ -359,26 +359,6 @@ def test_the_token_is_in_no_argument_configuration_file_or_message(
     assert not [text for text in outputs for secret in secrets if secret in text]
 
 
-def test_an_invalid_token_is_not_in_the_message(site: Site) -> None:
-    _, data = site.night()
-    before = site.state()
-    forge = site.forge
-    site.hub.expire(CANARY)
-    with pytest.raises(ForgeError, match=r"does not accept the token") as refused:
-        site.post(data)
-    remote = site.remote
-    with pytest.raises(ForgeError, match="contents: write") as also:
-        remote.tips("main")
-    assert CANARY not in str(refused.value) + str(also.value)
-    assert remote._secret not in str(also.value)
-    site.hub.tokens[CANARY].expired = False
-    site.hub.tokens[CANARY].permissions["contents"] = "read"
-    with pytest.raises(ForgeError, match="contents: write"):
-        post_refresh(forge, remote, [ReceivedProposal("it", data)], NOW)
-    assert site.state() == before
-    assert site.waited == [], "what is refused is not asked for again"
-
-
 def test_credentials_in_the_checkouts_settings_are_not_sent(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     place = site.repo.clone_url.removesuffix("acme/moe.git")
     site.checkout.git("config", f"http.{place}.extraheader", "AUTHORIZATION: basic b3RoZXI6b3RoZXI=")
@@ -401,9 +381,3 @@ def test_an_address_with_a_password_or_of_another_protocol_is_refused(tmp_path: 
     with pytest.raises(ForgeError, match="no user or password") as refused:
         Remote(tmp_path, url, "token")
     assert "secret" not in str(refused.value)
-
-
-@pytest.mark.parametrize("token", ["", "two words", "x\nHost: evil"])
-def test_a_malformed_token_is_refused(tmp_path: Path, token: str) -> None:
-    with pytest.raises(ForgeError, match="there is no token to push with"):
-        Remote(tmp_path, "https://github.com/acme/moe.git", token)

@@ -60,14 +60,6 @@ def test_a_measurement_that_does_not_end_is_not_posted_after_a_limited_wait(benc
     assert bench.check(number).status == "in_progress"
 
 
-def test_a_measurement_that_two_events_post_appears_once(bench: Bench) -> None:
-    number, run = unended(bench)
-    posting(bench, run, 1)
-    first = bench.comment(number), bench.check(number)
-    bench.post(run)
-    assert (bench.comment(number), bench.check(number)) == first
-
-
 def test_a_run_for_a_title_change_has_no_result(bench: Bench) -> None:
     number = bench.pull()
     bench.post(bench.static(number, bench.session(bench.head(number))))
