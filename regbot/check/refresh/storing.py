@@ -74,7 +74,6 @@ def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, sto
 
 
 def _make_anchor(measured: MeasuredNight, options: RefreshOptions, head: Arm, now: datetime) -> Anchor:
-    """Return the anchor at head. A moved anchor contains tonight's slowdown against the previous anchor as evidence."""
     night = measured.night
     slowdown = night.tonight
     evidence = None
