@@ -21,7 +21,6 @@ from regbot.report.curves import draw_losses, draw_step_curves
 from regbot.report.evidence import collect_evidence, format_outcome
 from regbot.report.markdown import Name, UntrustedText, Words, log, visible
 from regbot.report.not_measured import list_unmeasured
-from regbot.report.picture import KINDS, draw_bars, draw_ledgers
 from regbot.report.plots import LEFT, WIDTH, draw_ratios, draw_runs
 from regbot.report.quantities import milliseconds
 from regbot.report.state import Check, State, prepare_check
@@ -74,7 +73,6 @@ def html(verdict: Verdict, session: Session) -> str:
             warnings=list(dict.fromkeys([*verdict.warnings, *session.header.warnings]))[:MAX_FINDINGS],
             entries=check.entries[:MAX_ENTRIES],
             entries_cut=max(0, len(check.entries) - MAX_ENTRIES),
-            kinds=_list_kinds(check),
             unmeasured=list_unmeasured(verdict, session.header, has_other_operators=check.has_only_other_operators),
             thresholds=session.header.throughput,
         )
@@ -104,8 +102,6 @@ def build_environment() -> Environment:
         setting=lambda value: "absent" if value is None else str(value),
     )
     environment.globals.update(
-        draw_ledgers=draw_ledgers,
-        draw_bars=draw_bars,
         collect_evidence=collect_evidence,
         format_outcome=format_outcome,
         answer_questions=answer_questions,
@@ -171,9 +167,3 @@ def _format_per_layer(row: Row) -> str:
         return ""
     base_per_layer, head_per_layer = row.base.count // row.layers, row.head.count // row.layers
     return str(base_per_layer) if base_per_layer == head_per_layer else f"{base_per_layer} → {head_per_layer}"
-
-
-def _list_kinds(check: Check) -> list[str]:
-    """Return the kinds of collectives that occur, in drawing order."""
-    present = {line.kind for entry in check.entries for line in entry.lines}
-    return [kind for kind in KINDS if kind in present]
