@@ -6,7 +6,6 @@ sizes of the files of a torch in a checkout, because code under test may have wr
 
 import hashlib
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -54,8 +53,7 @@ class TorchFiles:
         return [*self.libraries, *self._list_headers()]
 
     def digest_metadata(self) -> str:
-        """Return a digest of the names, sizes, modification times and inode numbers of all files. Raises as
-        ``list_files``."""
+        """Return a digest of the names, sizes, modification times and inode numbers of all files."""
         digest = hashlib.sha256()
         for path in self.list_files():
             status = path.stat()
@@ -63,19 +61,13 @@ class TorchFiles:
         return digest.hexdigest()
 
     def digest_content(self) -> str:
-        """Return the SHA-256 of all libraries and headers, in hex. Raises as ``list_files``."""
+        """Return the SHA-256 of all libraries and headers, in hex."""
         digest = hashlib.sha256()
         for path in self.list_files():
             digest.update(f"{path.relative_to(self.folder)}\n".encode())
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         return digest.hexdigest()
-
-    def copy_to(self, folder: Path) -> "TorchFiles":
-        """Copy the headers to ``folder``. The libraries of the copy are links."""
-        shutil.copytree(self.folder / "include", folder / "include", copy_function=shutil.copyfile)
-        (folder / "lib").symlink_to(self.folder / "lib")
-        return TorchFiles(folder)
 
     def _list_headers(self) -> Iterator[Path]:
         """Yield all files below ``include``. A folder that several links lead to is listed once."""
