@@ -104,7 +104,8 @@ def test_ranks_in_one_place_are_listed_together_and_the_rarest_place_comes_first
 
     assert describe_places([*(rank(n, 90, 120) for n in range(63)), rank(63, 88, 119)]) == (
         "rank 63: in experts.py:88 forward, last collective nccl:all_to_all #119 of ep (started); "
-        "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 55 more: in experts.py:90 forward, last collective nccl:all_to_all #120 of ep (started)"
+        "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 55 more: in experts.py:90 forward, last collective nccl:all_to_all #120 of "
+        "ep (started)"
     )
 
 

@@ -37,10 +37,8 @@ _URL = re.compile(rf"(?P<scheme>{'|'.join(_PORTS)})://{_USER}{_HOST}(?::(?P<port
 _SCP = re.compile(rf"{_USER}{_HOST}:(?!//|:).*")
 MAX_SUBMODULES = 500
 """Limit on the submodules of a commit, nested ones included. A chain of commits could nest them without end."""
-
-
 MAX_NAME = 200
-"""Largest length of the name of a submodule that is cloned in the user's repository. A path cannot be of any length."""
+"""Largest length of the name of a submodule. A path cannot be of any length."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,7 @@ class CommitSource:
     name: str
     """Name in error messages: the folder of the repository, and the path of the submodule."""
     identity: str
-    """Text from which the name of the private clone is computed. It has no credentials, because each CI job
-    has its own token."""
+    """Names the private clone. It has no credentials, because each CI job has its own token."""
     git_dirs: tuple[Path, ...]
     """Git directories on this machine that may have the commits. regbot only reads them."""
     url: str
@@ -86,7 +83,6 @@ def find_source(repo: Path) -> CommitSource:
 
 
 def clone_name(source: CommitSource) -> str:
-    """Return the name of the private clone of a source."""
     return hashlib.sha256(source.identity.encode()).hexdigest()[:24] + ".git"
 
 
@@ -98,11 +94,13 @@ def fetch_commit(clone: Path, source: CommitSource, commit: str) -> None:
     If commits must not be fetched from the source's URL (``refusal``), the commit must be in one of the user's own
     clones. The private clone does not count, because a trusted check may have fetched the commit from the URL.
     """
+    if not clone.exists():
+        _create_clone(clone, _object_format(commit))
+    reset_configuration(clone, commit)
     if source.is_partial:
         _fetch_from_partial_clone(clone, source, commit)
         return
     wanted_ref = f"refs/wanted/{commit}"  # exists in the private clone once the commit was fetched
-    _prepare_clone(clone, commit)
     is_cached = try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted_ref).code == 0
     if is_cached and not source.refusal:
         return
@@ -132,7 +130,6 @@ def fetch_commit(clone: Path, source: CommitSource, commit: str) -> None:
 def _fetch_from_partial_clone(clone: Path, source: CommitSource, commit: str) -> None:
     git_dir = source.git_dirs[0]
     wanted_ref = f"refs/wanted/{commit}"
-    _prepare_clone(clone, commit)
     if try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted_ref).code != 0:
         result = copy_history(clone, git_dir, f"{commit}:{wanted_ref}")
         if result.code != 0:
@@ -140,14 +137,7 @@ def _fetch_from_partial_clone(clone: Path, source: CommitSource, commit: str) ->
             raise CheckoutError(f"{reason}; {FILTERED_REASON}", FILTERED_ADVICE)
         copy_history(clone, git_dir, "+refs/tags/*:refs/tags/*")
     copy_files(clone, git_dir, commit)
-    reset_configuration(clone, commit)
-
-
-def _prepare_clone(clone: Path, commit: str) -> None:
-    """Create the private clone if it does not exist, and restore its configuration."""
-    if not clone.exists():
-        _create_clone(clone, _object_format(commit))
-    reset_configuration(clone, commit)
+    reset_configuration(clone, commit)  # git has noted the remote in it
 
 
 def _create_clone(clone: Path, object_format: str) -> None:
@@ -185,11 +175,7 @@ def reset_configuration(clone: Path, commit: str) -> None:
 def _fetch(
     clone: Path, location: Path | str, refspec: str, *options: str, settings: Mapping[str, str] | None = None
 ) -> GitResult:
-    """Fetch from a local repository (a Path) or from a URL (a str), with additional ``settings`` of git.
-
-    A pull request may have written the URL. So a URL may only use transports that run no command and do not read files
-    of this machine.
-    """
+    """Fetch from a local repository (a Path) or from a URL (a str), which a pull request may have written."""
     is_local = isinstance(location, Path)
     options += (f"--upload-pack={SERVE_LOCALLY}",) if is_local else ()
     fetch_options = ("--quiet", "--no-tags", "--force", "--no-write-fetch-head", "--no-recurse-submodules")
@@ -255,8 +241,7 @@ def list_submodules(
 
 
 def address_of(url: str) -> str:
-    """Return transport, host and port of ``url``, such as https://git.example:443; '' for a local path or an invalid
-    address."""
+    """Return transport, host and port of ``url``, such as https://git.example:443; '' if it has none."""
     match = _URL.fullmatch(url) if "://" in url else _SCP.fullmatch(url)
     if match is None:
         return ""
@@ -281,8 +266,7 @@ def list_addresses(origin: str, hosts: Iterable[str]) -> set[str]:
 
 
 def _explain_refusal(url: str, addresses: Set[str] | None) -> str:
-    """Return why commits must not be fetched from ``url``; '' if its address is one of ``addresses``, or these are
-    None."""
+    """Return why commits must not be fetched from ``url``; '' if they may."""
     address = address_of(url)
     if addresses is None or address in addresses:
         return ""
@@ -294,8 +278,7 @@ def _explain_refusal(url: str, addresses: Set[str] | None) -> str:
 
 
 def absolute_url(parent: str, url: str) -> str:
-    """Return the absolute URL of a submodule, as git does. A URL that begins with ./ or ../ is relative to
-    ``parent``."""
+    """Return the absolute URL of a submodule, as git does: ./ and ../ are relative to ``parent``."""
     if not url.startswith(("./", "../")):
         return url
     parent, separator = parent.rstrip("/"), "/"

@@ -74,7 +74,6 @@ def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart]) -> tuple[s
 
 
 def _is_special(path: Path) -> bool:
-    """Return whether a tracked file was replaced by something that is no file: a folder, a pipe, a socket."""
     try:
         mode = path.lstat().st_mode
     except OSError:
@@ -92,8 +91,7 @@ def _refuse_pipes(top: Path, names: Iterable[str]) -> None:
 
 
 def _find_grown(folder: Path, clone: Path, commit: str, names: Iterable[str]) -> set[str]:
-    """Return those of the tracked files ``names`` that have grown by more than _MAX_GROWTH_BYTES, so that git need not
-    read them. Raises CheckoutError."""
+    """Return those of the tracked files ``names`` that git need not read, because they have grown too much."""
     grown_names = set()
     for name in names:
         with contextlib.suppress(OSError):  # it was removed, or a folder above it was
@@ -106,10 +104,7 @@ def _find_grown(folder: Path, clone: Path, commit: str, names: Iterable[str]) ->
 
 
 def _mark_absent(folder: Path, location: Sequence[str], names: Sequence[str], env: Mapping[str, str]) -> None:
-    """Mark tracked files in the index as not checked out, as git does in a sparse worktree. Raises CheckoutError.
-
-    ``location``: git options for the git directory and the worktree; [] to let git find them from ``folder``.
-    """
+    """Mark tracked files in the index as not checked out."""
     if not names:
         return
     lines = "".join(f"{name}\0" for name in names)

@@ -22,11 +22,8 @@ class CommitFile:
     """A regular file of a commit. It is at most as large as a record may be."""
 
     path: str
-    """Path of the file, relative to the root of the repository."""
     blob: str
-    """Id of the content."""
     bytes: int
-    """Size of the content."""
 
 
 def list_files(repo: Path, commit: str, paths: Sequence[str]) -> list[CommitFile]:
@@ -73,7 +70,6 @@ def export(repo: Path, commit: str, paths: Sequence[str], folder: Path) -> None:
 
 
 def _batches(files: Sequence[CommitFile]) -> Iterator[list[CommitFile]]:
-    """Yield groups of files whose bytes together stay within MAX_BATCH_BYTES."""
     batch: list[CommitFile] = []
     batch_bytes = 0
     for file in files:

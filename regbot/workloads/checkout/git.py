@@ -71,8 +71,6 @@ class CheckoutError(UserError):
 
 @dataclass(frozen=True)
 class GitResult:
-    """Exit code, output and error output of a git command."""
-
     code: int
     out: str
     error: str
@@ -105,10 +103,9 @@ def try_git(
     timeout_s: float = QUERY_TIMEOUT_S,
     stdin: str = "",
 ) -> GitResult:
-    """Run git in ``folder`` and return its result, also if git fails.
+    """Run git in ``folder`` and return its result, also if git fails. ``settings`` are those of ``git -c``.
 
-    ``settings`` are added to the configuration (``git -c``), and ``env`` to the environment variables. ``stdin`` is the
-    text for git's standard input. Raises CheckoutError if git cannot be started or exceeds its time limit.
+    Raises CheckoutError if git cannot be started or exceeds its time limit.
     """
     all_settings = {**_SETTINGS, **(settings or {})}
     options = [word for key, value in all_settings.items() for word in ("-c", f"{key}={value}")]
@@ -148,13 +145,11 @@ def try_git(
 
 
 def kill_group(leader: int) -> None:
-    """Kill all processes in the process group of ``leader``, if the group exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
 
 def without_credentials(text: str) -> str:
-    """Return ``text`` with user names and passwords removed from its URLs."""
     return _CREDENTIALS.sub("", text)
 
 
@@ -167,17 +162,13 @@ def common_dir(repo: Path) -> Path:
 
 
 def origin_of(repo: Path) -> str:
-    """Return the URL of the remote origin as it is configured; '' if the repository has no origin.
-
-    The URL may contain credentials. Raises CheckoutError.
-    """
+    """Return the configured URL of origin, which may contain credentials; '' if there is none."""
     return try_git(repo, "config", "--get", "remote.origin.url").out.strip()
 
 
 def find_commit(repo: Path, revision: str, option: str) -> str:
-    """Return the full id of the commit that ``revision`` names. Raises CheckoutError.
-
-    ``option`` is the command-line option that the user gave the revision with. The error message names it.
+    """Return the full id of the commit that ``revision``, the value of the user's ``option``, names. Raises
+    CheckoutError.
     """
     if revision and "\0" not in revision:
         result = try_git(repo, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}", env=OFFLINE)
@@ -209,7 +200,6 @@ def is_shallow(repo: Path) -> bool:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment variables for git. Of the GIT_ variables, only ``_INHERITED_VARIABLES`` are inherited."""
     inherited = {
         name: value
         for name, value in os.environ.items()

@@ -28,7 +28,7 @@ from regbot.records.run import Commit
 from regbot.records.text.printable import printable
 from regbot.records.text.progress import Progress, Watcher
 from regbot.workloads.checkout.building import Build, BuildError, minimal_environment, run_build, run_in_shell
-from regbot.workloads.checkout.cache import CacheEntry, lock, set_aside_folder
+from regbot.workloads.checkout.cache import CacheEntry, create_cache_folders, lock, set_aside_folder
 from regbot.workloads.checkout.clone_pruning import mark_used, prune_clones
 from regbot.workloads.checkout.clones import (
     MAX_SUBMODULES,
@@ -70,7 +70,7 @@ class Worktree:
     built: bool
     """Whether this call created the worktree. False if it was in the cache."""
     key: str
-    """Digest of all inputs that determine the worktree's content: its key in the cache."""
+    """Its key in the cache."""
     changed: tuple[str, ...]
     """Tracked files that the build commands have changed. The measured code differs from the commit in these files."""
     environment: dict[str, str]
@@ -83,10 +83,8 @@ class Worktree:
 
 
 class _WorktreeRecord(Record):
-    """Content of the marker file of a complete worktree.
-
-    The marker file is outside of the worktree, so code under test cannot change it. ``parts`` are the main repository,
-    which is the first part, and its submodules.
+    """Content of the marker file of a complete worktree. It is outside of the worktree, so code under test cannot
+    change it. The first of ``parts`` is the main repository, the others are submodules.
     """
 
     commit: Commit
@@ -105,9 +103,8 @@ def check_out(
 ) -> Worktree:
     """Return the worktree of ``commit``. Reuse the one in the cache, or create and build it.
 
-    ``cache_dir`` is the cache folder of the repository (``regbot.workloads.checkout.cache.repository_cache``).
-    ``build`` runs with the worktree's private caches. Submodules may be fetched from the host of origin and from
-    ``hosts``, as ``list_addresses`` says; None allows any host. Raises CheckoutError and BuildError.
+    ``cache_dir`` is the cache folder of the repository (``repository_cache``). Submodules may be fetched from the host
+    of origin and from ``hosts``, as ``list_addresses`` says; None allows any host. Raises CheckoutError and BuildError.
     """
     common = common_dir(repo)
     commit = find_commit(repo, commit, "commit")
@@ -115,7 +112,8 @@ def check_out(
     source = find_source(repo)
     addresses = None if hosts is None else list_addresses(source.url, hosts)
     key_inputs: list[object] = [str(common), tree, list(build.commands), build.python]
-    if _may_have_submodules(repo, tree):
+    modules = try_git(repo, "ls-tree", "--full-tree", "--name-only", tree, ".gitmodules", env=OFFLINE)
+    if modules.code != 0 or modules.out:  # git fails if a partial clone lacks the tree
         key_inputs += [source.identity, None if addresses is None else sorted(addresses)]
     key = hashlib.sha256(json.dumps(key_inputs).encode()).hexdigest()[:24]
     entry = CacheEntry(cache_dir.resolve(), key)
@@ -127,7 +125,7 @@ def check_out(
         else:
             entry.clear()
             record = _create_worktree(entry, source, commit, tree, addresses)
-            entry.create_caches()
+            create_cache_folders(entry.environment)
             if build.commands:
                 inherited = build.environment if build.environment is not None else minimal_environment()
                 variables = {**inherited, **entry.environment, "REGBOT_PYTHON": build.python}
@@ -141,7 +139,9 @@ def check_out(
                     ) from error
                 record = record.model_copy(update={"state": state, "changed": changed})
             write_record(entry.marker, record)
-        entry.create_caches()  # the build, or code of earlier runs, may have replaced these folders by links
+        create_cache_folders(
+            entry.environment
+        )  # the build, or code of earlier runs, may have replaced these folders by links
     return Worktree(
         path=entry.path,
         commit=commit,
@@ -155,11 +155,10 @@ def check_out(
 
 
 def prune(cache_dir: Path, keep: int, watch: Watcher = lambda _: None, idle_s: float = IDLE_S) -> None:
-    """Remove old and incomplete worktrees. ``watch`` shows a warning about each folder that cannot be removed.
+    """Remove old and incomplete worktrees, and private clones (``prune_clones``), from a repository's cache folder.
 
-    The ``keep`` most recently used worktrees are kept. A worktree that was used within ``idle_s`` seconds, or that is
-    being created, is also kept. ``cache_dir`` is the cache folder of one repository. Worktrees of other repositories
-    are not counted. Private clones without a worktree are removed too, as ``prune_clones`` describes.
+    The ``keep`` most recently used worktrees are kept, and those that were used within ``idle_s`` seconds or are being
+    created. ``watch`` shows a warning about each folder that cannot be removed.
     """
     cache_dir = cache_dir.resolve()
     entries = [CacheEntry(cache_dir, path.name) for path in (cache_dir / "worktrees").glob("*/")]
@@ -182,7 +181,6 @@ def prune(cache_dir: Path, keep: int, watch: Watcher = lambda _: None, idle_s: f
 
 @contextlib.contextmanager
 def _report_failure(watch: Watcher, folder: Path) -> Iterator[None]:
-    """Show a warning if ``folder`` cannot be removed."""
     try:
         yield
     except OSError as error:
@@ -190,7 +188,6 @@ def _report_failure(watch: Watcher, folder: Path) -> Iterator[None]:
 
 
 def _list_used_clones(cache_dir: Path) -> set[str]:
-    """Return the names of the clones of all complete worktrees."""
     used_names = set()
     for marker in (cache_dir / "worktrees").glob("*.json"):
         with contextlib.suppress(RecordError):
@@ -207,7 +204,6 @@ def _modification_time(path: Path) -> float:
 
 
 def _read_reusable(entry: CacheEntry) -> _WorktreeRecord | None:
-    """Return the record of a complete worktree; None if it is incomplete or its files have changed since the build."""
     try:
         record = read_record(entry.marker, _WorktreeRecord)
         state, _ = digest_worktree(entry, record.parts)
@@ -216,16 +212,9 @@ def _read_reusable(entry: CacheEntry) -> _WorktreeRecord | None:
     return record if state == record.state else None
 
 
-def _may_have_submodules(repo: Path, tree: str) -> bool:
-    """Return whether ``tree`` has a file .gitmodules. Return True too if a partial clone lacks the tree."""
-    listing = try_git(repo, "ls-tree", "--full-tree", "--name-only", tree, ".gitmodules", env=OFFLINE)
-    return listing.code != 0 or bool(listing.out)
-
-
 def _create_worktree(
     entry: CacheEntry, source: CommitSource, commit: str, tree: str, addresses: Set[str] | None
 ) -> _WorktreeRecord:
-    """Fetch the commit and its submodules, and try up to ATTEMPTS times to check them out. Raises CheckoutError."""
     parts = _fetch_parts(entry, source, commit, addresses)
     for _ in range(ATTEMPTS - 1):
         with contextlib.suppress(CheckoutError):
@@ -234,7 +223,6 @@ def _create_worktree(
 
 
 def _check_out_parts(entry: CacheEntry, commit: str, tree: str, parts: list[WorktreePart]) -> _WorktreeRecord:
-    """Check out all fetched parts into the worktree. If this fails, remove the entry's files."""
     try:
         for part in parts:
             _add_part(entry, part)
@@ -269,10 +257,7 @@ def _fetch_parts(
 
 
 def _add_part(entry: CacheEntry, part: WorktreePart) -> None:
-    """Check out ``part`` into the worktree.
-
-    Raises CheckoutError if the submodule's path contains a symbolic link. A hostile tree may have a link there.
-    """
+    """Check out ``part`` into the worktree. A hostile tree may have a link in the submodule's path."""
     clone, folder = entry.clone(part.clone), entry.path
     for name in Path(part.path).parts:
         folder /= name
