@@ -39,7 +39,6 @@ from regbot.workloads.task import Task
 from regbot.workloads.timed import RunSpec, add_seat, bare_timed_run, outcome_of_error
 
 LOG_RANK = "log"
-"""Name under which a log's step times are stored, in place of a rank number."""
 
 TRUNCATED = (
     "printed more than is kept, so steps in the middle of its log are lost; print less, raise local.max_output_mb, or "
@@ -143,7 +142,6 @@ class LogFile:
     within: Path
     """The folder that must contain the log, with links resolved."""
     whole: bool
-    """Whether the log is complete. The output of a command may have been truncated."""
 
 
 def build_run(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, log: LogFile) -> Run:
@@ -237,7 +235,6 @@ def _judge_steps(step_log: StepLog, requested: int, cut: int, wall_s: float) -> 
 
 
 def _build_timing(step_log: StepLog, seconds: list[float], requested: int, cut: int) -> Timing | None:
-    """Return the timing with the log in the place of a rank. Values that a log does not have are empty lists, or 0."""
     if not seconds:
         return None
     cut = min(cut, requested)

@@ -18,13 +18,11 @@ class FrameworkNeeds:
     """An environment for traces: a Python with these packages, and commands."""
 
     python: str
-    """Version of Python, such as 3.12."""
     torch: str
     """Requirement for torch. '' if the framework does not use torch. torch may come from another index than
     ``packages``.
     """
     packages: tuple[str, ...]
-    """Requirements for all other packages, without the framework itself."""
     module: str = ""
     """The framework's own module, which a checkout of the framework has in a source root."""
     distribution: str = ""
@@ -32,7 +30,6 @@ class FrameworkNeeds:
     source: str = ""
     """Folder to install the framework from, because the package in the index is incomplete. '' if it is complete."""
     commands: tuple[str, ...] = ()
-    """Commands that must be on PATH."""
 
 
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -48,7 +45,6 @@ MODULES: Mapping[str, str] = {
     "pyyaml": "yaml",
     "tensorflow-cpu": "tensorflow",
 }
-"""Module by the name of its package, where they differ."""
 
 
 def module_name(package: str) -> str:
@@ -132,7 +128,6 @@ OWN_MODEL_NEEDS = FrameworkNeeds(python="3.10", torch=f"torch<{_first_untested_t
 
 
 def needs_of(workload: Workload) -> FrameworkNeeds:
-    """Return what a workload needs to be traced."""
     if workload.runs_bridge:
         return FRAMEWORK_NEEDS["megatron-bridge"]
     return FRAMEWORK_NEEDS.get(workload.adapter, OWN_MODEL_NEEDS)

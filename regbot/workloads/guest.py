@@ -55,12 +55,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Checkout:
-    """The code of one arm, checked out and built."""
-
     arm: Arm
     root: Path
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables to add to the clean environment of a run."""
 
     @property
     def caches(self) -> tuple[Path, ...]:
@@ -90,7 +87,6 @@ class RawRecord:
     nonce: str
     """Random text that the record must repeat. It shows that the record belongs to this run."""
     max_bytes: int = Limits.max_record_bytes
-    """Size limit of the record, and of each file that it names."""
 
 
 def trace(
@@ -172,7 +168,6 @@ def interpreter(task: Task, root: Path) -> str:
 
 
 def build_run(task: Task, arm: Arm, result: LaunchResult, record: RawRecord, attempt: int) -> Run:
-    """Build the run from the launch's result and the guest's record. ``attempt`` is above 1 for a repetition."""
     raw, fault = read_claims(record, task)
     outcome, reason = _determine_outcome(result, raw, fault, task)
     ledger = raw.ledger if raw is not None and outcome == "ok" else None
@@ -253,7 +248,6 @@ def bare_run(task: Task, arm: Arm, outcome: Outcome, reason: str, attempt: int =
 
 
 def missing_source_root(task: Task, root: Path) -> str:
-    """Return a message about a source folder that the checkout lacks; '' if it has all of them."""
     if task.workload.adapter == "smoke":
         return ""
     missing = [folder for folder in task.workload.source_roots if not (root / folder).is_dir()]
@@ -307,7 +301,6 @@ def _framework_package(task: Task, root: Path) -> list[str]:
 
 
 def _find_mismatch(raw: RawRun, task: Task, nonce: str) -> str:
-    """Return why a well-formed record does not answer the request of this run; '' if it does."""
     if raw.request != nonce:
         return "the record answers another request than this run's; it is stale or was written by other code"
     claims: list[tuple[str, str | None, str]] = [
@@ -360,7 +353,6 @@ def _determine_outcome(result: LaunchResult, raw: RawRun | None, fault: str, tas
 
 
 def engine_outcome(result: LaunchResult, task: Task) -> tuple[Outcome, str] | None:
-    """Return outcome and reason of a run that the engine killed, because of its time or its output; else None."""
     if result.timed_out:
         return "hung", (
             f"did not end within {task.workload.timeout_min:g} minutes and was killed; see the end of its log, or "

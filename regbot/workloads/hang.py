@@ -39,7 +39,6 @@ _HIDDEN_FILES = re.compile(
 )
 """Files of regbot's guest, and files whose frames are in every stack and carry no information."""
 PACKAGES = "packages: "
-"""Prefix of file paths in installed packages. It replaces the folder that matches ``_INSTALLED_PREFIX``."""
 _INSTALLED_PREFIX = re.compile(r"^.*/(?:site|dist)-packages/|^.*/lib/python3\.\d+/")
 _BACKWARD_FUNCTION = "_engine_run_backward"
 """The torch function that runs the backward pass in torch's own threads, if tensors are on a GPU."""
@@ -150,7 +149,6 @@ def read_stacks(text: str, root: Path) -> list[list[Frame]]:
 
 
 def _parse_frame(frame_line: re.Match[str], root: Path) -> Frame:
-    """Return the frame. Files of the checkout and of installed packages get relative paths."""
     path = os.path.normpath(frame_line["file"])
     checkout = next((folder for folder in (str(root), os.path.realpath(root)) if path.startswith(f"{folder}/")), None)
     path = path.removeprefix(f"{checkout}/") if checkout is not None else _INSTALLED_PREFIX.sub(PACKAGES, path)

@@ -34,12 +34,8 @@ BEGUN, STEADY, ENDED = "steps.begun", "steps.steady", "steps.ended"
 
 @dataclass(frozen=True)
 class Marks:
-    """Seconds between the marks by the system's clock. A value is None if a mark is missing."""
-
     total_s: float | None
-    """For all steps."""
     steady_s: float | None
-    """For the steps after the warm-up."""
 
 
 def read_marks(folder: Path) -> Marks:
@@ -91,7 +87,6 @@ def find_step_fault(ranks: Mapping[int, RankSteps | None], requested: int, cut: 
 
 
 def _find_fault_of_rank(steps: RankSteps, requested: int) -> str:
-    """Return what is impossible in the step times of one rank; '' if nothing is."""
     lengths = {len(steps.step_s), len(steps.cpu_s), len(steps.wait_s), len(steps.memory_bytes)}
     if steps.overlapped_s is not None:
         lengths.add(len(steps.overlapped_s))
@@ -115,7 +110,6 @@ def _describe_deviation(claimed_s: float, measured_s: float, tolerance: float) -
 
 
 def training_outcome(raws: Mapping[int, RawRun], requested: int) -> tuple[Outcome, str]:
-    """Return outcome and reason of the run. The outcome is "ok" if all ``requested`` steps were training steps."""
     completed = min(len(raw.steps.step_s) for raw in raws.values() if raw.steps is not None)
     if completed < requested:
         return "short", f"ended without an error after {completed} of {requested} steps"
@@ -175,7 +169,6 @@ def timing_of(raws: Mapping[int, RawRun], requested: int, cut: int, marks: Marks
 
 
 def _slope(values: Sequence[float]) -> float:
-    """Return the growth of ``values`` per step, by least squares; 0 if there are fewer than two values."""
     n = len(values)
     if n < 2:
         return 0.0

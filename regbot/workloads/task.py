@@ -31,7 +31,6 @@ class Task:
     shape: Shape
     variant: Variant
     parallelism: Parallelism
-    """The mesh: its name, its number of ranks and the sizes of its axes."""
 
     @property
     def entry(self) -> str:
@@ -41,7 +40,6 @@ class Task:
 
     @property
     def wants_paper_gpu(self) -> bool:
-        """Whether static traces of this task use a paper GPU if one is available."""
         needs_paper_gpu = not self.has_cpu_program
         prefers_paper_gpu = self.workload.adapter in PAPER_ADAPTERS and self.workload.device == "cuda"
         return needs_paper_gpu or prefers_paper_gpu
@@ -234,7 +232,6 @@ def _smoke_ranks(task: Task, mesh: MeshName, gpus: int) -> int:
 
 
 def unfit_for(task: Task, gpus: int) -> str:
-    """Return why a machine with ``gpus`` GPUs cannot time ``task``; '' if it can."""
     ranks = task.parallelism.world_size
     if task.variant.size == "cpu" or gpus >= ranks or task.workload.adapter == "command":
         return ""

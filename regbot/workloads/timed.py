@@ -71,7 +71,6 @@ class RunSpec:
 
     position: Position
     attempt: int
-    """1, or higher if the run is a repetition."""
     steps: int
     """Number of steps, with warm-up steps. A warm launch has fewer than the session's plan."""
     cut: int
@@ -178,7 +177,6 @@ def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record
 
 
 def _read_records(task: Task, record: RawRecord) -> tuple[dict[int, RawRun], list[str]]:
-    """Return the usable records by rank, and a fault for each record that exists and cannot be used."""
     raws: dict[int, RawRun] = {}
     faults: list[str] = []
     for rank in range(task.parallelism.world_size):
@@ -230,7 +228,6 @@ def add_seat(seat: Seat, run: Run, result: LaunchResult | None = None) -> Run:
 
 
 def outcome_of_error(error: EngineError) -> Outcome:
-    """Return "lost" if the nodes were not available, which is not a fault of the code under test."""
     return "lost" if isinstance(error, NoSeatError) else "crashed"
 
 
@@ -247,7 +244,6 @@ def _determine_outcome(
     spec: RunSpec,
     marks: Marks,
 ) -> tuple[Outcome, str]:
-    """Return outcome and reason of the run. If there are several reasons, return the one closest to the cause."""
     ranks = task.parallelism.world_size
     if early_end := engine_outcome(result, task):
         return early_end

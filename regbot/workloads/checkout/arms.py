@@ -128,7 +128,6 @@ def _merge_base(repo: Path, base: str, base_commit: str, head: str, head_commit:
 
 
 def uncommitted_warnings(repo: Path) -> list[str]:
-    """Return a warning if tracked files in the work tree have uncommitted changes, else []. Raises CheckoutError."""
     if git(repo, "rev-parse", "--is-inside-work-tree").strip() != "true":
         return []
     status = git(repo, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=no", env=OFFLINE)

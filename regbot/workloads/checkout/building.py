@@ -26,16 +26,13 @@ class Build:
     python: str
     """Interpreter of the workload. The build commands get it in the variable REGBOT_PYTHON."""
     timeout_s: float
-    """Time limit of all commands together."""
     environment: Mapping[str, str] | None = None
     """Environment variables for the commands. None means only PATH and HOME, because they may run code of a pull
     request."""
     builder: Builder | None = None
-    """Function that runs each command; None for a shell without a sandbox."""
 
 
 _MAX_TAIL_BYTES = 65536
-"""Limit on the end of the output that is kept."""
 _MAX_CHUNKS_AFTER_EXIT = 64
 """Limit on the reads after bash has exited. A server that the build has started may write without end."""
 

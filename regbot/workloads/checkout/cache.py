@@ -35,7 +35,6 @@ class CacheEntry:
     """The places of one worktree's files in the cache. The files need not exist."""
 
     cache_dir: Path
-    """The cache folder of the repository."""
     key: str
 
     @property
@@ -44,7 +43,6 @@ class CacheEntry:
 
     @property
     def marker(self) -> Path:
-        """The worktree's record. It does not exist while the worktree is incomplete."""
         return self.cache_dir / "worktrees" / f"{self.key}.json"
 
     @property
@@ -66,7 +64,6 @@ class CacheEntry:
 
     @contextlib.contextmanager
     def lock(self, timeout_s: float) -> Iterator[None]:
-        """Prevent other processes from changing the entry. Raises as ``lock``."""
         with lock(self.path.with_name(f"{self.key}.lock"), timeout_s):
             yield
 
@@ -86,7 +83,6 @@ class CacheEntry:
 
 
 def cache_variables(folder: Path) -> dict[str, str]:
-    """Return environment variables that make a program keep its caches in ``folder``."""
     return {
         "XDG_CACHE_HOME": str(folder / "xdg"),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),

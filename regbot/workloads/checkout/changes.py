@@ -43,7 +43,6 @@ class DiffEntry:
     modes: tuple[str, str]
     """Git's file mode in the first and in the second tree, such as ``100644``; ``000000`` if it lacks the path."""
     blobs: tuple[str, str]
-    """Id of the content in the first and in the second tree; zeros if it lacks the path."""
 
     @property
     def is_python(self) -> bool:
@@ -56,13 +55,10 @@ class DiffEntry:
         return self.name.endswith(".py") and self.modes[1] in (REGULAR, EXECUTABLE)
 
     def is_inert(self, globs: Sequence[str]) -> bool:
-        """Whether the difference cannot affect a run. ``globs`` is the setting ``inert`` of the base."""
         return is_inert(self.name, self.modes, globs)
 
 
 class ChangedFiles(NamedTuple):
-    """Files whose behaviour differs between two commits."""
-
     paths: list[str] | None
     """None if they are unknown."""
     inert: list[str]
@@ -77,7 +73,6 @@ class _CodeDigests:
         self._digests: dict[str, str] = {}
 
     def load(self, entries: Sequence[DiffEntry]) -> None:
-        """Parse the Python files of ``entries``, until MAX_PARSED_BYTES have been parsed."""
         for start in range(0, len(entries), _BATCH_FILES):
             batch = [entry for entry in entries[start : start + _BATCH_FILES] if entry.has_python_after]
             blobs = [blob for entry in batch for blob in (entry.blobs if entry.is_python else entry.blobs[1:])]
@@ -93,7 +88,6 @@ class _CodeDigests:
         return self._digests.get(blob, blob)
 
     def are_equal(self, entry: DiffEntry) -> bool:
-        """Return whether the path is Python that behaves the same in both trees."""
         return entry.is_python and self.find(entry.blobs[0]) == self.find(entry.blobs[1])
 
 
@@ -168,7 +162,6 @@ def have_same_code(repo: Path, trees: Sequence[tuple[str, str]], inert: Sequence
 
 
 def _is_reportable(entries: Sequence[DiffEntry]) -> bool:
-    """Return whether a result can name all entries."""
     names = [entry.name for entry in entries]
     has_short_names = all(len(name) <= MAX_PATH_CHARACTERS for name in names)
     has_printable_names = all(name.isprintable() for name in names)  # a name that is not UTF-8 is not printable

@@ -30,7 +30,6 @@ _TRANSPORTS = {"GIT_ALLOW_PROTOCOL": "https:http:ssh:git"}
 """Allowed transports. Others run a command that the URL names, or read files of this machine. This overrides the
 machine's configuration."""
 _PORTS = {"https": 443, "http": 80, "ssh": 22, "git": 9418}
-"""Port of each transport if a URL names none."""
 _USER, _HOST = r"(?:[^@/\\?#\s]*@)?", r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
 # _URL matches https://host/path and ssh://user@host:22/path. _SCP matches git@host:path.
 _URL = re.compile(rf"(?P<scheme>{'|'.join(_PORTS)})://{_USER}{_HOST}(?::(?P<port>[0-9]{{1,5}}))?(?:/.*)?")
@@ -52,9 +51,7 @@ class CommitSource:
     git_dirs: tuple[Path, ...]
     """Git directories on this machine that may have the commits. regbot only reads them."""
     url: str
-    """URL of the remote. Relative URLs of submodules are relative to this URL."""
     remote: bool
-    """Whether commits may be fetched from ``url``."""
     is_partial: bool = False
     """Whether the first of ``git_dirs`` is a partial clone, which lacks files."""
     refusal: str = ""
@@ -175,7 +172,6 @@ def reset_configuration(clone: Path, commit: str) -> None:
 def _fetch(
     clone: Path, location: Path | str, refspec: str, *options: str, settings: Mapping[str, str] | None = None
 ) -> GitResult:
-    """Fetch from a local repository (a Path) or from a URL (a str), which a pull request may have written."""
     is_local = isinstance(location, Path)
     options += (f"--upload-pack={SERVE_LOCALLY}",) if is_local else ()
     fetch_options = ("--quiet", "--no-tags", "--force", "--no-write-fetch-head", "--no-recurse-submodules")
@@ -266,7 +262,6 @@ def list_addresses(origin: str, hosts: Iterable[str]) -> set[str]:
 
 
 def _explain_refusal(url: str, addresses: Set[str] | None) -> str:
-    """Return why commits must not be fetched from ``url``; '' if they may."""
     address = address_of(url)
     if addresses is None or address in addresses:
         return ""

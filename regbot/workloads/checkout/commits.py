@@ -42,10 +42,6 @@ def commit_files(
 
 
 def _git_with_input(repo: Path, text: str, env: Mapping[str, str], *arguments: str) -> str:
-    """Run git with ``text`` as standard input and return its output. If ``text`` is empty, git is not run.
-
-    Raises CheckoutError.
-    """
     if not text:
         return ""
     result = try_git(repo, *arguments, env=env, stdin=text)

@@ -91,7 +91,6 @@ def _refuse_pipes(top: Path, names: Iterable[str]) -> None:
 
 
 def _find_grown(folder: Path, clone: Path, commit: str, names: Iterable[str]) -> set[str]:
-    """Return those of the tracked files ``names`` that git need not read, because they have grown too much."""
     grown_names = set()
     for name in names:
         with contextlib.suppress(OSError):  # it was removed, or a folder above it was
@@ -104,7 +103,6 @@ def _find_grown(folder: Path, clone: Path, commit: str, names: Iterable[str]) ->
 
 
 def _mark_absent(folder: Path, location: Sequence[str], names: Sequence[str], env: Mapping[str, str]) -> None:
-    """Mark tracked files in the index as not checked out."""
     if not names:
         return
     lines = "".join(f"{name}\0" for name in names)

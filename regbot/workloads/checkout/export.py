@@ -14,7 +14,6 @@ from regbot.records.text.printable import printable
 from regbot.workloads.checkout.git import OFFLINE, TRANSFER_TIMEOUT_S, CheckoutError, git, try_git
 
 MAX_BATCH_BYTES = MAX_RECORD_BYTES
-"""Limit on the bytes of file content that are in memory at the same time."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +82,6 @@ def _batches(files: Sequence[CommitFile]) -> Iterator[list[CommitFile]]:
 
 
 def _read_contents(repo: Path, files: Sequence[CommitFile]) -> Iterator[bytes]:
-    """Yield the content of each file. Raises CheckoutError if git cannot read one.
-
-    For each file, ``git cat-file --batch`` prints a header line, the bytes and a newline."""
     blob_lines = "".join(f"{file.blob}\n" for file in files)
     result = try_git(
         repo, "cat-file", "--batch", "--buffer", env=OFFLINE, stdin=blob_lines, timeout_s=TRANSFER_TIMEOUT_S

@@ -87,7 +87,6 @@ class GitResult:
 
 
 def git(folder: Path, *arguments: str, timeout_s: float = QUERY_TIMEOUT_S, env: Mapping[str, str] | None = None) -> str:
-    """Run git in ``folder`` and return its output. Raises CheckoutError with git's error message if git fails."""
     result = try_git(folder, *arguments, timeout_s=timeout_s, env=env)
     if result.code != 0:
         subcommand = next((word for word in arguments if not word.startswith("-")), "")
@@ -162,7 +161,6 @@ def common_dir(repo: Path) -> Path:
 
 
 def origin_of(repo: Path) -> str:
-    """Return the configured URL of origin, which may contain credentials; '' if there is none."""
     return try_git(repo, "config", "--get", "remote.origin.url").out.strip()
 
 
@@ -195,7 +193,6 @@ def file_at(repo: Path, path: str, revision: str) -> str | None:
 
 
 def is_shallow(repo: Path) -> bool:
-    """Return whether ``repo`` is a shallow clone, in which old commits are missing."""
     return git(repo, "rev-parse", "--is-shallow-repository").strip() == "true"
 
 

@@ -95,7 +95,6 @@ def list_missing(git_dir: Path, *commits: str) -> set[str]:
 
 
 def _fetch_locally(clone: Path, git_dir: Path, *arguments: str, blobs: Collection[str] = ()) -> GitResult:
-    """Fetch from the partial clone ``git_dir``, which is configured as a remote of ``clone`` for this command only."""
     settings = {
         "remote.partial.url": str(git_dir),
         "remote.partial.promisor": "true",  # so that git accepts that files are missing

@@ -52,7 +52,6 @@ from regbot.workloads.checkout.git import (
 )
 
 IDLE_S = 24 * 3600.0
-"""If a worktree was used within this many seconds, another check may still use it, so ``prune`` keeps it."""
 
 ATTEMPTS = 3
 """Number of attempts to create one worktree. A cache cleaner may remove a folder while git still writes to it."""
@@ -66,11 +65,8 @@ class Worktree:
     commit: str
     tree: str
     submodules: dict[str, str]
-    """Commit of each submodule, by the submodule's path. Nested submodules are included."""
     built: bool
-    """Whether this call created the worktree. False if it was in the cache."""
     key: str
-    """Its key in the cache."""
     changed: tuple[str, ...]
     """Tracked files that the build commands have changed. The measured code differs from the commit in these files."""
     environment: dict[str, str]
@@ -196,7 +192,6 @@ def _list_used_clones(cache_dir: Path) -> set[str]:
 
 
 def _modification_time(path: Path) -> float:
-    """Return when ``path`` was changed, in seconds since 1970; 0 if it does not exist."""
     try:
         return path.stat().st_mtime
     except FileNotFoundError:

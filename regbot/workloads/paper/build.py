@@ -41,7 +41,6 @@ OPTIONS = ("-std=c++20", "-O1", "-Wall", "-Wextra", "-fPIC", "-shared")
 BUILD_TIMEOUT_S = 600.0
 LOCK_TIMEOUT_S = 900.0
 UNWRITABLE_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS)
-"""Errors that mean that a folder is not writable."""
 COMPILERS = ("c++", "g++", "clang++")
 MAX_OUTPUT_BYTES = 2**20
 MAX_LIBRARY_BYTES = 64 * 2**20
@@ -53,8 +52,6 @@ class NoPaperGpuError(UserError):
 
 @dataclass(frozen=True)
 class PaperLibrary:
-    """A library that can be loaded."""
-
     path: Path
     built_s: float | None = None
     """None if the library was in the cache."""
@@ -210,7 +207,6 @@ def _build_once(
     logs: Path | None,
     sandbox: Sandbox | None = None,
 ) -> PaperLibrary:
-    """Build the library in ``key_folder``, unless it is there. Raises NoPaperGpuError, NoTorchError, OSError."""
     place = key_folder.parent
     place.mkdir(parents=True, exist_ok=True)
     with FileLock(place / f"{key_folder.name}.lock", timeout=LOCK_TIMEOUT_S):

@@ -36,7 +36,6 @@ class Libraries:
         self._pool = ThreadPoolExecutor(1)
 
     def start(self, python: str) -> None:
-        """Start the build for ``python``, an interpreter of the node."""
         self._submit(python, None)
 
     def library(self, python: str, root: Path, private: Path) -> PaperLibrary:
@@ -50,7 +49,6 @@ class Libraries:
         return self._submit(python, (root, private) if is_in_checkout else None).result()
 
     def close(self) -> None:
-        """Wait until a running build ends. Builds that have not begun are cancelled."""
         self._pool.shutdown(cancel_futures=True)
 
     def _submit(self, python: str, checkout: tuple[Path, Path] | None) -> Future[PaperLibrary]:

@@ -25,10 +25,7 @@ class NoTorchError(Exception):
 
 @dataclass(frozen=True)
 class TorchFiles:
-    """The libraries and headers of an installed torch, which a build needs."""
-
     folder: Path
-    """The folder of the package ``torch``."""
     root: Path | None = None
     """Checkout that all files must be in; None for a torch of the node."""
 
@@ -70,7 +67,6 @@ class TorchFiles:
         return digest.hexdigest()
 
     def _list_headers(self) -> Iterator[Path]:
-        """Yield all files below ``include``. A folder that several links lead to is listed once."""
         folders, listed = [self.folder / "include"], set()
         self._check_place(folders[0])
         while folders:
@@ -91,7 +87,6 @@ class TorchFiles:
                     yield path
 
     def _check_place(self, path: Path) -> None:
-        """Raise NoTorchError if ``path`` leads out of ``root``."""
         if self.root is not None and not Path(os.path.realpath(path)).is_relative_to(self.root.resolve()):
             raise NoTorchError(f"{printable(os.path.relpath(path, self.root))} in the checkout leads out of it")
 
