@@ -52,10 +52,3 @@ def test_a_log_reads_as_in_the_process_of_regbot(tmp_path: Path) -> None:
     log = read_step_log(path, "", None)
     assert log == read_log(path)
     assert log.warnings
-
-
-def test_a_fault_of_a_reader_is_a_fault_of_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "recording"
-    path.write_bytes(b"any")
-    with pytest.raises(GuestFileError, match="TypeError"):
-        read_ledgers(kineto, [path], 2**20, no_such_option=True)

@@ -119,14 +119,6 @@ def test_the_checkouts_own_maxtext_is_compiled_even_beside_an_installed_one(chec
     assert found.code.foreign == {}
 
 
-def test_a_namespace_package_of_the_checkout_is_compiled_and_proven(checkout: Path) -> None:
-    (checkout / "src" / "maxtext" / "__init__.py").unlink()
-    found = run(checkout)
-    assert "the reduced MaxText compiles nothing (src/maxtext/trainers" in found.reason
-    assert found.code is not None
-    assert found.code.watched.keys() == {"maxtext"}
-
-
 def test_an_installed_maxtext_that_hides_the_checkouts_is_invalid(checkout: Path, tmp_path: Path) -> None:
     (checkout / "src" / "maxtext" / "__init__.py").unlink()
     found = run(checkout, environment=install_maxtext(tmp_path))
@@ -137,11 +129,6 @@ def test_a_checkout_without_maxtext_is_invalid_and_not_an_installed_one(tmp_path
     write(tmp_path / "checkout" / "src" / "train.py")
     found = run(tmp_path / "checkout", environment=install_maxtext(tmp_path))
     assert_invalid(found, "no source root of the checkout (src) has the package maxtext; the installed one in")
-
-
-def test_a_source_root_above_the_package_is_corrected(checkout: Path, tmp_path: Path) -> None:
-    found = run(checkout, source_roots=["."], environment=install_maxtext(tmp_path))
-    assert_invalid(found, "set source_roots = ['src']")
 
 
 @pytest.mark.parametrize(
