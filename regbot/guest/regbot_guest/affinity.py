@@ -44,10 +44,7 @@ def _pci_address(properties: Any) -> str:
 
 
 def _read_cores(device_folder: Path) -> set[int]:
-    """Return the cores of the NUMA node of a PCI device.
-
-    ``device_folder`` is the device's folder in ``PCI_DEVICES``. Its list has a form such as ``0-15,32-47``.
-    """
+    """``device_folder`` is in ``PCI_DEVICES``. Its list of cores has a form such as ``0-15,32-47``."""
     cores: set[int] = set()
     for core_range in (device_folder / "local_cpulist").read_text(encoding="ascii").strip().split(","):
         first, _, last = core_range.partition("-")

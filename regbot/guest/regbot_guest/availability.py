@@ -92,10 +92,7 @@ def find_buffer(name: str, device: torch.device, required_buffer: str = "", ep: 
 
 
 def _find_buffer_obstacle(buffer: str, library: DeepEPInstallation, device: torch.device, ep: int) -> str:
-    """Return why groups of ``ep`` ranks cannot use the class ``buffer`` on this device, or '' if they can.
-
-    ``library.missing_by_class`` lists, for each class of deep_ep, the methods and parameters that the class lacks.
-    """
+    """Return why groups of ``ep`` ranks cannot use the class ``buffer`` on this device, or '' if they can."""
     if buffer not in library.missing_by_class:
         return f"it offers no {buffer}"
     if missing := library.missing_by_class[buffer]:
@@ -120,7 +117,6 @@ def _loaded_nccl() -> tuple[int, ...]:
 
 
 def _is_older_nccl(version: tuple[int, ...], oldest: tuple[int, ...]) -> bool:
-    """Whether ``version`` is known and older than ``oldest``. An unknown version is ()."""
     return bool(version) and version < oldest
 
 
@@ -151,10 +147,8 @@ def find_launch_obstacle(device: torch.device, dtype: torch.dtype) -> str:
 
 
 def _agree_on_buffer(buffer: str, reason: str) -> tuple[str, str]:
-    """Return the class of deep_ep that all ranks can use, and ''. If there is none, return '' and the first reason.
-
-    ``buffer`` and ``reason`` are the result of ``find_buffer`` on this rank. The result of this function is the same on
-    all ranks.
+    """Return the result of ``find_buffer`` that holds for all ranks: '' and a reason if one rank has no class or
+    another.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return buffer, reason

@@ -54,9 +54,6 @@ def _torch_dtype(request: Request) -> torch.dtype:
 
 
 def _resolve_own_dispatcher(request: Request, device: torch.device) -> Resolution:
-    """Return how regbot's own layer resolved the dispatcher. ``resolve`` has cached the result, so nothing is tried
-    again.
-    """
     required_buffer = request.config.get("deepep_buffer") or ""
     return resolve(request.dispatcher, device, _torch_dtype(request), required_buffer, request.ep)
 
@@ -66,12 +63,6 @@ def _backend_entry(requested: str, resolved: str, executed: str, evidence: str) 
 
 
 def _describe_attention(operators: Mapping[str, int]) -> dict[str, str]:
-    """Describe the attention. The first fused operator in forward is taken; 'math' means that none ran.
-
-    'sdpa' stands for torch's ``scaled_dot_product_attention``, which chooses an operator itself.
-
-    ``operators`` has the number of calls of each operator in the counted step.
-    """
     fused_operators = [name for name in operators if "scaled_dot_product" in name and "backward" not in name]
     if not fused_operators:
         return _backend_entry("sdpa", "sdpa", "math", "no fused attention operator ran")
@@ -81,22 +72,13 @@ def _describe_attention(operators: Mapping[str, int]) -> dict[str, str]:
 
 
 def _describe_local(requested: str) -> dict[str, str]:
-    """Describe the dispatcher of expert-parallel groups of one rank, which have no collectives.
-
-    A dispatcher has no effect on such groups, so all three values are ``local``, even the requested one. Only the
-    evidence names ``requested``, the dispatcher in the configuration.
-    """
+    """With one expert-parallel rank the dispatcher has no effect, so all three values are ``local``."""
     evidence = f"expert-parallel groups have one rank, so {requested} has no rows to exchange"
     return _backend_entry(LOCAL, LOCAL, LOCAL, evidence)
 
 
 def _describe_dispatcher(requested: str, resolution: Resolution, counter: StepCounter) -> dict[str, str]:
-    """Describe the dispatcher by the payload collectives on axis ep.
-
-    Exchanges of a library decide first, then an all-to-all, then an all-gather. ``executed`` is 'none' without any of
-    them. A library's exchanges bypass torch, so its dispatcher announces each one to the counter. The evidence
-    names the library's class. If the class is unknown, it says ``announced``.
-    """
+    """Exchanges of a library decide first, then an all-to-all, then an all-gather."""
     exchanges_by_library = dict.fromkeys(BUFFERS, 0)
     torch_collectives = dict.fromkeys(("all_to_all", "all_gather", "reduce_scatter"), 0)
     for key, count in counter.tally.count.items():
@@ -123,10 +105,7 @@ def _describe_dispatcher(requested: str, resolution: Resolution, counter: StepCo
 
 
 def _describe_fused_permute(requested: str, resolved: str, executed: str) -> dict[str, str]:
-    """Describe how rows are sorted by expert, by the requested, resolved and executed dispatcher.
-
-    HybridEP's kernels sort the rows. Other dispatchers use index operators, which is called 'unfused'.
-    """
+    """HybridEP's kernels sort the rows. Other dispatchers use index operators, which is called 'unfused'."""
     requested_permute, resolved_permute, executed_permute = (
         name if name == "hybridep" else "unfused" for name in (requested, resolved, executed)
     )

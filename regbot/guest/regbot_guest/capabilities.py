@@ -33,7 +33,6 @@ def main() -> int:
 
 
 def _available_backends() -> dict[str, bool]:
-    """Return whether torch has the communication backends gloo and nccl. {} if it has no ``torch.distributed``."""
     import torch.distributed as dist
 
     if not dist.is_available():
@@ -42,10 +41,7 @@ def _available_backends() -> dict[str, bool]:
 
 
 def _trace_collective() -> None:
-    """Run a minimal static trace: a fake world of two ranks and one collective on a fake tensor.
-
-    Raises an exception if the trace fails, or if the collective is not counted exactly once.
-    """
+    """Run a static trace of one collective in a fake world of two ranks. Raises if it fails or miscounts."""
     import torch
     import torch.distributed as dist
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -60,9 +56,6 @@ def _trace_collective() -> None:
 
 
 def _test_grouped_mm() -> dict[str, dict[str, Any]]:
-    """Return for each dtype whether the experts' grouped product runs, and the implementation (``path``) or the error
-    (``why``).
-    """
     import torch
 
     from regbot_guest.grouped_gemm import LOOP_OVER_EXPERTS, path_in_torch
@@ -81,13 +74,6 @@ def _test_grouped_mm() -> dict[str, dict[str, Any]]:
 
 
 def _describe_dispatchers() -> dict[str, dict[str, Any]]:
-    """Return what this node offers for each dispatcher that needs a library.
-
-    ``importable`` says whether the library can be imported, and ``usable`` whether the dispatcher can be used in
-    bfloat16. ``buffer`` is the class of the library that it would use. ``why`` says why it is not usable. ``advice`` is
-    for a node without RDMA adapters, which only ``ElasticBuffer`` needs by default. ``why`` and
-    ``advice`` may be ''.
-    """
     import torch
 
     from regbot_guest.availability import BUFFERS, explain_missing_adapters, resolve
@@ -111,7 +97,6 @@ def _describe_dispatchers() -> dict[str, dict[str, Any]]:
 
 
 def _find_error(action: Callable[[], None]) -> str | None:
-    """Run ``action``. Return its error as text, or None if it succeeds."""
     try:
         action()
     except Exception as error:

@@ -78,10 +78,7 @@ def output_values(kind: str, values: Tensor, shape: torch.Size, call_arguments: 
 
 
 def _reduce_equal(values: Tensor, ranks: int, call_arguments: Mapping[str, Any]) -> Tensor | None:
-    """Return the reduction of equal inputs of all ranks, or None for a reduction that this module does not compute.
-
-    For example, the average or the bitwise and (``band``) of equal inputs is the input itself.
-    """
+    """Return the reduction of equal inputs of all ranks, or None for a reduction that this module does not compute."""
     name = reduction_name(call_arguments["reduce_op"])
     if name == "sum":
         return values * ranks

@@ -170,14 +170,12 @@ def read_collective(
 
 
 def _list_counted_tensors(spec: CollectiveSpec, call_arguments: Mapping[str, Any], result: Any) -> list[Tensor]:
-    """Return the tensors whose bytes are counted, as ``spec.volume`` says."""
     if spec.volume == "result":
         return flatten(result)
     return flatten(call_arguments.get(spec.volume)) if spec.volume else []
 
 
 def _name_dtype(tensors: Sequence[Tensor]) -> str:
-    """Return the common dtype of ``tensors``, such as bfloat16. Return 'mixed' for several, 'none' for no tensors."""
     dtypes = {tensor.dtype for tensor in tensors}
     if len(dtypes) == 1:
         return str(dtypes.pop()).removeprefix("torch.")
@@ -219,7 +217,6 @@ _SMALL_TYPES: tuple[torch.dtype, ...] = (torch.uint8, torch.int8, torch.int16)
 
 
 def _is_control(tensors: Sequence[Tensor], num_bytes: int) -> bool:
-    """Whether a call with these tensors, of ``num_bytes`` bytes together, exchanges token counts or indices."""
     if not tensors:
         return False
     if all(tensor.dtype in _INDEX_TYPES for tensor in tensors):

@@ -58,10 +58,7 @@ class CompileWatch:
         return {f"{self.describe()} would be compiled by torch.compile, and ran eagerly": EXECUTION}
 
     def _replacement(self, model: Any = None, **options: Any) -> Any:
-        """Return ``model``, a module or a function, with a watch on its calls. This replaces ``torch.compile``.
-
-        Without ``model``, the call is that of a decorator with options, so a decorator is returned.
-        """
+        """Replaces ``torch.compile``. Without ``model``, the call is that of a decorator with options."""
         if model is None:
             return partial(self._replacement, **options)
         if options.get("disable"):
@@ -72,14 +69,11 @@ class CompileWatch:
         return self._watch_function(model)
 
     def _watch_module(self, module: nn.Module) -> None:
-        """Record each forward of ``module``."""
         module.register_forward_pre_hook(
             lambda called_module, _: self.called_names.append(type(called_module).__name__)
         )
 
     def _watch_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that records each call and then calls ``function``."""
-
         def eager(*args: Any, **kwargs: Any) -> Any:
             self.called_names.append(getattr(function, "__qualname__", "a function"))
             return call_unchanged(function, args, kwargs)

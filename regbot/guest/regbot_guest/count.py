@@ -130,12 +130,7 @@ def build_context(shadows: ShadowValues) -> Iterator[None]:
 
 
 def _make_shadow_values(request: Request, mode: FakeTensorMode) -> ShadowValues:
-    """Return shadow values with the requested routing. They are the real values of the few fake tensors, such as token
-    counts, whose values decide sizes.
-
-    With natural routing, the router chooses experts by scores, which have no values here. Balanced routing is then
-    assumed, and the ledger contains a warning.
-    """
+    """With natural routing, the router's scores have no values here. Balanced routing is then assumed."""
     routing = "skewed" if request.routing == "skewed" else "balanced"
 
     def route(tokens: int, experts: int, top_k: int) -> torch.Tensor:
@@ -161,7 +156,6 @@ def list_mesh_groups(world: World) -> list[dist.ProcessGroup]:
 
 
 def _plant_operator(observer: StepCounter, device: torch.device) -> dict[str, Any]:
-    """Run one operator. Return the number of executed and of counted operators, as in ``plant_collectives``."""
     observer.new_step()
     with observer:
         torch.erfinv(torch.zeros(1, device=device))
@@ -191,7 +185,6 @@ def issue_on_groups(groups: Iterable[dist.ProcessGroup], device: torch.device | 
 
 
 def _multi_rank_groups() -> dict[str, Any]:
-    """Return all process groups of this process that have several ranks, by name."""
     return {group.group_name: group for group in dist.distributed_c10d._world.pg_map if group.size() > 1}
 
 

@@ -89,7 +89,6 @@ def list_frames(error: BaseException, root: Path) -> list[Frame]:
 
 
 def _is_getattr_of_torch(frame: Frame) -> bool:
-    """Whether ``frame`` is ``Module.__getattr__`` of torch."""
     return frame["function"] == "__getattr__" and frame["file"].endswith(_TORCH_MODULE)
 
 
@@ -100,7 +99,6 @@ def last_checkout_frame(frames: Sequence[Frame]) -> str:
 
 
 def _iterate_errors(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error, then the error that it was raised from, and so on."""
     yielded: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in yielded:
@@ -111,10 +109,7 @@ def _iterate_errors(error: BaseException) -> Iterator[BaseException]:
 
 
 def _select_relevant_frames(frames: Sequence[Frame]) -> list[Frame]:
-    """Return the frames of the checkout and of regbot, and the innermost frame whoever owns it.
-
-    The frames before the first one of the checkout are left out, because they only started the code under test.
-    """
+    """Frames before the first one of the checkout are left out: they only started the code under test."""
     owners = [frame["owner"] for frame in frames]
     start = owners.index("checkout") if "checkout" in owners else 0
     outer_frames, innermost = frames[start:-1], frames[-1:]
@@ -132,7 +127,6 @@ def _make_frame(filename: str, line: int | None, function: str, root: Path) -> F
 
 
 def _find_owner(filename: str, root: Path) -> tuple[str, str]:
-    """Return whose code a file is, as in ``Frame``, and the file's path for the record."""
     if filename.startswith("<"):  # code without a file, such as <string>
         return "installed", filename
     path = Path(filename).resolve()
@@ -149,11 +143,9 @@ def _find_owner(filename: str, root: Path) -> tuple[str, str]:
 
 
 def _misused_code_of_regbot(error: BaseException) -> tuple[str, int, str] | None:
-    """Return file, line and name of regbot's function or class that the error is about. Return None for most errors.
+    """Return file, line and name of regbot's function or class that the error is about. None for most errors.
 
-    There are two cases. Either regbot's function was called with wrong arguments, or an object of regbot's class lacks
-    an attribute. For a class, the line is 0. Python raises these errors in the caller, so the traceback has no frame of
-    the function or class.
+    Python raises errors about wrong arguments and missing attributes in the caller, so the traceback lacks the callee.
     """
     if isinstance(error, AttributeError):
         accessed_object = getattr(error, "obj", None)
@@ -179,10 +171,6 @@ def _is_guest_module(name: str | None) -> bool:
 
 
 def _failing_source(error: BaseException, root: Path) -> str:
-    """Return the source lines of the expression that failed in the innermost frame of the checkout.
-
-    Return '' if no frame belongs to the checkout.
-    """
     source = ""
     for summary in traceback.extract_tb(error.__traceback__):
         owner, _ = _find_owner(summary.filename, root)
@@ -194,11 +182,10 @@ def _failing_source(error: BaseException, root: Path) -> str:
 
 
 def _is_named(key: str, text: str) -> bool:
-    """Whether ``text`` names the configuration key ``key``, which has the form ``section.name`` or ``name``.
+    """Whether ``text`` names the key ``section.name`` or ``name``.
 
-    A name of several words, such as ``compile_mode``, needs no section in ``text``. A name of one word, such as
-    ``enable``, occurs in other sections too. So ``text`` must contain the section before it, as in ``debug.seed`` or
-    ``debug_config.seed``. If such a key has no section, ``text`` must contain ``.name`` or ``--name``.
+    A name of one word, such as ``enable``, occurs in other sections too. It counts only after its section, as in
+    ``debug.seed`` or ``debug_config.seed``, or without a section as ``.name`` or ``--name``.
     """
     section, _, name = key.rpartition(".")
     if "_" in name:

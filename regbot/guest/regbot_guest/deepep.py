@@ -202,10 +202,7 @@ class DeepEP:
 
 
 class _DeepEPDispatch(torch.autograd.Function):
-    """Sends rows to the ranks of their experts. Backward returns the gradients of the rows and of the weights.
-
-    Both announce their exchange to regbot's counter, which cannot see the library's kernels.
-    """
+    """Both directions announce their exchange to regbot's counter, which cannot see the library's kernels."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weights: Tensor, exchange: Exchange) -> tuple[Tensor, Tensor, Tensor]:
@@ -226,10 +223,6 @@ class _DeepEPDispatch(torch.autograd.Function):
 
 
 class _DeepEPCombine(torch.autograd.Function):
-    """Sums the rows of each token on the token's own rank. Backward sends the token's gradient to each of these
-    rows. Both announce their exchange to regbot's counter.
-    """
-
     @staticmethod
     def forward(ctx: Any, rows: Tensor, exchange: Exchange) -> Tensor:
         ctx.exchange = exchange

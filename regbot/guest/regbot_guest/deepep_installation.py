@@ -112,7 +112,6 @@ def print_result() -> None:
 
 
 def _import_deep_ep() -> DeepEPInstallation:
-    """Import deep_ep in this process and return what it offers."""
     try:
         module = importlib.import_module("deep_ep")
     except (Exception, SystemExit) as error:  # code of others may raise anything; the error is the result

@@ -177,10 +177,7 @@ def _all_to_all(x: Tensor, receive: list[int], send: list[int], group: dist.Proc
 
 
 class _AllToAllRows(torch.autograd.Function):
-    """Sends rows to other ranks. Backward sends the gradients back.
-
-    ``receive`` and ``send`` are the numbers of rows that this rank receives from each rank and sends to it.
-    """
+    """``receive`` and ``send`` are the numbers of rows that this rank receives from each rank and sends to it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, receive: list[int], send: list[int], group: dist.ProcessGroup) -> Tensor:
@@ -193,8 +190,6 @@ class _AllToAllRows(torch.autograd.Function):
 
 
 class _AllGatherRows(torch.autograd.Function):
-    """Gathers the rows of all ranks on every rank. Backward reduce-scatters the gradients."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group = group
@@ -206,8 +201,6 @@ class _AllGatherRows(torch.autograd.Function):
 
 
 class _ReduceScatterRows(torch.autograd.Function):
-    """Sums over all ranks, and keeps only the rows of this rank. Backward gathers the gradients of all ranks."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group = group

@@ -71,7 +71,6 @@ class Fingerprint:
         return None if self._has_unreadable_argument else self._hash.hexdigest()
 
     def _describe(self, value: Any) -> str:
-        """Return the text of an argument or result for the hash. It is the same in every run of the same program."""
         if isinstance(value, Tensor):
             shape = "x".join(map(str, value.shape))
             stride = "x".join(map(str, value.stride()))
@@ -91,10 +90,7 @@ class Fingerprint:
         return type(value).__name__
 
     def _number_tensor(self, tensor: Tensor) -> int:
-        """Return the number of the tensor. Tensors are numbered in the order in which they first appear.
-
-        The numbers make the data flow part of the hash.
-        """
+        """Number tensors in the order in which they first appear, which makes the data flow part of the hash."""
         key = id(tensor)
         if self._tensors.get(key) is not tensor:
             self._tensors[key] = tensor
@@ -103,9 +99,8 @@ class Fingerprint:
         return self._numbers[key]
 
     def _hash_constants(self, value: Any) -> None:
-        """Hash the known values of tensors that no dispatched operator produced, at their first use.
-
-        Examples are a permutation, a mask or expert indices.
+        """Hash the known values of tensors that no dispatched operator produced, such as a permutation, at their first
+        use.
         """
         for tensor in flatten(value):
             is_numbered = self._tensors.get(id(tensor)) is tensor  # an earlier operator returned it or used it
@@ -117,7 +112,6 @@ class Fingerprint:
                     self._hash.update(repr(values.tolist()).encode())
 
     def _describe_boxed(self, value: torch.ScriptObject) -> str:
-        """Return the text of a boxed object: a reduction, a process group or a work handle."""
         if is_reduction(value):
             name = reduction_name(value)
             self._has_unreadable_argument |= name == "premul_sum"  # the factor of this reduction cannot be read
@@ -128,9 +122,7 @@ class Fingerprint:
             return "<work>"
 
     def _describe_string(self, value: str) -> str:
-        """Return a string argument. The name of a group is replaced by its axis, because it contains a number that
-        depends on the order in which groups were created.
-        """
+        """Replace the name of a group by its axis. The name depends on the order in which groups were created."""
         try:
             group = dist.distributed_c10d._resolve_process_group(value)  # type: ignore[arg-type]
         except (LookupError, RuntimeError, ValueError):

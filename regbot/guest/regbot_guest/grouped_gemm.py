@@ -62,19 +62,16 @@ def describe_grouped_gemm(
 
 
 def _is_grouped_mm(operator: str) -> bool:
-    """Whether ``operator``, such as ``aten::_grouped_mm``, is one of torch's grouped matrix products."""
     _, _, name = operator.partition("::")
     return name.strip("_").startswith("grouped_mm")
 
 
 def _is_rocm(device: torch.device) -> bool:
-    """Whether ``device`` is an AMD GPU. A paper GPU can imitate an AMD GPU under any build of torch."""
     architecture: str = getattr(torch.cuda.get_device_properties(device), "gcnArchName", "")
     return torch.version.hip is not None or architecture.startswith("gfx")
 
 
 def _describe_inputs(dtype: torch.dtype, device: torch.device) -> str:
-    """Return the dtype and the device of the products, such as 'bfloat16 on compute capability 9.0'."""
     name = str(dtype).removeprefix("torch.")
     if device.type != "cuda" or _is_rocm(device):
         return f"{name} on {device.type}"

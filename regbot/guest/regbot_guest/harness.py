@@ -101,7 +101,6 @@ class Training:
         return loss.detach()
 
     def _build_layer(self, plugin: Plugin) -> nn.Module:
-        """Return the layer under test, or the MLP of the dense counterpart. Raises ContractError."""
         geometry, world = self.request.geometry, self.world
         if self.request.mlp == "dense":
             return DenseMLP(geometry, world.device, self.dtype)
@@ -114,7 +113,6 @@ class Training:
         return layer
 
     def _list_expert_parameters(self, model: Transformer) -> set[nn.Parameter]:
-        """Return the parameters that differ between expert-parallel ranks. Raises ContractError."""
         if self.request.mlp == "dense":
             return set()
         parameters: set[nn.Parameter] = set()
@@ -130,11 +128,7 @@ class Training:
         return parameters
 
     def _build_optimizer(self) -> torch.optim.Optimizer:
-        """Return AdamW, in its fused implementation on a GPU and as a plain loop over the parameters on a CPU.
-
-        Parameters that FSDP shards (DTensors) and other parameters are separate parameter groups, because one fused
-        call cannot handle both.
-        """
+        """DTensors and other parameters are separate groups, because one fused call cannot handle both."""
         sharded = [parameter for parameter in self.model.parameters() if hasattr(parameter, "device_mesh")]
         unsharded = [parameter for parameter in self.model.parameters() if not hasattr(parameter, "device_mesh")]
         groups = [{"params": group} for group in (sharded, unsharded) if group]
@@ -142,12 +136,10 @@ class Training:
         return torch.optim.AdamW(groups, lr=1e-4, fused=on_gpu, foreach=False if not on_gpu else None)
 
     def _make_batch(self, number: int) -> tuple[Tensor, Tensor]:
-        """Return random tokens and targets, each ``[micro_batch, sequence]``. If the model has no vocabulary, return
-        random hidden states in place of both. The batches differ between ranks and are equal in every launch.
-        ``number`` is the number of the step.
+        """Return tokens and targets, each ``[micro_batch, sequence]``, or hidden states if the model has no vocabulary.
 
-        A few batches repeat, because the model can learn only repeated data. Only if the model learns, the loss depends
-        on correct gradients.
+        Few batches repeat: a model learns only repeated data, and only if it learns does the loss depend on correct
+        gradients.
         """
         shape, device = self.request.geometry, self.world.device
         generator = torch.Generator(device=device)
@@ -224,9 +216,7 @@ def skip_other_chunks() -> Iterator[None]:
 
 
 class _LazyChunks:
-    """The result of ``torch.chunk``, padded with empty chunks to ``num_chunks``. Each chunk is created when it is
-    accessed.
-    """
+    """Like ``torch.chunk``, padded with empty chunks to ``num_chunks``. Each chunk is created when it is accessed."""
 
     def __init__(self, tensor: Tensor, num_chunks: int, dim: int) -> None:
         # As in torch.chunk, the size of a chunk is rounded up. So the last chunks may be smaller or empty.
@@ -244,9 +234,7 @@ class _LazyChunks:
 
 
 def _find_expert_modules(block: nn.Module, experts: set[nn.Parameter], path: str) -> list[nn.Module]:
-    """Return the modules of ``block`` that directly hold parameters in ``experts``. Raises ContractError if such a
-    module also holds other parameters. ``path`` names the block in the message, for example ``layers.3``.
-    """
+    """Return the modules that hold ``experts``. ``path``, such as ``layers.3``, names the block in the refusal."""
     modules = [module for module in block.modules() if experts & set(module.parameters(recurse=False))]
     for module in modules:
         if set(module.parameters(recurse=False)) - experts:
@@ -259,16 +247,11 @@ def _find_expert_modules(block: nn.Module, experts: set[nn.Parameter], path: str
 
 
 def _choose_shard_dim(parameter: nn.Parameter, ranks: int) -> Shard:
-    """Return a placement that shards the first dimension whose size is a multiple of ``ranks``. If there is none,
-    dimension 0 is sharded.
-
-    FSDP pads the sharded dimension. For example, it would pad 8 experts to 64 if it sharded dimension 0 over 64 ranks.
-    """
+    """FSDP pads the sharded dimension: 8 experts would become 64 if dimension 0 were sharded over 64 ranks."""
     return Shard(next((dim for dim, size in enumerate(parameter.shape) if size % ranks == 0), 0))
 
 
 def _check_shape(module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
-    """Raise ContractError if a layer's output has another shape or dtype than its input. This is a forward hook."""
     x = args[0]
     if not isinstance(out, Tensor) or out.shape != x.shape or out.dtype != x.dtype:
         actual = f"{tuple(out.shape)} {out.dtype}" if isinstance(out, Tensor) else type(out).__name__

@@ -66,19 +66,12 @@ class HybridEP:
 
 
 def _count_received_rows(exchange: Exchange) -> int:
-    """Return the number of rows that this rank received: one for each token that a rank, including this one, has sent.
-
-    Combine sends the same number of rows back, because the library first sums the rows of a token on this rank.
-    """
+    """Combine sends as many rows as were received, because the library first sums the rows of a token on this rank."""
     return int(exchange.handle[RECEIVED_ROWS_INDEX])
 
 
 class _HybridEPDispatch(torch.autograd.Function):
-    """Sends rows to the ranks of their experts and groups them by expert. Backward returns the gradients of rows and
-    weights.
-
-    ``dense_weights`` is ``[tokens, num_experts]``, with zeros for experts that the router did not choose.
-    """
+    """``dense_weights`` is ``[tokens, num_experts]``, with zeros for experts that the router did not choose."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, dense_weights: Tensor, exchange: Exchange) -> tuple[Tensor, Tensor, Tensor]:
@@ -107,10 +100,6 @@ class _HybridEPDispatch(torch.autograd.Function):
 
 
 class _HybridEPCombine(torch.autograd.Function):
-    """Sums the rows of each token on the token's own rank. Backward sends the token's gradient to each of these
-    rows.
-    """
-
     @staticmethod
     def forward(ctx: Any, rows: Tensor, exchange: Exchange) -> Tensor:
         ctx.exchange, ctx.rows = exchange, rows.shape[0]  # ctx.rows is the number of rows

@@ -29,7 +29,6 @@ def main(pairs: Sequence[str]) -> int:
 
 
 def _has_module(name: str) -> bool:
-    """Whether the module ``name`` can be found, without importing it."""
     try:
         return importlib.util.find_spec(name) is not None
     except (ImportError, AttributeError, ValueError):  # a parent package is missing or broken

@@ -28,10 +28,8 @@ change paths.
 
 @dataclass
 class _ThreadState:
-    """State of one thread.
-
-    ``stack`` has the paths of the modules whose forward is running, the innermost last. The autograd nodes with numbers
-    from ``first_node[i]`` to ``first_node[i + 1] - 1`` belong to the module with the path ``owner[i]``.
+    """``stack`` has the paths of the modules in forward, the innermost last. The autograd nodes from ``first_node[i]``
+    to ``first_node[i + 1] - 1`` belong to ``owner[i]``.
     """
 
     stack: list[str] = field(default_factory=list)
@@ -39,7 +37,6 @@ class _ThreadState:
     owner: list[str] = field(default_factory=list)
 
     def owner_of(self, node: Any) -> str:
-        """Return the path of the module that created the autograd node, or '' if it is unknown."""
         index = bisect_right(self.first_node, node._sequence_nr()) - 1
         return self.owner[index] if index >= 0 else ""
 
@@ -96,7 +93,6 @@ class ModuleTracker:
         return creator.owner_of(node)
 
     def _enter_module(self, module: nn.Module, _: tuple[Any, ...]) -> None:
-        """Make ``module`` the current module of this thread. This is a hook that runs before each forward."""
         path = self._paths.get(id(module))
         thread = self._threads[threading.get_ident()]
         if path is None:
@@ -112,21 +108,16 @@ class ModuleTracker:
         self._record_change(thread)
 
     def _record_change(self, thread: _ThreadState) -> None:
-        """Record that autograd nodes which ``thread`` creates from now on belong to another module. Then call
-        ``on_change``.
-        """
         thread.first_node.append(torch._C._autograd._get_sequence_nr())
         thread.owner.append(thread.stack[-1] if thread.stack else "")
         self.on_change(thread.owner[-1])
 
 
 def _unwrap_path(path: str) -> str:
-    """Return ``path`` without the components that torch adds when it wraps a module."""
     return ".".join(part for part in path.split(".") if part not in _WRAPPERS)
 
 
 def _is_in_own_backward() -> bool:
-    """Whether this thread is inside a call of backward, either the call for the whole model or one by a checkpoint."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "_engine_run_backward":
@@ -136,9 +127,7 @@ def _is_in_own_backward() -> bool:
 
 
 def _fsdp_owner() -> str | None:
-    """Return the path of the FSDP unit whose parameters the current call moves, or None if the call does not come from
-    FSDP. The path is '' if FSDP names none for the unit.
-    """
+    """Return the path of the FSDP unit whose parameters the call moves. None outside of FSDP; '' if it names none."""
     frame = sys._getframe(1)
     while frame is not None:
         candidate = frame.f_locals.get("self")

@@ -90,7 +90,6 @@ class Router(nn.Module):
         return torch.softmax(expert_logits, dim=-1), experts
 
     def _force_experts(self, x: Tensor) -> Tensor:
-        """Return the forced experts of ``x``. They are the same in every step, so only the first step builds them."""
         if self.forced_experts is None or self.forced_experts.shape[0] != x.shape[0]:
             self.forced_experts = forced_experts(
                 x.shape[0], self.num_experts, self.top_k, self.routing, self.seed, x.device
@@ -135,21 +134,14 @@ class Experts(nn.Module):
 
 
 def _grouped_product(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """Multiply the rows of each expert by its matrix. ``weight`` is ``[experts, inputs, outputs]``.
-
-    ``ends``, int32 ``[experts]``, has the index after the last row of each expert.
-    """
+    """``weight`` is ``[experts, inputs, outputs]``. ``ends``, int32, has the end of the rows of each expert."""
     assert grouped_mm is not None
     out: Tensor = grouped_mm(x, weight, offs=ends)
     return out
 
 
 def _looped_product(x: Tensor, weight: Tensor, splits: list[int]) -> Tensor:
-    """Compute one product per expert. ``splits`` has the number of rows of each expert.
-
-    This function is used if torch's grouped operator does not run on this machine. The record then names the
-    implementation 'loop_over_experts'.
-    """
+    """For machines on which torch's grouped operator does not run. ``splits`` has the number of rows of each expert."""
     parts: Iterator[tuple[Tensor, Tensor]] = zip(x.split(splits), weight.unbind(0), strict=True)
     return torch.cat([rows @ matrix for rows, matrix in parts])
 
@@ -171,7 +163,6 @@ def runs_grouped_mm(dtype: torch.dtype, device: torch.device) -> bool:
 
 
 def _try_grouped_mm(dtype: torch.dtype, device: torch.device) -> bool:
-    """Run a small grouped product in forward, in backward and on meta tensors, and return whether all of them work."""
     if grouped_mm is None:
         return False
     if device.type == "cuda":

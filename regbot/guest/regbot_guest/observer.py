@@ -127,8 +127,6 @@ class Shadowing(TorchDispatchMode):
 
 
 def _has_own_dispatch(types: Sequence[type]) -> bool:
-    """Whether an argument is a tensor that consists of other tensors (DTensor, float8, quantised) and has its own
-    dispatch.
-    """
+    """Whether an argument is a tensor that consists of other tensors (DTensor, float8, quantised)."""
     plain = torch._C._disabled_torch_dispatch_impl  # torch's value for a class without a dispatch of its own
     return any(kind is not FakeTensor and getattr(kind, "__torch_dispatch__", plain) is not plain for kind in types)

@@ -67,7 +67,6 @@ def code_proof(root: Path, watched: set[str]) -> dict[str, Any]:
 
 
 def _find_package(module: str, watched: set[str]) -> str:
-    """Return ``module`` or its innermost package that is watched, or '' if none of them is watched."""
     while module and module not in watched:
         module, _, _ = module.rpartition(".")  # the package that contains the module
     return module
@@ -86,7 +85,6 @@ def code_hash(path: Path) -> str:
 
 
 def _dump_code(source: bytes) -> str:
-    """Return the syntax tree of ``source`` as text, without docstrings."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and _has_docstring(node):
@@ -102,7 +100,6 @@ def _has_docstring(node: Any) -> bool:
 
 
 def _list_loaded_modules() -> list[tuple[str, Path]]:
-    """Return the name and the file of each loaded module, sorted by name."""
     loaded_modules: list[tuple[str, Path]] = []
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)
@@ -112,7 +109,6 @@ def _list_loaded_modules() -> list[tuple[str, Path]]:
 
 
 def _relative_path(path: Path, root: Path) -> str | None:
-    """Return ``path`` relative to ``root``, or None if the file does not belong to the code in ``root``."""
     try:
         relative = path.resolve().relative_to(root)
     except ValueError:

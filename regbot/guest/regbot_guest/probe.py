@@ -129,10 +129,8 @@ def time_training(request: Request, device: torch.device, step: Callable[[int], 
 
 @contextmanager
 def _spare_existing_objects() -> Iterator[None]:
-    """While active, Python's garbage collector does not scan the objects that existed before.
-
-    A scan of a model's objects takes a fraction of a second, and would slow an arbitrary step. Reference cycles that
-    the steps create are still collected.
+    """A scan of a model's objects by the garbage collector takes a fraction of a second, and would slow an arbitrary
+    step.
     """
     gc.collect()
     gc.freeze()
@@ -143,10 +141,6 @@ def _spare_existing_objects() -> Iterator[None]:
 
 
 def _count_step(request: Request, training: Training, world: World) -> dict[str, Any]:
-    """Run one more step under the counter and return its fields of the record.
-
-    Raises ContractError if the step cannot be counted reliably, or if it does not follow the requested routing.
-    """
     compile_watch, uncounted_watch = CompileWatch(), UncountedWatch()
     routed_tokens = RoutedTokens(request.geometry.experts, request.geometry.top_k, request.geometry.tokens)
     with compile_watch, uncounted_watch, ModuleTracker(training.model) as tracker:

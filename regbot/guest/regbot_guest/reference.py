@@ -54,11 +54,6 @@ def main(path: str) -> int:
 
 
 def _probe(torch: Any, request: dict[str, Any], rank: int) -> dict[str, Any]:
-    """Join the other ranks, measure, and return the fields of the record.
-
-    Return a refusal if the launcher started another number of ranks than requested. If GPUs are requested, also if
-    there is not one GPU for each rank of this host.
-    """
     import torch.distributed as dist
 
     torch.set_num_threads(1)
@@ -92,8 +87,6 @@ def _probe(torch: Any, request: dict[str, Any], rank: int) -> dict[str, Any]:
 
 
 class _Operation(NamedTuple):
-    """An operation to measure: a function, or an all-to-all among the ranks of a group."""
-
     name: str
     work: "Work | None" = None  # None for an all-to-all, whose tensors are created only when it is measured
     group: Any = None
@@ -101,11 +94,7 @@ class _Operation(NamedTuple):
 
 
 def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: int) -> dict[str, Any]:
-    """Measure all operations, and return the summary of each. None stands for an all-to-all that is not measured.
-
-    The request has the sizes of the tensors and the seconds that each operation may take. ``slowed`` has planted
-    slowdowns of the matrix product, in percent, by rank.
-    """
+    """None stands for an all-to-all that is not measured. ``slowed`` has planted slowdowns in percent, by rank."""
     sizes, seconds, host_ranks = request["sizes"], request["seconds"], request["ranks_per_host"]
     hosts = request["ranks"] // host_ranks
     time_repetitions = _time_on_gpu if device.type == "cuda" else _time_on_cpu
@@ -146,10 +135,6 @@ def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: 
 
 
 def _create_host_group(dist: Any, hosts: int, host_ranks: int, rank: int) -> Any:
-    """Create a group of the ranks of each host, and return the group of this rank's host.
-
-    There are ``hosts`` hosts with ``host_ranks`` ranks each.
-    """
     own_group = None
     for host in range(hosts):  # every rank must call new_group for every group
         new_group = dist.new_group(list(range(host * host_ranks, (host + 1) * host_ranks)))
@@ -158,17 +143,12 @@ def _create_host_group(dist: Any, hosts: int, host_ranks: int, rank: int) -> Any
 
 
 def _fit_repetitions(budget_s: float, repetition_s: float) -> int:
-    """Return how many repetitions of ``repetition_s`` seconds fit into ``budget_s`` seconds, within the limits."""
     fitting_repetitions = int(budget_s / max(repetition_s, 1e-6))
     return max(MIN_REPETITIONS, min(MAX_REPETITIONS, fitting_repetitions))
 
 
 def _make_product(torch: Any, sizes: dict[str, Any], device: Any, slowed_pct: float) -> Work:
-    """Return a function that computes a matrix product of two square matrices.
-
-    ``slowed_pct`` plants a slowdown, to test how the probe's results are judged. The left matrix gets this many percent
-    more rows.
-    """
+    """``slowed_pct`` plants a slowdown for tests: the left matrix gets this many percent more rows."""
     size, dtype = sizes["gemm"], getattr(torch, sizes["dtype"])
     rows = round(size * (1 + slowed_pct / 100))
     generator = torch.Generator(device=device).manual_seed(1234)
@@ -179,9 +159,7 @@ def _make_product(torch: Any, sizes: dict[str, Any], device: Any, slowed_pct: fl
 
 
 def _make_exchange(torch: Any, dist: Any, num_bytes: int, device: Any, group: Any, ranks: int) -> Work:
-    """Return a function that runs an all-to-all. Each rank sends ``num_bytes`` bytes, in equal parts, to all ranks of
-    ``group``, which has ``ranks`` ranks.
-    """
+    """Each rank sends ``num_bytes`` bytes in equal parts."""
     elements_per_rank = num_bytes // 4 // ranks  # a float32 has 4 bytes
     elements = elements_per_rank * ranks
     sent, received = torch.ones(elements, device=device), torch.empty(elements, device=device)
@@ -189,16 +167,13 @@ def _make_exchange(torch: Any, dist: Any, num_bytes: int, device: Any, group: An
 
 
 def _make_copy(torch: Any, num_bytes: int, device: Any) -> Work:
-    """Return a function that copies ``num_bytes`` bytes within the memory of ``device``."""
     source = torch.ones(num_bytes // 4, device=device)  # a float32 has 4 bytes
     target = torch.empty_like(source)
     return lambda: target.copy_(source)
 
 
 def _time_on_cpu(torch: Any, work: Work, budget_s: float, count: "int | None") -> list[float]:
-    """Return the seconds of each repetition of ``work``. There are ``count`` repetitions. If ``count`` is None, there
-    are as many as fit into ``budget_s``, within the limits ``MIN_REPETITIONS`` and ``MAX_REPETITIONS``.
-    """
+    """Return the seconds of ``count`` repetitions, or of as many as fit into ``budget_s`` if ``count`` is None."""
     del torch  # only _time_on_gpu, which has the same parameters, needs it
     times: list[float] = []
     deadline = time.perf_counter() + budget_s
@@ -210,11 +185,6 @@ def _time_on_cpu(torch: Any, work: Work, budget_s: float, count: "int | None") -
 
 
 def _time_on_gpu(torch: Any, work: Work, budget_s: float, count: "int | None") -> list[float]:
-    """Return the seconds of each repetition of ``work``, measured with CUDA events.
-
-    There are ``count`` repetitions. If ``count`` is None, there are as many as fit into ``budget_s``, within the limits
-    ``MIN_REPETITIONS`` and ``MAX_REPETITIONS``. The budget is checked after every ``SYNC_INTERVAL`` repetitions.
-    """
     events: list[Any] = []
     deadline = time.perf_counter() + budget_s
     most_repetitions = count or MAX_REPETITIONS
@@ -230,11 +200,6 @@ def _time_on_gpu(torch: Any, work: Work, budget_s: float, count: "int | None") -
 
 
 def _is_repetition_due(finished: int, count: "int | None", deadline: float) -> bool:
-    """Whether another repetition follows after ``finished`` ones. ``count`` is the number of all repetitions.
-
-    If ``count`` is None, they end at ``deadline``, a time of ``time.perf_counter``. Their number is at least
-    ``MIN_REPETITIONS`` and at most ``MAX_REPETITIONS``.
-    """
     if count is not None:
         return finished < count
     if finished < MIN_REPETITIONS:
@@ -243,7 +208,6 @@ def _is_repetition_due(finished: int, count: "int | None", deadline: float) -> b
 
 
 def _summarize(times: list[float]) -> dict[str, Any]:
-    """Return number, median, median absolute deviation and 10th percentile of times in seconds."""
     median_s = statistics.median(times)
     return {
         "n": len(times),
@@ -254,7 +218,6 @@ def _summarize(times: list[float]) -> dict[str, Any]:
 
 
 def _describe_processor() -> str:
-    """Return the model of the processor and the number of cores that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     name = "CPU"
     try:
@@ -268,7 +231,6 @@ def _describe_processor() -> str:
 
 
 def _read_driver_version() -> "str | None":
-    """Return the version of the loaded NVIDIA driver, or None if it is unknown."""
     try:
         return Path("/sys/module/nvidia/version").read_text(errors="replace").strip()[:100] or None
     except OSError:
@@ -276,7 +238,6 @@ def _read_driver_version() -> "str | None":
 
 
 def _write_record(path: Path, record: dict[str, Any]) -> None:
-    """Write a record atomically, so that a reader never sees a partly written file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("w", encoding="utf-8") as file:
         json.dump(record, file, allow_nan=False)

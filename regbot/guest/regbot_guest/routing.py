@@ -27,7 +27,6 @@ def forced_experts(tokens: int, experts: int, top_k: int, routing: str, seed: in
 
 @lru_cache(maxsize=4)
 def _zipf(tokens: int, experts: int, top_k: int, seed: int) -> tuple[tuple[int, ...], ...]:
-    """Return the experts of each token under skewed routing. The result is cached, so that it is drawn only once."""
     generator = random.Random(seed)
     weights = [1.0 / (expert + 1) ** ZIPF_EXPONENT for expert in range(experts)]
 

@@ -100,8 +100,6 @@ def sum_slots(rows: Tensor, weights: Tensor, slots: SlotOrder) -> Tensor:
 
 
 class _PermuteRows(torch.autograd.Function):
-    """Gathers by a permutation. Backward gathers by its inverse."""
-
     @staticmethod
     def forward(ctx: Any, rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
         ctx.save_for_backward(inverse)
@@ -114,8 +112,6 @@ class _PermuteRows(torch.autograd.Function):
 
 
 class _CopyTokens(torch.autograd.Function):
-    """Copies each token once per slot. Backward sums the gradients of a token's copies."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, slot_of_row: Tensor, row_of_slot: Tensor) -> Tensor:
         ctx.save_for_backward(row_of_slot)

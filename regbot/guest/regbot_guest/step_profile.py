@@ -113,11 +113,7 @@ def profile_steps(request: Request, source: StepSource, reason: str, record: dic
 
 
 def _limit_seconds(request: Request, slowest_step_s: float) -> float:
-    """Return the seconds that the profiled steps may take. 0 or less means that the run has no time left for them.
-
-    The steps must end ``EXIT_S`` before a hung rank would write its stacks, which is ``margin_s`` before the limit of
-    the run. ``slowest_step_s`` is the time of the slowest timed step.
-    """
+    """The profiled steps must end ``EXIT_S`` before a hung rank would write its stacks. 0 or less: no time is left."""
     # MIN_LIMIT_S is for writing the traces. A profiled step may take SLOWDOWN times as long as a timed step.
     limit_s = MIN_LIMIT_S + SLOWDOWN * NUM_STEPS * slowest_step_s
     if not request.limit_s:  # the run has no known limit
@@ -127,10 +123,6 @@ def _limit_seconds(request: Request, slowest_step_s: float) -> float:
 
 
 def _record_traces(request: Request, source: StepSource) -> dict[str, Any]:
-    """Run planted collectives and the steps, and record both on rank ``PROFILED_RANK``.
-
-    Return the fields of the record's ``profile`` on this rank, and {} on all other ranks.
-    """
     folder = Path(request.record).parent
     with _record_trace(folder / PLANTED_FILE, source.device, request.max_profile_bytes):
         num_planted = issue_on_groups(source.groups, source.device)
@@ -161,10 +153,7 @@ def _record_traces(request: Request, source: StepSource) -> dict[str, Any]:
 
 @contextmanager
 def _record_trace(path: Path, device: torch.device, max_bytes: int) -> Iterator[None]:
-    """While active, record the calls of rank ``PROFILED_RANK``. Then write the compressed trace to ``path``.
-
-    Other ranks do nothing. Raises TraceTooLargeError if the file is larger than ``max_bytes``.
-    """
+    """Only rank ``PROFILED_RANK`` records. Raises TraceTooLargeError if the compressed file exceeds ``max_bytes``."""
     if dist.get_rank() != PROFILED_RANK:
         yield
         return

@@ -147,9 +147,6 @@ class Stopwatch:
         self._wrap_deep_ep()  # deep_ep is imported at its first exchange
 
     def _slow_down(self) -> None:
-        """Lengthen the step by ``slowdown_pct`` percent of its time. Calibrations use this to test the throughput
-        gate.
-        """
         if self._on_gpu:
             torch.cuda.synchronize()
         time.sleep((time.perf_counter() - self._step_start) * self._slowdown)
@@ -176,12 +173,10 @@ class Stopwatch:
         }
 
     def _sum_by_step(self, spans_by_step: list[list[tuple[Any, Any]]]) -> list[float]:
-        """Return the total seconds of the spans of each finished step."""
         finished_steps = len(self._memory_bytes)
         return [sum(self.clock.between(start, end) for start, end in spans) for spans in spans_by_step[:finished_steps]]
 
     def _wrap(self, owner: type, name: str) -> None:
-        """Measure each call of the method ``name`` of ``owner``, which issues or waits for a collective."""
         original: Callable[..., Any] = getattr(owner, name)
         mark = self.clock.mark
 
@@ -198,9 +193,7 @@ class Stopwatch:
         self._replace(owner, name, wrapper)
 
     def _current_spans(self) -> list[tuple[Any, Any]]:
-        """Return the list that gets the span of a call on the current stream: the running step's wait spans, or its
-        overlapped spans.
-        """
+        """Return the running step's wait spans, or its overlapped spans on another stream than the compute stream."""
         if not self._on_gpu:
             return self.wait_spans[-1]
         stream = torch.cuda.current_stream()
@@ -210,7 +203,6 @@ class Stopwatch:
         return self.overlapped_spans[-1]
 
     def _watch_events(self) -> None:
-        """Measure how long the compute stream waits for events of streams that run collectives."""
         original_record, original_wait = torch.cuda.Event.record, torch.cuda.Event.wait
         mark = self.clock.mark
 
@@ -237,7 +229,6 @@ class Stopwatch:
         self._replace(torch.cuda.Event, "wait", wait_for_event)
 
     def _wrap_deep_ep(self) -> None:
-        """Measure the exchanges of deep_ep, once it is imported."""
         library = sys.modules.get("deep_ep")
         if library is None or self._wraps_deep_ep or not self._on_gpu:
             return

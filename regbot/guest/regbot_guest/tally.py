@@ -173,12 +173,11 @@ def announce(
 
 
 def _list_input_splits(call_arguments: Mapping[str, Any]) -> list[int]:
-    """Return how many rows this rank sends to each rank, or [] if the call does not list them."""
     split_sizes: list[int] = call_arguments.get("input_split_sizes") or []
     return split_sizes or [part.shape[0] for part in flatten(call_arguments.get("input_tensors"))]
 
 
 def _backend(group: dist.ProcessGroup) -> str:
-    """Return the name of the group's backend. For a combined backend such as ``cpu:gloo,cuda:nccl`` this is nccl."""
+    """Return nccl for a combined backend such as ``cpu:gloo,cuda:nccl``."""
     name = str(dist.get_backend(group))
     return next((backend for backend in ("fake", "nccl", "gloo") if backend in name), name)

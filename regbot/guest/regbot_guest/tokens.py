@@ -45,7 +45,6 @@ class RoutedTokens:
             self.by_module[module] = counts
 
     def _are_chosen_experts(self, values: "list[int]") -> bool:
-        """Whether ``values`` can be the indices of the ``top_k`` experts of each token."""
         return len(values) == self.tokens * self.top_k and min(values) >= 0 and max(values) < self.experts
 
     @property

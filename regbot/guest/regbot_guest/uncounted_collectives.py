@@ -71,13 +71,11 @@ class UncountedWatch:
         setattr(owner, name, replacement)
 
     def _is_uncounted_thread(self) -> bool:
-        """Whether the counter does not see collectives of the current thread."""
         if not self._watch_other_threads or threading.get_ident() == self._counting_thread:
             return False
         return not any(isinstance(mode, StepCounter) for mode in _get_current_dispatch_mode_stack())
 
     def _watch_group(self, name: str) -> Any:
-        """Return a replacement for the method ``name`` of process groups, which records calls of uncounted threads."""
         original = getattr(dist.ProcessGroup, name)
 
         def wrapper(group: Any, *args: Any, **kwargs: Any) -> Any:
@@ -88,7 +86,6 @@ class UncountedWatch:
         return wrapper
 
     def _watch_backend(self, name: str) -> Any:
-        """Return a replacement for the method ``name`` of backends, which records every direct call."""
         original = getattr(Backend, name)
 
         def wrapper(backend: Any, *args: Any, **kwargs: Any) -> Any:
@@ -99,7 +96,6 @@ class UncountedWatch:
         return wrapper
 
     def _watch_fake(self) -> Any:
-        """Return a replacement for the dispatch of fake tensors, which records collectives of uncounted threads."""
         dispatch = FakeTensor.__torch_dispatch__
 
         # A higher-order operator has no _opname.

@@ -98,7 +98,6 @@ def choose_device(size: int, kind: str, share_gpu: bool = False) -> torch.device
 
 
 def _explain_missing_gpus() -> str:
-    """Return the end of an error message: why torch may see too few GPUs, or the command that lists the GPUs."""
     if torch.version.cuda is None and torch.version.hip is None:
         return f": torch {torch.__version__} is a build for CPUs; install one for GPUs"
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
@@ -131,10 +130,6 @@ def join_ranks(device: torch.device, limit_s: float, share_gpu: bool = False) ->
 
 @contextmanager
 def _join_fake(size: int, device: str) -> Iterator[torch.device]:
-    """Context manager for a fake process group of ``size`` ranks, in which this process is rank 0.
-
-    ``device`` is the kind of device. Yields the device of rank 0.
-    """
     from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend 'fake'
 
     # As with NCCL, groups of a GPU accept only GPU tensors. So object collectives use the GPU too.
@@ -147,19 +142,12 @@ def _join_fake(size: int, device: str) -> Iterator[torch.device]:
 
 
 def _create_groups(rank: int, size: int, ep: int, device: torch.device, timeout: timedelta | None) -> World:
-    """Create the groups of the axes ``ep``, ``edp`` and ``dp``, and return the world with the meshes of these groups.
-
-    ``rank`` and ``device`` are those of this process, and ``size`` is the number of ranks. ``timeout`` is the timeout
-    of each group. None means torch's default timeout.
-    """
     axes = Axes()
     ranks = torch.arange(size).view(size // ep, ep)  # a row has the ranks of an ep group, a column of an edp group
 
     def create_groups_of_axis(axis: str, ranks_by_group: torch.Tensor) -> Any:
-        """Create all groups of ``axis``, and return the group that contains this rank.
-
-        Each row of ``ranks_by_group`` has the ranks of one group. Torch requires that every rank creates every group.
-        In a fake world only this rank's own group is created.
+        """Each row of ``ranks_by_group`` has the ranks of one group. Every rank must create every group, except in a
+        fake world.
         """
         own_group = None
         for group_ranks in ranks_by_group.tolist():

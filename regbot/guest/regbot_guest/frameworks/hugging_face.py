@@ -112,7 +112,6 @@ def offline() -> Iterator[None]:
 
 
 def _write_config(folder: Path, repository: str) -> Path:
-    """Write the copy of the repository's ``config.json`` and return its path."""
     path = folder / repository / FILE_NAME
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(CONFIGS[repository]), encoding="utf-8")

@@ -104,7 +104,6 @@ def run_request(request: Request) -> dict[str, Any]:
 
 
 def _check_request(request: Request) -> None:
-    """Raise MaxTextError if MaxText cannot do what the request asks for."""
     if request.mode != "static":
         raise MaxTextError("config", "MaxText is compiled, not run; remove this workload's shapes from 'timed'")
     if request.mlp != "moe":
@@ -128,9 +127,6 @@ def _check_request(request: Request) -> None:
 
 
 def _set_variables(dump: Path, world: int) -> None:
-    """Set environment variables that jax and MaxText read while they are imported. XLA then emulates ``world`` CPU
-    devices and writes its programs to the folder ``dump``.
-    """
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["DECOUPLE_GCLOUD"] = "TRUE"  # MaxText then works without Google Cloud
     os.environ["XLA_FLAGS"] = (
@@ -139,10 +135,8 @@ def _set_variables(dump: Path, world: int) -> None:
 
 
 def _import_maxtext() -> tuple[Any, Any]:
-    """Return the module jax and the module ``train_compile``.
-
-    Raises MaxTextError if a package is missing, or if ``train_compile`` lacks a function that regbot needs. If a
-    module or a name of MaxText itself is missing, the ImportError is raised as it is: the code under test causes it.
+    """If a module or a name of MaxText itself is missing, the ImportError is raised as it is: the code under test
+    causes it.
     """
     try:
         jax = importlib.import_module("jax")
@@ -174,10 +168,6 @@ def _unknown_revision(reason: str) -> MaxTextError:
 
 
 def _set_devices(world: int) -> None:
-    """Give the target ``TOPOLOGY`` as many devices as there are ranks. Raises MaxTextError.
-
-    A target is the hardware that MaxText compiles for.
-    """
     try:
         targets = importlib.import_module(TARGETS_MODULE)
         target = targets.UserFacingNameToSystemCharacteristics[TOPOLOGY]
@@ -191,10 +181,8 @@ def _set_devices(world: int) -> None:
 
 
 def _compile(train_compile: Any, argv: list[str], request: Request) -> tuple[ResolvedConfig, Any]:
-    """Run ``main`` of MaxText's ``train_compile``. Return MaxText's resolved configuration and mesh.
-
-    ``main`` returns neither of them. So both are recorded when MaxText's own functions return them to ``main``. Raises
-    MaxTextError.
+    """Run ``main`` of MaxText's ``train_compile``. It returns neither configuration nor mesh, so both are recorded on
+    the way.
     """
     _set_devices(request.world)
     results: dict[str, Any] = {}
@@ -231,10 +219,7 @@ def _compile(train_compile: Any, argv: list[str], request: Request) -> tuple[Res
 
 
 def _list_axes(mesh: Any) -> list[tuple[str, int]]:
-    """Return the names and sizes of the axes with a size above 1.
-
-    The number of a device is its row-major index over these axes: along the last axis, the numbers are consecutive.
-    """
+    """Return the axes with a size above 1. Device numbers are row-major over them."""
     return [(str(name), int(size)) for name, size in mesh.shape.items() if size > 1]
 
 
@@ -257,16 +242,13 @@ def move_program(dump: Path, name: str, target: Path) -> None:
 
 
 def _read_versions() -> dict[str, str]:
-    """Return the versions of the imported modules. They are read from the modules themselves, because the imported
-    MaxText is the checkout's, and the interpreter may have another one installed.
-    """
+    """Read the modules themselves: the imported MaxText is the checkout's, and another one may be installed."""
     modules = {name: importlib.import_module(name) for name in ("maxtext", "jax", "jaxlib", "flax", "optax")}
     return {name: str(module.__version__) for name, module in modules.items() if hasattr(module, "__version__")}
 
 
 @contextmanager
 def _timed_phase(seconds: dict[str, float], name: str) -> Iterator[None]:
-    """Write the duration of the ``with`` block into ``seconds[name]``, if the block ends without an error."""
     start = time.perf_counter()
     yield
     seconds[name] = round(time.perf_counter() - start, 3)
@@ -274,7 +256,6 @@ def _timed_phase(seconds: dict[str, float], name: str) -> Iterator[None]:
 
 @contextmanager
 def _replace_attribute(owner: ModuleType, name: str, stand_in: Any) -> Iterator[None]:
-    """While active, ``owner`` has ``stand_in`` under ``name``."""
     original = getattr(owner, name)
     setattr(owner, name, stand_in)
     try:

@@ -119,7 +119,6 @@ def list_warnings(request: Request) -> list[str]:
 
 
 def _user_batch(request: Request) -> dict[str, Scalar]:
-    """Return the user's batch size by its key, or {} if the user sets none."""
     return {BATCH: request.config[BATCH]} if BATCH in request.config else {}
 
 
@@ -139,11 +138,7 @@ def explain_refusal(error: BaseException, request: Request) -> MaxTextError:
 
 
 def _is_set_by_regbot(key: str, request: Request) -> bool:
-    """Return whether regbot has set this key, and not the user or a recipe.
-
-    Without a recipe, regbot sets all keys that the user does not set. With a recipe, regbot sets only the keys in
-    ``FORCED_KEYS`` and ``OWNED_KEYS``.
-    """
+    """Without a recipe, regbot sets all keys that the user does not set."""
     if key in request.config:
         return False
     return not request.recipe or key in {*FORCED_KEYS, *OWNED_KEYS}
@@ -155,9 +150,6 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def _suggest(unknown_key: re.Match[str]) -> str:
-    """Return text with the known keys that are spelled similarly, or ''. ``unknown_key`` is a match of
-    ``_UNKNOWN_KEY``.
-    """
     known_keys = re.findall(r"'([^']+)'", unknown_key["known_keys"])
     similar_keys = difflib.get_close_matches(unknown_key["key"], known_keys, n=3)
     return f"; did you mean {' or '.join(similar_keys)}?" if similar_keys else ""
@@ -189,10 +181,6 @@ def flatten_config(keys: Mapping[str, Any]) -> dict[str, Scalar]:
 
 
 def _add_scalars(scalars: dict[str, Scalar], key: str, value: Any) -> None:
-    """Add the value of a key to ``scalars``. Keys of nested values contain dots. File paths and URLs are left out.
-
-    The list of logical axis rules becomes one key for each logical axis, such as ``logical_axis_rules.embed``.
-    """
     value = value.value if isinstance(value, Enum) else value
     if isinstance(value, Mapping):
         for name in sorted(value, key=str):
@@ -215,12 +203,10 @@ def _add_scalars(scalars: dict[str, Scalar], key: str, value: Any) -> None:
 
 
 def _join(value: Any) -> str:
-    """Return a value as text. Lists and lists in lists are joined by commas."""
     return ",".join(map(_join, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _shape_keys(geometry: Geometry) -> dict[str, Scalar]:
-    """Return the numbers of the shape by the keys that MaxText's configuration files use."""
     return {
         "base_num_decoder_layers": geometry.layers,
         "base_emb_dim": geometry.hidden,
@@ -240,25 +226,19 @@ def _shape_keys(geometry: Geometry) -> dict[str, Scalar]:
 
 
 def _resolved_shape_keys(geometry: Geometry) -> dict[str, Scalar]:
-    """Return the numbers of the shape by the keys that MaxText's model code reads. These keys lack the prefix
-    ``base_``.
-    """
+    """MaxText's model code reads the keys without the prefix ``base_``."""
     return {key.removeprefix("base_"): value for key, value in _shape_keys(geometry).items()}
 
 
 def _pinned_keys(request: Request) -> dict[str, Any]:
-    """Return the keys of a workload without a recipe: the shape's name as the model, and the numbers of the shape."""
     shape_and_version = request.workload.split(":")[-1]  # the workload is called [label:]shape@version/mesh
     model = shape_and_version.split("@")[0]
     return {"model_name": model, **SHAPE_DEFAULTS, **_shape_keys(request.geometry), "dtype": request.dtype}
 
 
 def _recipe_keys(request: Request, package: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the base file (all keys with their defaults) and the keys of a recipe.
-
-    A recipe is the name of a model, or a file ``.yml`` in the checkout. A file in a folder ``models`` configures a
-    model, which is also selected by its name. Any other file is a complete configuration and replaces the base file.
-    Raises MaxTextError if there is no such file.
+    """A recipe is the name of a model, or a file ``.yml`` in the checkout. A file in a folder ``models`` configures a
+    model, which is also selected by its name. Any other file is a complete configuration.
     """
     base_file = package / "configs" / "base.yml"
     if not request.recipe.endswith(".yml"):
@@ -272,7 +252,6 @@ def _recipe_keys(request: Request, package: Path) -> tuple[Path, dict[str, Any]]
 
 
 def _format_value(value: Any) -> str:
-    """Return a value as MaxText's command line has it, which is parsed as YAML."""
     if value is None:
         return "null"
     if isinstance(value, bool):

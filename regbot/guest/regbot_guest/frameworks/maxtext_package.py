@@ -38,15 +38,11 @@ def find_checkout_package(request: Request) -> Path:
 
 
 def _is_inside(folder: Path, root: Path) -> bool:
-    """Return whether the package is code of the checkout. A virtual environment inside the checkout does not count."""
+    """A virtual environment inside the checkout does not belong to it."""
     return folder.is_relative_to(root) and "site-packages" not in folder.relative_to(root).parts
 
 
 def _explain_foreign_package(request: Request, installed: Path | None) -> MaxTextError:
-    """Return the refusal if Python would not import the checkout's package ``maxtext``.
-
-    ``installed`` is the folder of the package that Python would import instead, or None if it finds none.
-    """
     root = Path(request.root).resolve()
     sources = [root / folder for folder in request.source_roots]
     own_package = next((source / PACKAGE for source in sources if (source / PACKAGE / ENTRY).is_file()), None)
@@ -69,7 +65,6 @@ def _explain_foreign_package(request: Request, installed: Path | None) -> MaxTex
 
 
 def _explain_layout(root: Path) -> MaxTextError | None:
-    """Return the refusal of a revision whose MaxText is in one of ``OLD_LAYOUTS``, or None if it is in none of them."""
     for folder, period in OLD_LAYOUTS.items():
         if (root / folder / ENTRY.name).is_file():
             return MaxTextError(
@@ -81,5 +76,4 @@ def _explain_layout(root: Path) -> MaxTextError | None:
 
 
 def _show(folder: Path, root: Path) -> str:
-    """Return the path of ``folder`` relative to the checkout, for messages."""
     return folder.relative_to(root).as_posix()

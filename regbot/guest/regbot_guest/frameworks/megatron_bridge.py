@@ -126,8 +126,6 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
 
 
 class _RecipeJob:
-    """One run of a recipe: the overrides before the program starts, and the description of the counted step."""
-
     def __init__(self, request: Request, device: Device) -> None:
         self._request, self._device = request, device
         self._container: Any = None
@@ -135,10 +133,8 @@ class _RecipeJob:
         self._warnings: list[str] = []
 
     def overrides(self) -> list[str]:
-        """Return the overrides for the script: regbot's, and then the user's.
-
-        From now on, the paper GPU routes tokens to the recipe's number of experts, not to the shape's. Raises
-        ContractError if the recipe or a key does not exist, or if the recipe does not fit the requested mesh.
+        """Return the overrides for the script, and route tokens to the recipe's number of experts. Raises
+        ContractError.
         """
         request = self._request
         container = self._load_recipe()
@@ -162,11 +158,6 @@ class _RecipeJob:
         return [f"{key}={format_value(value)}" for key, value in {**own_overrides, **user_overrides}.items()]
 
     def _load_recipe(self) -> Any:
-        """Return the recipe's configuration, as the script's own ``load_recipe`` returns it.
-
-        Raises ContractError if there is no such recipe or no ``load_recipe``. An error in the recipe's own code is
-        passed on.
-        """
         request = self._request
         try:
             runner = importlib.import_module(RECIPES)
@@ -188,11 +179,7 @@ class _RecipeJob:
         return container
 
     def _choose_global_batch(self, settings: Mapping[str, Any]) -> int:
-        """Return the global batch, in sequences, of a step with as few micro-batches as possible.
-
-        Also adds a warning if the recipe has another global batch. Raises ContractError if the requested mesh does not
-        fit the recipe.
-        """
+        """Return the global batch, in sequences, of a step with as few micro-batches as possible."""
         request = self._request
         sizes = {axis: _read_size(settings, f"model.{field}") for field, axis in MODEL_PARALLEL.items()}
         model_parallel_ranks = math.prod(sizes.values())
@@ -214,15 +201,14 @@ class _RecipeJob:
         return global_batch
 
     def models(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[nn.Module]:
-        """Return the model chunks, and remember the program's configuration. Both are arguments of
-        ``train_step(forward_step_func, data_iterator, model, optimizer, scheduler, global_state, ...)``.
+        """Return the model chunks and remember the configuration, arguments of ``train_step(forward_step_func,
+        data_iterator, model, optimizer, scheduler, global_state, ...)``.
         """
         global_state = kwargs["global_state"] if "global_state" in kwargs else args[GLOBAL_STATE_POSITION]
         self._container = global_state.cfg
         return get_model_chunks(args, kwargs)
 
     def describe(self, counter: PaperCounter) -> ProgramDescription:
-        """Return the parts of the record that are read from the program."""
         request, config = self._request, flatten_config(self._container)
         model_settings = {
             key.removeprefix("model."): value for key, value in config.items() if key.startswith("model.")
@@ -272,13 +258,7 @@ def refuse_unknown_keys(own_overrides: Iterable[str], user_overrides: Iterable[s
 
 
 def _tokenizer_overrides(settings: Mapping[str, Any]) -> dict[str, Scalar]:
-    """Return the overrides for a null tokenizer with as many tokens as the recipe's tokenizer.
-
-    A null tokenizer needs no files. If the recipe already has one, {} is returned.
-
-    If the number of tokens is unknown, the model's vocabulary is used in place of it. If the recipe takes the model's
-    vocabulary from the tokenizer, that is not possible, so ContractError is raised.
-    """
+    """A null tokenizer needs no files. It gets as many tokens as the recipe's, else the model's vocabulary."""
     if settings.get("tokenizer.tokenizer_type") == NULL_TOKENIZER:
         return {}
     name = settings.get("tokenizer.tokenizer_model")
@@ -295,10 +275,7 @@ def _tokenizer_overrides(settings: Mapping[str, Any]) -> dict[str, Scalar]:
 
 
 def _count_micro_batches(settings: Mapping[str, Any], ranks: int) -> int:
-    """Return the smallest number of micro-batches that Megatron accepts on each rank of a pipeline of ``ranks`` ranks.
-
-    Several are required if the pipeline is interleaved, which means that a rank has several stages.
-    """
+    """Return the smallest number that Megatron accepts: several if a rank has several pipeline stages."""
     layout = settings.get(LAYOUT)
     layout_stages = _count_stages(layout) if isinstance(layout, str) else len(layout or ())
     stages_per_rank = max(_read_size(settings, "model.virtual_pipeline_model_parallel_size"), layout_stages // ranks)
@@ -307,13 +284,12 @@ def _count_micro_batches(settings: Mapping[str, Any], ranks: int) -> int:
 
 
 def _count_stages(layout: str) -> int:
-    """Return the number of stages in a layout such as ``Et*12|t*12|(t|)*2L``."""
+    """``layout`` has a form such as ``Et*12|t*12|(t|)*2L``."""
     module = importlib.import_module("megatron.core.transformer.pipeline_parallel_layer_layout")
     return int(module.PipelineParallelLayerLayout.get_num_stages_from_str(layout))
 
 
 def _dispatcher_overrides(request: Request) -> dict[str, Scalar]:
-    """Return the overrides for the request's dispatcher, or {} if the recipe's dispatcher is kept."""
     if not request.dispatcher:
         return {}
     is_flex = request.dispatcher in FLEX
@@ -324,7 +300,6 @@ def _dispatcher_overrides(request: Request) -> dict[str, Scalar]:
 
 
 def _read_size(settings: Mapping[str, Any], key: str) -> int:
-    """Return the positive number under ``key``, or 1 if the key is not set. Raises ContractError."""
     value = settings.get(key)
     if value is None:
         return 1

@@ -208,14 +208,8 @@ def shape_flags(request: Request, model_parallel_ranks: int) -> dict[str, Scalar
 def _smallest_step(
     request: Request, flags: Mapping[str, Scalar | FlagValue]
 ) -> tuple[dict[str, Scalar | FlagValue], str]:
-    """Return flags for the smallest step of a test case on the requested ranks, and a warning.
-
-    ``flags`` are those of the test case and of the user. The smallest step has one micro-batch on each rank, or as many
-    as an interleaved pipeline needs. The warning says that the test case's own global batch is another one. The warning
-    is '' if both batches are equal, or if the test case sets none. Raises ContractError if the test case cannot run on
-    these ranks.
-
-    A test case that sets no vocabulary also gets a flag with the shape's.
+    """Return the flags of a step with one micro-batch on each rank, or as many as an interleaved pipeline needs, and a
+    warning if the test case has another global batch. A test case without a vocabulary gets the shape's.
     """
     where = f"recipe {request.recipe!r}"
     model_parallel_ranks = count_model_parallel_ranks(flags, where)
@@ -280,7 +274,6 @@ def read_size(flags: Mapping[str, Scalar | FlagValue], name: str, where: str) ->
 
 
 def _dispatcher_flags(request: Request) -> dict[str, Scalar | FlagValue]:
-    """Return the flags for the request's dispatcher, or no flags if the request leaves the choice to Megatron."""
     if request.dispatcher in FLEX:
         return {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": request.dispatcher}
     return {"moe_token_dispatcher_type": request.dispatcher} if request.dispatcher else {}

@@ -107,11 +107,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
 
 @contextmanager
 def _without_nvcc(patches: list[str]) -> Iterator[None]:
-    """While active, Megatron's releases up to 0.16 start without a CUDA toolkit.
-
-    ``fused_kernels.load`` of these releases only asks nvcc for its version. If there is no CUDA toolkit, and so no
-    nvcc, a function that does nothing replaces it, and ``NVCC`` is added to ``patches``.
-    """
+    """Megatron's releases up to 0.16 ask nvcc for its version first. Without a CUDA toolkit, replace that call."""
     fused_kernels: Any = None
     with suppress(Exception):  # if the program needs this module, its own import fails and reports the error
         fused_kernels = importlib.import_module("megatron.legacy.fused_kernels")
@@ -151,11 +147,6 @@ def get_model_chunks(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence
 def _describe_program(
     request: Request, counter: PaperCounter, command_line: CommandLine, test_case: MegatronTestCase | None
 ) -> ProgramDescription:
-    """Return the parts of the record that are read from the program, after ``counter`` has counted its step.
-
-    ``test_case`` is None if the program runs a shape. Raises ContractError if the script then did not use the numbers
-    of the shape.
-    """
     arguments = vars(_megatron_arguments())
     scalars = {name: to_scalar(value) for name, value in sorted(arguments.items())}
     config = {name: value for name, value in scalars.items() if not is_path(value)}
@@ -240,10 +231,7 @@ def describe_dispatcher(
 
 
 def _count_exchanges(counter: PaperCounter) -> dict[str, int]:
-    """Return how many collectives on axis ep exchanged the payload of expert layers, by library or kind.
-
-    ``key.via`` is what ran a collective, such as nccl or deepep, and ``key.where`` is the path of its module.
-    """
+    """Count payload collectives of expert layers on axis ep, by library or kind."""
     counts: dict[str, int] = {}
     for key, count in counter.tally.count.items():
         # A schedule that overlaps layers calls parts of them outside of their modules. The module path is then empty.

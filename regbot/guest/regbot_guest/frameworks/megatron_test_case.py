@@ -80,7 +80,7 @@ def set_variables(test_case: MegatronTestCase) -> None:
 
 
 def _why_untraceable(name: str, value: FlagValue) -> str:
-    """Return why a trace cannot have this flag although it may influence the step. Return '' for all other flags."""
+    """Return why a trace cannot have a flag that may influence the step, else ''."""
     if name in FILE_FLAGS:
         return ""
     if name in UNTRACED_FLAGS:
@@ -90,9 +90,6 @@ def _why_untraceable(name: str, value: FlagValue) -> str:
 
 
 def _read_sections(path: Path, recipe: str) -> dict[str, dict[str, FlagValue]]:
-    """Return the entries of the file's sections ``FLAGS`` and ``VARIABLES`` by section and name. A missing section is
-    left out. Raises ContractError.
-    """
     try:
         import yaml  # type: ignore[import-untyped, unused-ignore]
     except ImportError as error:
@@ -120,11 +117,6 @@ def _read_sections(path: Path, recipe: str) -> dict[str, dict[str, FlagValue]]:
 
 
 def _read_entry(name_node: Any, value_node: Any, recipe: str) -> tuple[str, FlagValue]:
-    """Return the name and the value of a flag or of an environment variable. Raises ContractError.
-
-    A flag is written with dashes, such as ``--num-layers``, and its name is ``num_layers``. A variable is written
-    without dashes before it, and its name and text are not changed.
-    """
     name = name_node.value
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ContractError(

@@ -102,9 +102,7 @@ class ProgramDescription:
 
 
 class _StopProgram(BaseException):
-    """Raised to end the program after the counted step. It is not an Exception, so that no handler in the program
-    catches it.
-    """
+    """Ends the program after the counted step. It is no Exception, so that no handler in the program catches it."""
 
 
 def count_own_step(request: Request, device: Device, program: TrainingProgram) -> dict[str, Any]:
@@ -158,9 +156,7 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
 
 
 class _StepWatch:
-    """Wraps the function that makes one training step. After call number ``steps`` of this function, makes the record
-    of this call and ends the program. The first call is number 1.
-    """
+    """After call number ``steps`` of the step function, makes the record of this call and ends the program."""
 
     def __init__(self, request: Request, device: Device, program: TrainingProgram, steps: int) -> None:
         self._request, self._device, self._program, self._steps = request, device, program, steps
@@ -181,10 +177,6 @@ class _StepWatch:
         self._stack.close()
 
     def step(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call ``original``, the function that makes one training step, and count what it executes.
-
-        Raises _StopProgram after the last step.
-        """
         self.number += 1
         if self._counter is None:
             self._counter = self._make_counter(args, kwargs)
@@ -207,7 +199,6 @@ class _StepWatch:
         raise _StopProgram
 
     def _make_counter(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> PaperCounter:
-        """Return a counter for the program's models and process groups, which exist when the first step begins."""
         models = [unwrap(model) for model in self._program.models(args, kwargs)]
         self._axes = self._program.axes(args, kwargs)
         tracker = self._stack.enter_context(ModuleTracker(*models))
@@ -216,10 +207,6 @@ class _StepWatch:
         return counter
 
     def _make_record(self, counter: PaperCounter, liveness: Mapping[str, Any], peak_bytes: int) -> dict[str, Any]:
-        """Return the counted step's part of the raw record. ``peak_bytes`` is its peak of device memory.
-
-        Raises ContractError if the program did not do what was requested.
-        """
         description = self._program.describe(counter)
         request = self._request
         ledger = {
@@ -290,10 +277,7 @@ def name_axes(names: Mapping[str, str]) -> Axes:
 
 
 def _shorten_joint_name(axis: str, sizes: Mapping[str, int]) -> str:
-    """Return the name of a group without the axes that have one rank. ``sizes`` has the number of ranks by axis.
-
-    For example, ``etp_ep`` becomes ``ep`` if ``etp`` has one rank.
-    """
+    """Leave out axes of one rank: ``etp_ep`` becomes ``ep`` if ``etp`` has one rank."""
     if "_" not in axis:
         return axis
     wide_axes = [part for part in axis.split("_") if sizes.get(part) != 1]
@@ -301,16 +285,12 @@ def _shorten_joint_name(axis: str, sizes: Mapping[str, int]) -> str:
 
 
 def _groups() -> list[Any]:
-    """Return the process groups with several ranks. torch's map has only the groups that contain this rank."""
+    """torch's map has only the groups that contain this rank."""
     return [group for group in dist.distributed_c10d._world.pg_map if group.size() > 1]
 
 
 @contextmanager
 def _wrap_step_function(program: TrainingProgram, step_watch: _StepWatch) -> Iterator[None]:
-    """While active, calls of the program's step function go through ``step_watch``.
-
-    Raises ContractError if the function does not exist or its module cannot be imported.
-    """
     module_name, dotted_name = program.step
     *parents, name = dotted_name.split(".")
     try:
@@ -353,10 +333,7 @@ def _unknown_revision(module: str, name: str, error: Exception) -> ContractError
 
 @contextmanager
 def _command_line(program: TrainingProgram) -> Iterator[None]:
-    """While active, ``sys.argv`` and ``sys.path`` are as in a process that was started with the program.
-
-    Modules of the program may read ``sys.argv`` when they are imported, which is before the program runs.
-    """
+    """Modules of the program may read ``sys.argv`` when they are imported, which is before the program runs."""
     argv, path = sys.argv, list(sys.path)
     sys.argv = [str(program.start), *program.arguments]
     if isinstance(program.start, Path):
@@ -368,7 +345,6 @@ def _command_line(program: TrainingProgram) -> Iterator[None]:
 
 
 def _run_program(program: TrainingProgram) -> None:
-    """Run the script or module as ``__main__``. Raises ContractError if it refuses its command line."""
     with _watch_parsers() as parser_errors:
         try:
             if isinstance(program.start, str):
@@ -384,15 +360,12 @@ def _run_program(program: TrainingProgram) -> None:
 
 @dataclass(frozen=True)
 class _ParserError:
-    """A message of argparse about a command line, and the flags that the parser accepts."""
-
     message: str
     flags: Sequence[str]
 
 
 @contextmanager
 def _watch_parsers() -> Iterator[list[_ParserError]]:
-    """While active, record why parsers of argparse refuse a command line. The parsers still refuse it."""
     errors: list[_ParserError] = []
     original = argparse.ArgumentParser.error
 
@@ -409,11 +382,7 @@ def _watch_parsers() -> Iterator[list[_ParserError]]:
 
 
 def _explain_command_line(program: TrainingProgram, errors: Sequence[_ParserError]) -> ContractError:
-    """Return the refusal of a command line that the program did not accept.
-
-    If regbot has set the flag that the program does not accept, the refusal says that regbot does not support this
-    revision.
-    """
+    """If regbot has set the flag that the program does not accept, regbot does not support the revision."""
     if not errors:
         return ContractError(
             "config",

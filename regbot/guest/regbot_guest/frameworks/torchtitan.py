@@ -76,7 +76,6 @@ def run_request(request: Request, device: Device | None, record: dict[str, Any])
 
 
 def _count_own_step(request: Request, device: Device) -> dict[str, Any]:
-    """Run ``torchtitan.train`` on the paper GPU and return the counted step's part of the raw record."""
     job = _TorchtitanJob(request, torch.device("cuda"))
 
     def configure(config: Any) -> None:
@@ -110,7 +109,6 @@ def _count_own_step(request: Request, device: Device) -> dict[str, Any]:
 
 
 def _run_on_ranks(request: Request, record: dict[str, Any]) -> None:
-    """Count or time steps on real ranks, and add the results to ``record``. Raises ContractError."""
     job = _TorchtitanJob(request, choose_device(request.world, request.device))
     is_timed = request.mode == "timed"
     # A CompileWatch makes code under torch.compile run eagerly. A timed run must execute the compiled code.
@@ -138,8 +136,6 @@ def _run_on_ranks(request: Request, record: dict[str, Any]) -> None:
 
 @dataclass
 class _TorchtitanJob:
-    """One run of torchtitan: its configuration as requested and as changed, and the trainer that torchtitan builds."""
-
     request: Request
     device: torch.device
     changes: Changes = field(default_factory=Changes)
@@ -154,7 +150,6 @@ class _TorchtitanJob:
     """The configuration, before the SPMD backend and the data are replaced."""
 
     def configure(self, config: Any) -> None:
-        """Set the keys of ``config`` for the request and for this machine. Raises ContractError."""
         request = self.request
         self.warnings += configuration.configure(config, request)
         self.backends = choose_dispatcher(config, request, self.device)
@@ -170,19 +165,14 @@ class _TorchtitanJob:
         return configuration.explain_unknown_recipe(self.request, error)
 
     def models(self) -> list[nn.Module]:
-        """Return the output heads of the model's parts, and the parts themselves.
-
-        The chunked loss calls a head after the model's forward. A call of a listed module begins the phase forward. So
-        the heads are listed too, and their calls are counted as forward.
+        """The chunked loss calls the output head after the model's forward. Listed heads make these calls part of
+        forward.
         """
         parts = self.trainer.model_parts
         heads = [part.lm_head for part in parts if getattr(part, "lm_head", None) is not None]
         return [*heads, *parts]
 
     def describe(self, counter: StepCounter) -> ProgramDescription:
-        """Return the parts of the record that are read from the trainer. Raises ContractError if the model does not
-        have the requested shape.
-        """
         assert self.backends is not None
         config = _resolve_config(flatten_config(self.trainer.config), self.requested)
         return ProgramDescription(
@@ -193,7 +183,6 @@ class _TorchtitanJob:
         )
 
     def make_loop(self, build_watch: CompileWatch | None) -> TrainingLoop:
-        """Return the training loop of the built trainer. ``build_watch`` was active while the trainer was built."""
         assert self.backends is not None
         axes, groups = name_axes(self.trainer.parallel_dims)
         # The backends of this description are not used. They are described again after the counted step.
@@ -215,9 +204,6 @@ class _TorchtitanJob:
 
 
 def _make_step(trainer: Any) -> Callable[[], float | None]:
-    """Return a function that runs one iteration of the loop in ``Trainer.train`` and returns the loss, or None if
-    torchtitan has not logged a loss yet.
-    """
     losses: list[float] = []
     log = trainer.metrics_processor.log
 
@@ -261,24 +247,18 @@ def name_axes(dims: Any) -> tuple[Axes, list[dist.ProcessGroup]]:
 
 
 def _resolve_config(built_config: dict[str, Scalar], requested_config: dict[str, Scalar]) -> dict[str, Scalar]:
-    """Return the built configuration with the requested SPMD backend. regbot may have changed this backend, because
-    the installed torch refuses the requested one.
-    """
+    """Keep the requested SPMD backend: regbot replaces one that the installed torch refuses."""
     requested_backend = {SPMD_BACKEND: requested_config[SPMD_BACKEND]} if SPMD_BACKEND in requested_config else {}
     return {**built_config, **requested_backend}
 
 
 def _request_settings(request: Request) -> dict[str, Scalar]:
-    """Return the settings of the request that are not part of torchtitan's configuration."""
     recipe = request.recipe or f"{PINNED_RECIPE[1]} with the numbers of the shape"
     return {"recipe": recipe, "world": request.world, "ep": request.ep, "routing": request.routing}
 
 
 def _read_version(root: Path) -> str:
-    """Return the version of the imported torchtitan, or ``unknown``. ``root`` is the checkout's folder.
-
-    If torchtitan was imported from the checkout, its version is in the checkout's version file.
-    """
+    """A torchtitan of the checkout has its version in a file. ``root`` is the checkout's folder."""
     package = importlib.import_module("torchtitan")
     if root.resolve() not in Path(str(package.__file__)).resolve().parents:
         return str(getattr(package, "__version__", "unknown"))

@@ -70,7 +70,6 @@ class TorchtitanBackends:
         return backends
 
     def _describe_attention(self, operators: Mapping[str, int]) -> dict[str, str]:
-        """Return the entry for attention: the first fused operator that ran, or ``unknown`` if none ran."""
         fused_operator = next((name for name in operators if ATTENTION.search(name)), None)
         if fused_operator is None:
             executed, evidence = "unknown", "no fused attention operator ran"
@@ -80,9 +79,6 @@ class TorchtitanBackends:
         return _backend_entry(self.attention, self.attention, executed, evidence)
 
     def _describe_dispatcher(self, observer: StepCounter) -> dict[str, str]:
-        """Return the entry for the dispatcher. A library's own operator shows the executed dispatcher. Without one, the
-        collectives of the expert layers show it.
-        """
         exchanges = _count_exchanges(observer)
         library_operator = next((name for name in observer.operators if name in LIBRARY_OPERATORS), None)
         evidence = f"payload collectives of expert layers on axis ep: {_list_exchanges(exchanges)}"
@@ -112,10 +108,7 @@ several kinds of exchanges, the first of them in this table decides.
 
 
 def _count_exchanges(observer: StepCounter) -> dict[str, int]:
-    """Return how many collectives on axis ep exchanged the payload of expert layers, by library or kind.
-
-    ``key.via`` is what ran a collective, such as nccl or deepep, and ``key.where`` is the path of its module.
-    """
+    """Count payload collectives of expert layers on axis ep, by library or kind."""
     exchanges: dict[str, int] = {}
     for key, count in observer.tally.count.items():
         # The module path of an expert layer's exchange contains '.moe'. That of an FSDP collective ends at the block.
@@ -152,23 +145,17 @@ def choose_dispatcher(config: Any, request: Request, device: torch.device) -> To
 
 
 def _configured_dispatcher(layer: Any) -> str:
-    """Return regbot's name of the dispatcher in an MoE layer's configuration, or torchtitan's class if regbot has no
-    name for it.
-    """
     owner = find_dispatcher(layer)
     class_name = _outer_class_name(owner.token_dispatcher) if owner is not None else ONLY_DISPATCHER
     return next((name for prefix, name in CLASS_PREFIXES.items() if class_name.startswith(prefix)), class_name)
 
 
 def _outer_class_name(section: Any) -> str:
-    """Return the class that a section of torchtitan's configuration belongs to: ``X`` for a section of class
-    ``X.Config``.
-    """
+    """Return ``X`` for a section of class ``X.Config``."""
     return type(section).__qualname__.partition(".")[0]
 
 
 def _resolve(requested: str, device: torch.device, ep: int) -> Resolution:
-    """Return the dispatcher that can run on this machine. ``ep`` is the number of expert-parallel ranks."""
     if requested in BUFFER_CLASSES:
         return resolve(requested, device, torch.bfloat16, required_buffer=BUFFER_CLASSES[requested], ep=ep)
     if requested == "minimal_async_ep" and device.type != "cuda":
@@ -177,10 +164,6 @@ def _resolve(requested: str, device: torch.device, ep: int) -> Resolution:
 
 
 def _set_dispatcher(layers: list[Any], width: int, name: str) -> None:
-    """Set torchtitan's dispatcher ``name`` in each MoE layer's configuration. ``width`` is the model's hidden size.
-
-    Raises ContractError.
-    """
     builders = importlib.import_module("torchtitan.models.common.config_utils")
     try:
         for layer in layers:

@@ -129,7 +129,7 @@ def has_key(config: Any, key: str) -> bool:
 
 
 def _suggest_keys(config: Any, key: str) -> str:
-    """Return text about keys similar to the unknown ``key``. Keys of the model are left out: nobody can set them."""
+    """Keys of the model are left out: nobody can set them."""
     return suggest(key, list_keys(config, left_out=(MODEL_SPEC,)))
 
 
@@ -147,7 +147,6 @@ def set_field(config: Any, key: str, value: Scalar) -> None:
 
 
 def _find_owner(config: Any, key: str) -> Any:
-    """Return the section that has the field at the dotted path ``key``, or None if there is none."""
     owner = config
     *sections, name = key.split(".")
     for section in sections:
@@ -172,10 +171,7 @@ def validate(config: Any) -> None:
 
 
 def _list_recipes(module: str) -> list[str]:
-    """Return the names of the recipes of a model of torchtitan, or [] if the model has no registry of recipes.
-
-    The recipes are the functions that the registry itself defines, without the imported ones.
-    """
+    """Recipes are the functions that the registry itself defines, without the imported ones."""
     try:
         registry = importlib.import_module(f"{MODELS}.{module}.config_registry")
     except ImportError:
@@ -184,11 +180,7 @@ def _list_recipes(module: str) -> list[str]:
 
 
 def _split_recipe(recipe: str) -> tuple[str, str]:
-    """Return the module and the name of a recipe. Raises ContractError if the module is unknown.
-
-    A recipe is written ``MODULE/NAME``, or only ``NAME`` if the name begins with the name of its module. For example,
-    ``qwen3_30b_a3b`` belongs to the module ``qwen3``.
-    """
+    """A recipe is ``MODULE/NAME``, or only ``NAME`` if that begins with the module's, as in ``qwen3_30b_a3b``."""
     module, slash, name = recipe.rpartition("/")
     if slash:
         return module, name
@@ -210,7 +202,6 @@ def _split_recipe(recipe: str) -> tuple[str, str]:
 
 
 def _list_modules() -> list[str]:
-    """Return the models of torchtitan that have recipes. Raises ContractError if there is no torchtitan."""
     package = importlib.util.find_spec("torchtitan")
     if package is None:
         import_torchtitan("torchtitan")  # raises ContractError, because the import fails
@@ -223,10 +214,6 @@ def _request_fields(request: Request) -> dict[str, Scalar]:
 
 
 def _override(config: Any, key: str, value: Scalar, is_pinned: bool) -> None:
-    """Set a key of the user. Raises ContractError if regbot sets the key itself, or if it is a key of the model.
-
-    ``is_pinned`` says whether the workload is pinned to a shape, which means that it has no recipe.
-    """
     advice_by_key = {**OWNED_KEYS, **(OWNED_KEYS_OF_SHAPE if is_pinned else {})}
     if key in advice_by_key or key.startswith(MODEL_SPEC):
         advice = advice_by_key.get(key, "the shape or recipe")
@@ -238,7 +225,6 @@ def _override(config: Any, key: str, value: Scalar, is_pinned: bool) -> None:
 
 
 def _field_type(owner: Any, name: str) -> Any:
-    """Return the declared type of a field, or Any if it is unknown."""
     try:
         return typing.get_type_hints(type(owner)).get(name, Any)
     except NameError:  # the type hint can be resolved only by a type checker
@@ -246,7 +232,7 @@ def _field_type(owner: Any, name: str) -> Any:
 
 
 def _is_allowed(value: Scalar, allowed_type: Any) -> bool:
-    """Return whether a field of ``allowed_type`` accepts the value. A bool is not accepted as a number."""
+    """A bool is not accepted as a number."""
     origin, type_arguments = typing.get_origin(allowed_type), typing.get_args(allowed_type)
     if allowed_type is Any:
         return True

@@ -125,11 +125,7 @@ def use_test_data(config: Any, changes: Changes) -> None:
 
 
 def _with_test_dataset(config: Any, test_dataset: Any) -> Any:
-    """Return ``config`` with the test dataset as its data. ``config`` configures a data loader. If its dataset
-    contains an inner dataset, as with packed samples, the inner one is replaced.
-
-    A dataset is a name, or from August 2026 on a configuration.
-    """
+    """A dataset is a name, or from August 2026 on a configuration, which may contain an inner dataset."""
     dataset = config.dataset
     if hasattr(dataset, "dataset"):
         return dataclasses.replace(config, dataset=_with_test_dataset(dataset, test_dataset))
@@ -150,10 +146,7 @@ def use_known_backend(config: Any, changes: Changes) -> None:
 
 @contextmanager
 def _no_op_timeout(changes: Changes) -> Iterator[None]:
-    """While active, ``torch.distributed.set_timeout`` exists. If this torch lacks it, it does nothing.
-
-    torchtitan calls it between steps.
-    """
+    """torchtitan calls ``torch.distributed.set_timeout`` between steps, which some versions of torch lack."""
     if hasattr(dist, "set_timeout"):
         yield
         return
@@ -167,7 +160,6 @@ def _no_op_timeout(changes: Changes) -> Iterator[None]:
 
 @contextmanager
 def _asset_folder() -> Iterator[None]:
-    """While active, the working directory is a new folder with test assets. torchtitan writes its output there too."""
     original_folder, original_cache = Path.cwd(), os.environ.get("HF_HOME")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -185,9 +177,7 @@ def _asset_folder() -> Iterator[None]:
 
 
 def _write_assets(folder: Path) -> None:
-    """Write a tokenizer whose words are single letters, and texts of these words. The files have the names and formats
-    of torchtitan's own test assets.
-    """
+    """The files have the names and formats of torchtitan's own test assets."""
     tokenizer, dataset = folder / "tokenizer", folder / TEST_DATASET
     unknown, begin, end = special_tokens = ("<unk>", "<s>", "</s>")
     added_tokens = [
@@ -220,6 +210,6 @@ def _write_assets(folder: Path) -> None:
 
 
 def _make_text(number: int) -> str:
-    """Return the text with this number. Each text goes through the alphabet in steps of another length."""
+    """Each text goes through the alphabet in steps of another length."""
     stride = number + 1
     return " ".join(WORDS[stride * position % len(WORDS)] for position in range(WORDS_PER_TEXT))

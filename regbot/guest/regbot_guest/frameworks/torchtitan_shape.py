@@ -57,7 +57,6 @@ def read_routing(config: Any) -> tuple[int, int]:
     router = getattr(moe, "router", None)
 
     def read_number(name: str) -> int | None:
-        """Return the number from the router or, if it has none, from the MoE layer. None if both have none."""
         number = getattr(router, name, None)
         return number if number is not None else getattr(moe, name, None)
 
@@ -94,10 +93,6 @@ def pin(config: Any, request: Request) -> None:
 
 
 def _batch_keys(training: Any) -> tuple[str, str, str]:
-    """Return the names of the fields for sequence length, micro-batch and global batch in this revision.
-
-    Raises ContractError if the revision has other names.
-    """
     for names in BATCH_KEYS:
         if all(hasattr(training, name) for name in names):
             return names
@@ -121,10 +116,6 @@ def set_checkpointing(config: Any, value: Any) -> None:
 
 
 def _resize(model: Any, shape: Geometry) -> Any:
-    """Return the model's configuration with the numbers of ``shape``. torchtitan's builder creates the layers.
-
-    Raises ContractError if torchtitan's configuration has not the fields of torchtitan 0.3.0.
-    """
     module, _ = PINNED_RECIPE
     qwen3 = importlib.import_module(f"{MODELS}.{module}")
     replace, first_layer = dataclasses.replace, model.layers[0]
@@ -163,9 +154,6 @@ def _resize(model: Any, shape: Geometry) -> Any:
 
 
 def _resize_rope(rope: Any, shape: Geometry) -> Any:
-    """Return the configuration of rotary embeddings with the numbers of ``shape``. A field that this revision does not
-    have is left out.
-    """
     numbers = {"dim": shape.head_dim, "theta": shape.rope_theta, "max_seq_len": shape.sequence}
     return dataclasses.replace(rope, **{name: value for name, value in numbers.items() if hasattr(rope, name)})
 
@@ -189,7 +177,6 @@ def check_shape(trainer: Any, request: Request) -> list[str]:
 
 
 def _differs(model: Any, shape: Geometry) -> bool:
-    """Return whether the model's configuration has to be changed to have the numbers of ``shape``."""
     try:
         return bool(list(_model_mismatches(model, shape)))
     except AttributeError:  # The fields differ from those of 0.3.0. New layers are built, and check_shape checks them.
@@ -201,7 +188,6 @@ Mismatch = tuple[str, Any, Any]
 
 
 def _mismatches(trainer: Any, shape: Geometry) -> Iterator[Mismatch]:
-    """Yield those numbers of the built model and of its batch that differ from the numbers of the shape."""
     yield from _model_mismatches(trainer.model_config, shape)
     training = trainer.config.training
     sequence_key, micro_batch_key, _ = _batch_keys(training)
@@ -218,7 +204,6 @@ def _mismatches(trainer: Any, shape: Geometry) -> Iterator[Mismatch]:
 
 
 def _model_mismatches(model: Any, shape: Geometry) -> Iterator[Mismatch]:
-    """Yield those numbers in the model's configuration that differ from the numbers of the shape."""
     numbers: list[Mismatch] = [
         ("layers", len(model.layers), shape.layers),
         ("hidden", model.dim, shape.hidden),
@@ -240,7 +225,6 @@ def _model_mismatches(model: Any, shape: Geometry) -> Iterator[Mismatch]:
 
 
 def _keep_differing(numbers: Iterable[Mismatch]) -> Iterator[Mismatch]:
-    """Yield the numbers that differ from their expected values, each only once. All layers may have the same ones."""
     return ((name, actual, expected) for name, actual, expected in dict.fromkeys(numbers) if actual != expected)
 
 

@@ -129,8 +129,6 @@ def count_loop(request: Request, loop: TrainingLoop, steps: int) -> dict[str, An
 
 
 class _TrackedEngine:
-    """Wrapper of autograd's engine that sets the observer's phase: backward while backward runs, optimizer after it."""
-
     def __init__(self, engine: Any, observer: StepCounter) -> None:
         self._engine, self._observer = engine, observer
 
@@ -176,9 +174,6 @@ def _refuse_unreliable_count(
     uncounted_watch: UncountedWatch,
     observer: Observer,
 ) -> None:
-    """Raise ContractError if the count misses a collective, if ``torch.compile`` would compile a part of the step, or
-    if tokens were not routed as requested. ``observer`` has the counted step.
-    """
     if uncounted_watch.collectives:
         raise ContractError(
             "liveness", f"a collective was issued where it cannot be counted ({uncounted_watch.collectives[0]})"

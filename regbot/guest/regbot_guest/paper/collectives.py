@@ -51,7 +51,6 @@ def install_kernels(device: Device) -> None:
 
 
 def _make_kernel(device: Device, func: Any, spec: CollectiveSpec) -> Callable[..., Any]:
-    """Return the kernel of the operator ``func`` on ``device``. It writes the outputs and reports to the listener."""
     num_results = len(func._schema.returns)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -69,11 +68,7 @@ def _make_kernel(device: Device, func: Any, spec: CollectiveSpec) -> Callable[..
 
 
 def _write_outputs(device: Device, spec: CollectiveSpec, call_arguments: Mapping[str, Any]) -> list[Tensor]:
-    """Write the values of a collective's outputs, and return the outputs.
-
-    The inputs of every rank are assumed to equal the inputs of this rank. If the values of an output cannot be derived
-    from them, they become unknown.
-    """
+    """Every rank's inputs are assumed to equal this rank's. Outputs that do not follow from them become unknown."""
     outputs, inputs = outputs_and_inputs(call_arguments)
     group = find_process_group(call_arguments)
     for index, output in enumerate(outputs):
@@ -92,5 +87,5 @@ def _write_outputs(device: Device, spec: CollectiveSpec, call_arguments: Mapping
 
 
 def _may_be_known(tensor: Tensor) -> bool:
-    """Whether to look up the values of ``tensor``. Large float tensors count as unknown without a look-up."""
+    """Large float tensors count as unknown without a look-up."""
     return not tensor.is_floating_point() or tensor.numel() <= _MAX_FLOATS

@@ -144,14 +144,9 @@ class PaperCounter(StepCounter):
             self.operators[name] += count
 
     def _module_number(self, path: str) -> int:
-        """Return the number of the module with this path. Numbers begin at 1, and 0 means no module."""
         return self._modules.setdefault(path, len(self._modules) + 1) if path else 0
 
     def _on_collective(self, func: Any, spec: CollectiveSpec, call_arguments: Mapping[str, Any], outputs: Any) -> None:
-        """Count a collective, and add it to the fingerprint. The arguments are those of ``collectives.Listener``.
-
-        The fingerprint gets the operator, group axis, reduction, row splits, peer ranks and tensors.
-        """
         self.count_collective(func, spec, call_arguments, outputs)
         reduce_op = call_arguments.get("reduce_op")
         attributes = (

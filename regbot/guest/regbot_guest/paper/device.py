@@ -181,10 +181,7 @@ def open_paper_gpu(gpu: GpuModel) -> Device:
 
 
 def _requesting_line() -> str:
-    """Return '; requested at file:line in function' for the innermost frame outside of torch and of the guest.
-
-    Return '' if there is no such frame.
-    """
+    """Name the innermost frame outside of torch and of the guest, or return ''."""
     guest_folder = str(Path(__file__).resolve().parents[1])
     for frame in reversed(traceback.extract_stack()):
         is_of_guest = frame.filename.startswith(guest_folder)

@@ -24,8 +24,6 @@ def install_functions(device: Device) -> None:
     pools = iter(range(1, 2**31))  # numbers of memory pools, which torch identifies by a pair of numbers
 
     class CUDAGraph:
-        """Replacement for ``torch.cuda.CUDAGraph``."""
-
         def __init__(self, **_: Any) -> None:
             self._content: Any = None
             """The ``GraphContent`` of the capture. None before the capture, and for a capture that no counter saw."""

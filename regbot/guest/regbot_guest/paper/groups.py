@@ -78,7 +78,6 @@ def fake_backend(backend: Any) -> str:
 
 @contextmanager
 def _replace_functions(functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """While active, use ``functions`` in place of the functions of torch.distributed with the same names."""
     modules = (dist, dist.distributed_c10d)
     originals = {name: getattr(dist, name) for name in functions}
     for module in modules:

@@ -68,8 +68,6 @@ class NoSensorsError(Untraceable, ModuleNotFoundError):
 
 
 def _make_sensorless(name: str) -> Callable[..., Any]:
-    """Return a replacement for a function that reads sensors. ``name`` is its full name."""
-
     def read(*_: Any, **__: Any) -> Any:
         raise NoSensorsError(f"{name} was called: the paper GPU has no sensors")
 
@@ -100,15 +98,11 @@ def refuse_functions(device: Device) -> None:
 
 
 def _is_torch_function(value: Any) -> bool:
-    """Whether ``value`` is a Python function of torch."""
     return isinstance(value, types.FunctionType) and value.__module__.startswith("torch")
 
 
 def _refuse_class(device: Device, original: type, full_name: str) -> type | None:
-    """Return the class that replaces ``original``, or None if ``original`` itself was changed to refuse calls.
-
-    ``full_name`` is the name in the message of a refusal, such as ``torch.cuda.GreenContext``.
-    """
+    """Return the class that replaces ``original``, or None if ``original`` itself was changed to refuse calls."""
     if issubclass(original, torch.TypedStorage):  # such as torch.cuda.FloatStorage
         original.__new__ = make_refusing(device, full_name)  # type: ignore[method-assign]
         return None
@@ -124,12 +118,11 @@ def needs_driver(function: Any) -> bool:
 
 
 def _reads_sensors(function: Any) -> bool:
-    """Whether ``function``, which reaches the driver, does so only to read sensors."""
     return all(name.startswith(_SENSOR_PREFIXES) for name in _list_driver_names(function))
 
 
 def _list_driver_names(function: Any) -> list[str]:
-    """Return the names in the code of ``function`` that show that it reaches the driver. [] for a compiled function."""
+    """[] for a compiled function."""
     undecorated = getattr(function, "__wrapped__", function)
     code = getattr(undecorated, "__code__", None)
     names = _iterate_names(code) if code is not None else ()
@@ -151,14 +144,13 @@ def _iterate_names(code: types.CodeType) -> Iterator[str]:
 
 
 def _is_compiled(owner: type) -> bool:
-    """Whether ``owner`` is a class of compiled code, or the dummy that replaces it in a CPU build."""
+    """Also for the dummy that replaces a compiled class in a CPU build."""
     _, *base_classes = owner.__mro__
     has_compiled_base = any(base.__module__ in _COMPILED_MODULES for base in base_classes)
     return has_compiled_base or owner.__name__ in _COMPILED_CLASSES
 
 
 def _refuse_methods(device: Device, owner: type, full_name: str) -> None:
-    """Replace the methods of ``owner`` that reach the driver by methods that refuse to be called."""
     for name, method in list(vars(owner).items()):
         if isinstance(method, types.FunctionType) and needs_driver(method):
             called_name = full_name if name == "__init__" else f"{full_name}.{name}"
@@ -166,7 +158,6 @@ def _refuse_methods(device: Device, owner: type, full_name: str) -> None:
 
 
 def _make_refusing_class(device: Device, original: type, full_name: str) -> type:
-    """Return a class with the public names of ``original``. Creating an object and calling a method are refused."""
     methods: dict[str, Any] = {
         name: staticmethod(make_refusing(device, f"{full_name}.{name}"))
         for name in vars(original)

@@ -111,10 +111,7 @@ def make_expert_choice(request: Request) -> Any:
 
 
 def _order_experts(chosen: Tensor, experts: int) -> Tensor:
-    """Return all experts for every token, ``[tokens, experts]``, as a sort by score would. The chosen ones come first.
-
-    ``chosen`` are the chosen experts, ``[tokens, top_k]``.
-    """
+    """Return all experts for every token, ``[tokens, experts]``, the ``chosen [tokens, top_k]`` first."""
     tokens, top_k = chosen.shape
     is_not_chosen = torch.ones(tokens, experts, dtype=torch.bool).scatter_(1, chosen, False)
     other_experts = is_not_chosen.nonzero()[:, 1].view(tokens, experts - top_k)

@@ -35,7 +35,7 @@ _finder: "_Finder | None" = None
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Import hook that returns stand-ins for compiled modules, and records the names of the stand-ins."""
+    """Import hook that returns stand-ins for compiled modules, and records their names."""
 
     def __init__(self, device: Device) -> None:
         self._device = device

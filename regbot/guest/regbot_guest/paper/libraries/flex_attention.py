@@ -49,8 +49,8 @@ def replace_kernels(device: Device) -> None:
 
 
 def _empty_outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return output ``[batch, heads, queries, value width]``, and log-sum-exp and largest scores ``[batch, heads,
-    queries]`` in float32. The output has the memory order of the query, as in torch's kernel.
+    """Return output ``[batch, heads, queries, value width]`` in the memory order of the query, as torch's kernel does,
+    and log-sum-exp and largest scores ``[batch, heads, queries]`` in float32.
     """
     order = sorted(range(query.dim()), key=query.stride, reverse=True)
     shape = (*query.shape[:-1], value.shape[-1])
@@ -60,10 +60,6 @@ def _empty_outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 class _FlexAttention(torch.autograd.Function):
-    """Forward calls ``run_operator`` below autograd, which launches the forward kernel. Backward launches one kernel
-    and returns gradients without values.
-    """
-
     @staticmethod
     def forward(
         ctx: Any, device: Device, run_operator: Any, query: Tensor, key: Tensor, value: Tensor

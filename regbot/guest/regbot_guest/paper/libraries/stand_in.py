@@ -86,7 +86,6 @@ class StandIn(ModuleType):
         return attribute
 
     def _make_launcher(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that counts one launch of the kernel ``name``, and then calls ``function``."""
         operator = f"{self.__name__}::{name}"
 
         def launch(*args: Any, **kwargs: Any) -> Any:
@@ -99,11 +98,7 @@ class StandIn(ModuleType):
 
 
 class _Enumeration(type):
-    """An enumeration whose members are created on first use. They are numbered in the order of this first use.
-
-    In the library, the name may be a class and no enumeration, such as a buffer of overlapped communication. So
-    creating an object is refused, and so is calling a member.
-    """
+    """Members are created on first use and numbered in order. Creating an object and calling a member are refused."""
 
     def __getattr__(cls, name: str) -> int:
         if name.startswith("__"):
@@ -121,8 +116,6 @@ class _Enumeration(type):
 
 
 class _Member(int):
-    """A member of an enumeration: a number with a name. Calling it is refused."""
-
     name: str
     refuse: Callable[..., Any]
 
