@@ -1,8 +1,4 @@
-"""Pins a rank to the processor cores of its GPU's NUMA node.
-
-Without pinning, the system may run a rank on a processor that is not connected to the rank's GPU. Launches of the same
-code then have different host times. If the launcher has already pinned a rank, the rank is left as it is.
-"""
+"""Pins a rank to the cores of its GPU's NUMA node, because launches of the same code otherwise differ in host times."""
 
 import contextlib
 import os
@@ -16,8 +12,8 @@ PCI_DEVICES = Path("/sys/bus/pci/devices")
 def pin_to_gpu(torch: Any, index: int, is_enabled: bool = True) -> str:
     """Pin all threads of this process to the cores of the NUMA node of GPU ``index``. Never raises.
 
-    ``is_enabled`` is the user's setting. Returns ``numa`` if the process is pinned, ``off`` if pinning is not enabled,
-    ``launcher`` if the launcher allows only some cores, and ``unknown`` if the system does not report the GPU's cores.
+    Returns ``numa`` if pinned, ``off`` if not enabled, ``launcher`` if the launcher allows only some cores, and
+    ``unknown`` if the system does not report the GPU's cores.
     """
     if not is_enabled:
         return "off"

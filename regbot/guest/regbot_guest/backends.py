@@ -1,9 +1,7 @@
-"""Which attention, grouped GEMM, token dispatch and permutation ran. Each of these backends can silently fall back to
-another.
+"""Which attention, grouped GEMM, token dispatch and permutation ran. Each can silently fall back to another.
 
-Every backend has three values. ``requested`` is the value in the configuration. ``resolved`` is what regbot chose on
-this machine, by trying. ``executed`` is what ran. It is read from the operators and exchanges of the counted step,
-never from what a layer reports about itself. For a user's module, ``resolved`` is the same as ``requested``.
+``requested`` is the value in the configuration, ``resolved`` what regbot chose by trying, and ``executed`` what the
+operators and exchanges of the counted step show, never what a layer reports about itself.
 """
 
 from collections.abc import Mapping
@@ -23,10 +21,7 @@ _MAX_EVIDENCE_CHARACTERS = 4000
 
 
 def describe_backends(request: Request, counter: StepCounter, device: torch.device) -> dict[str, Any]:
-    """Return requested, resolved and executed value, and the evidence, of each backend.
-
-    ``counter`` counted a step on ``device``. Grouped GEMM and fused permute are described only for regbot's own layer.
-    """
+    """Return requested, resolved and executed value, and the evidence, of each backend of the step in ``counter``."""
     uses_own_layer = request.entry is None
     table = {"attention": _describe_attention(counter.operators)}
     if request.mlp != "moe":  # the dense counterpart has no experts, so it has only attention

@@ -1,8 +1,4 @@
-"""What this interpreter supports, found by trying. ``python <guest folder> --capabilities`` prints one line of JSON.
-
-regbot runs this program in a separate process with a time limit, because some imports can crash or hang. The import of
-deep_ep is known to crash or hang, so this program runs it in yet another process.
-"""
+"""What this interpreter supports, found by trying: ``python <guest folder> --capabilities`` prints one line of JSON."""
 
 import json
 import platform
@@ -11,9 +7,8 @@ from typing import Any
 
 
 def main() -> int:
-    """Print the capabilities. ``torch`` is None if torch cannot be imported, and ``why`` then has the error.
-
-    ``static`` is None if static traces work, else the error.
+    """Print the capabilities. Without torch, ``why`` has the error. ``static`` is None if static traces work, else the
+    error.
     """
     capabilities: dict[str, Any] = {"python": platform.python_version()}
     try:

@@ -1,7 +1,5 @@
-"""Detection of code that ``torch.compile`` would compile.
-
-Under a dispatch mode such code runs eagerly. It executes other operators than the compiled code would, so the step must
-not be counted.
+"""Detection of code that ``torch.compile`` would compile. Under a dispatch mode it runs eagerly, as another program, so
+the step must not be counted.
 """
 
 from collections.abc import Callable
@@ -17,9 +15,7 @@ from regbot_guest.guesses import EXECUTION
 
 
 class CompileWatch:
-    """While active, ``torch.compile`` and ``Module.compile`` compile nothing, and each call of code that they would
-    have compiled is recorded.
-    """
+    """While active, nothing is compiled, and each call of code that would have been compiled is recorded."""
 
     def __init__(self) -> None:
         self.called_names: list[str] = []
@@ -45,14 +41,10 @@ class CompileWatch:
         setattr(nn.Module, "compile", self._module_compile)  # noqa: B010
 
     def describe(self) -> str:
-        """Return up to five names of the modules and functions that were called."""
         return ", ".join(sorted(set(self.called_names))[:5])
 
     def guesses(self) -> dict[str, str]:
-        """Return the guess that code ran eagerly which would be compiled. It maps a sentence to the guess's kind.
-
-        Return {} if no such code was called.
-        """
+        """Return the guess, by sentence, that code ran eagerly which would be compiled, or {}."""
         if not self.called_names:
             return {}
         return {f"{self.describe()} would be compiled by torch.compile, and ran eagerly": EXECUTION}

@@ -1,9 +1,7 @@
 """Counts one steady step: build the workload in a world, run the steps, count the last step.
 
-The mode ``static`` uses a fake world and fake tensors, so a model of full size needs no GPU and well below 1 GiB of
-memory. A few fake tensors have *shadow values*: real values, such as token counts, which decide sizes
-(``shadow_values.py``). The mode ``real`` uses the ranks of a launcher and real tensors. Tests compare the counts of
-both modes.
+The mode ``static`` uses a fake world and fake tensors with shadow values (``shadow_values.py``), so a model of full
+size needs no GPU and well below 1 GiB of memory. The mode ``real`` uses the ranks of a launcher.
 """
 
 import math
@@ -59,7 +57,6 @@ FAKE_PATCHES = (
 def count_step(request: Request) -> dict[str, Any]:
     """Count the last of ``request.steps`` steps, and return its fields of the raw record.
 
-    The fields are ledger, losses, backends, peak memory, warnings, and the seconds of each stage (build, step 1, ...).
     Raises ContractError if the step cannot be counted reliably, or one of ``UNTRACEABLE``.
     """
     is_static = request.mode == "static"
@@ -120,11 +117,7 @@ def count_step(request: Request) -> dict[str, Any]:
 
 @contextmanager
 def build_context(shadows: ShadowValues) -> Iterator[None]:
-    """Context manager for building the model of a static trace.
-
-    Constant tensors that layers create, such as permutations, keep their values as shadow values. FSDP copies only this
-    rank's chunk of each parameter.
-    """
+    """Constant tensors of layers keep shadow values, and FSDP copies only this rank's chunk of each parameter."""
     with skip_other_chunks(), Shadowing(shadows):
         yield
 
@@ -140,10 +133,8 @@ def _make_shadow_values(request: Request, mode: FakeTensorMode) -> ShadowValues:
 
 
 def plant_collectives(observer: StepCounter, world: World) -> dict[str, Any]:
-    """Issue one collective on each group of the world's meshes, to check that the counter sees these collectives.
-
-    A world of one rank has no collectives, so an operator takes their place. Return the fields ``planted`` and ``seen``
-    of the liveness check: the number of issued and of counted calls.
+    """Issue one collective on each group of the world's meshes, and return how many were ``planted`` and ``seen``. A
+    world of one rank has no collectives, so an operator takes their place.
     """
     if world.size == 1:
         return _plant_operator(observer, world.device)
@@ -166,10 +157,7 @@ def _plant_operator(observer: StepCounter, device: torch.device) -> dict[str, An
 def plant_on_groups(
     observer: StepCounter, groups: Iterable[dist.ProcessGroup], device: torch.device | None = None
 ) -> dict[str, Any]:
-    """Issue one all-reduce on each group of several ranks. Return the number of issued and of counted all-reduces.
-
-    The fields of the result are as in ``plant_collectives``.
-    """
+    """Issue one all-reduce on each group of several ranks. The result is as in ``plant_collectives``."""
     observer.new_step()
     with observer:
         num_planted = issue_on_groups(groups, device)
@@ -177,7 +165,6 @@ def plant_on_groups(
 
 
 def issue_on_groups(groups: Iterable[dist.ProcessGroup], device: torch.device | None) -> int:
-    """Issue one all-reduce on each group of several ranks. Return the number of issued all-reduces."""
     large_groups = [group for group in groups if group.size() > 1]
     for group in large_groups:
         dist.all_reduce(torch.ones(1, device=device), group=group)
@@ -189,11 +176,7 @@ def _multi_rank_groups() -> dict[str, Any]:
 
 
 def read_sequence_numbers() -> Any:
-    """Return how many collectives the backend has issued in each group, by the group's name.
-
-    These are the backend's sequence numbers. Return None if the backend has no sequence numbers. For example, the fake
-    backend of a trace has none.
-    """
+    """Return how many collectives the backend has issued in each group, by name. None if it keeps no such numbers."""
     try:
         return {name: group._get_sequence_number_for_group() for name, group in _multi_rank_groups().items()}
     except RuntimeError:
@@ -201,8 +184,8 @@ def read_sequence_numbers() -> Any:
 
 
 def measure_sequence_advance(observer: Observer, before: dict[str, int]) -> dict[str, int]:
-    """Return by how much the backend's sequence numbers have grown since ``before``, and the number of counted
-    collectives. Both numbers are equal if no collective was missed.
+    """Return the backend's and the observer's number of collectives since ``before``. They are equal if none was
+    missed.
     """
     return {"sequence_advance": sum_advances(before), "sequence_counted": observer.tally.total}
 
@@ -214,10 +197,7 @@ def sum_advances(before: dict[str, int]) -> int:
 
 
 def refuse_compiled(compile_watch: CompileWatch) -> None:
-    """Raise ContractError if ``torch.compile`` would compile code of the step.
-
-    Under a dispatch mode this code runs eagerly, so the counted program would differ from the compiled one.
-    """
+    """Raise ContractError if ``torch.compile`` would compile code of the step."""
     if compile_watch.called_names:
         raise ContractError(
             "compiled",
@@ -228,10 +208,7 @@ def refuse_compiled(compile_watch: CompileWatch) -> None:
 
 
 def refuse_unreliable_count(request: Request, uncounted_watch: UncountedWatch, observer: StepCounter) -> None:
-    """Raise ContractError if the count misses a collective, or if the step did not follow the requested routing.
-
-    With balanced routing, every all-to-all of token rows sends the same number of rows to each rank.
-    """
+    """Raise ContractError if the count misses a collective, or if balanced routing was requested and not followed."""
     if uncounted_watch.collectives:
         raise ContractError(
             "liveness",
@@ -251,9 +228,6 @@ def refuse_unreliable_count(request: Request, uncounted_watch: UncountedWatch, o
 
 
 def count_method(observer: Observer, world: World, is_static: bool) -> "CountMethod":
-    """Return the method by which ``observer`` counted a step. ``is_static`` says whether the step ran on fake tensors
-    in a fake world.
-    """
     return CountMethod(
         source="dispatch-mode",
         device=world.device.type,
@@ -265,10 +239,8 @@ def count_method(observer: Observer, world: World, is_static: bool) -> "CountMet
 
 @dataclass(frozen=True)
 class CountMethod:
-    """How a step was counted: by the counter ``source``, such as dispatch-mode, on a ``device``, such as cpu.
-
-    ``program`` is the fingerprint of the device program, or None if there is none. ``patches`` describe what differs
-    from a real run. ``guesses`` maps the sentence of each guess to its kind.
+    """``program`` is the fingerprint, or None. ``patches`` is what differs from a real run. ``guesses`` are kinds by
+    sentence.
     """
 
     source: str
@@ -281,11 +253,7 @@ class CountMethod:
 def build_ledger(
     request: Request, world: World, counter: StepCounter, liveness: dict[str, Any], method: CountMethod
 ) -> dict[str, Any]:
-    """Return the ledger of the step that ``counter`` counted, as a JSON document.
-
-    ``liveness`` has the results of the liveness check: the number of planted collectives, and how many of them the
-    counter saw. ``method`` says how the step was counted.
-    """
+    """Return the ledger of the step that ``counter`` counted, as a JSON document."""
     warnings = []
     if request.mode == "static" and request.routing == "natural":
         warnings.append("routing is natural; without values it was taken to be balanced")
@@ -314,7 +282,6 @@ def build_ledger(
 
 @contextmanager
 def timed_stage(name: str, seconds: dict[str, float]) -> Iterator[None]:
-    """Context manager that stores the seconds which its block takes in ``seconds[name]``."""
     start = time.perf_counter()
     try:
         yield

@@ -1,7 +1,4 @@
-"""Describes a crash: the code that raised the error, and the code that the error passed through.
-
-The trusted side decides whose fault a crash is (``regbot/judge/crashes.py``). This module only collects the frames.
-"""
+"""Collects the frames of a crash. The trusted side decides whose fault it is (``regbot/judge/crashes.py``)."""
 
 import gc
 import linecache
@@ -14,41 +11,30 @@ from types import FunctionType
 from typing import Any
 
 MAX_FRAMES = 100
-"""Number of frames that are kept: the innermost ones."""
 MAX_CHARACTERS = 300
 """Number of characters that are kept of a file's path (the last ones) and of a function's name."""
 MAX_KEYS = 20
-"""Number of configuration keys that the record lists."""
 
 GUEST = Path(__file__).resolve().parent
 
 Frame = dict[str, Any]
-"""A frame as in the record: ``file``, ``line``, ``function`` and ``owner``.
-
-``owner`` says whose code the file is: checkout (the code under test), regbot, torch, or installed (all other code).
-"""
+"""``owner`` of ``file`` is checkout (the code under test), regbot, torch, or installed (all other code)."""
 
 _WRONG_CALL = re.compile(r"([\w.<>]+)\(\) (?:got|takes|missing)\b")
 """Python's message for arguments that do not fit a function's signature. It begins with the function's name."""
 _TORCH_MODULE = "nn/modules/module.py"
-"""Torch's file with the class ``Module``."""
 
 
 def call_unchanged(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call ``function`` and return its result.
-
-    Code of regbot that observes a call of other code, such as the counter, makes the call through this function.
-    ``list_frames`` then leaves out the frames of the observing code, because they cannot have caused a crash.
+    """Call ``function``. Observing code of regbot calls other code through this function, so that ``list_frames``
+    leaves its own frames out: they cannot have caused a crash.
     """
     return function(*args, **kwargs)
 
 
 def describe_crash(error: BaseException, root: Path, regbot_keys: Iterable[str]) -> dict[str, Any]:
-    """Return the record of a crash.
-
-    ``frames`` holds frames of the error, then of the error that it was raised from, and so on. So the last frame is
-    where the original error was raised. ``regbot_keys`` are the configuration keys that regbot set, and not the user.
-    ``keys`` lists those of them that the messages or the failing lines name. ``root`` is the folder of the checkout.
+    """Return the frames of the error and of those that it was raised from, the original error's last, and the keys of
+    ``regbot_keys`` (set by regbot, not by the user) that messages or failing lines name.
     """
     errors = list(_iterate_errors(error))
     frames: list[Frame] = []
@@ -64,10 +50,8 @@ def describe_crash(error: BaseException, root: Path, regbot_keys: Iterable[str])
 
 
 def list_frames(error: BaseException, root: Path) -> list[Frame]:
-    """Return the frames of one error, the innermost last.
-
-    Frames of regbot's code that only observes a call are left out. A frame is added where the error is about code that
-    the traceback does not contain, such as a file with a syntax error.
+    """Return the frames of one error, the innermost last, without those of code that only observes a call. A frame is
+    added where the error is about code that the traceback lacks, such as a file with a syntax error.
     """
     frames: list[Frame] = []
     for summary in traceback.extract_tb(error.__traceback__):

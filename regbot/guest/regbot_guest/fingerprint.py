@@ -1,10 +1,8 @@
-"""Fingerprint of the device program: a hash of what one step executes on the device, independent of its source code.
+"""Fingerprint of the device program: a hash of what one step executes on the device.
 
-The hash covers every dispatched operator. It includes the shapes, strides and dtypes of tensors, the order in which
-tensors are first used, plain arguments, group axes, reductions, and the known values of small constants. It does not
-depend on module names, file paths, group names or Python structure, so a pure refactoring does not change it. Equal
-fingerprints mean the same sequence of operators with the same data flow. Weights, inputs and the random seed are not
-part of the hash.
+It covers every dispatched operator: shapes, strides and dtypes, the order in which tensors are first used, plain
+arguments, group axes, reductions, and the known values of small constants. Module names, file paths, group names and
+Python structure are not part of it, nor are weights, inputs and seeds.
 """
 
 import hashlib
@@ -20,21 +18,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 from regbot_guest.collectives import flatten, is_reduction, reduction_name
 
 IGNORED_OPERATORS = ("prim::device", "aten::sym_size", "aten::sym_stride", "aten::sym_numel", "aten::is_same_size")
-"""Queries of tensor metadata. They execute nothing on the device, and how many there are depends on the active
-modes.
-"""
+"""Queries of tensor metadata. How many there are depends on the active modes."""
 
 MAX_CONSTANT = 2**16
-"""Number of elements in the largest constant whose values are hashed. Of a larger constant, only shape and dtype are
-hashed.
-"""
+"""Number of elements in the largest constant whose values are hashed."""
 
 
 class Fingerprint:
-    """Incremental hash. Call ``add`` for every dispatched operator in order, and then ``hexdigest``.
-
-    ``label`` returns the axis of a process group. ``values`` returns the values of a tensor, or None if they are
-    unknown. ``operators`` is the number of hashed operators.
+    """Incremental hash. Call ``add`` for every dispatched operator in order, and then ``hexdigest``. ``values`` returns
+    the values of a tensor, or None if they are unknown.
     """
 
     def __init__(
@@ -46,12 +38,10 @@ class Fingerprint:
         self._tensors: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
         """The numbered tensors, by id. A later tensor can get the id of a deleted one."""
         self._numbers: dict[int, int] = {}
-        """Number of a tensor, by its id."""
         self._next_number = 0
         self.operators = 0
 
     def add(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
-        """Add one executed operator with its arguments and its result to the hash."""
         name = func._schema.name
         if name in IGNORED_OPERATORS:
             return
@@ -64,10 +54,7 @@ class Fingerprint:
         self._hash.update(f"{name}.{func._overloadname}({inputs})->{self._describe(result)}\n".encode())
 
     def hexdigest(self) -> str | None:
-        """Return the hash, or None if an argument of some operator could not be read.
-
-        Two programs whose hashes are both None may still differ.
-        """
+        """Return the hash, or None if an argument of some operator could not be read."""
         return None if self._has_unreadable_argument else self._hash.hexdigest()
 
     def _describe(self, value: Any) -> str:

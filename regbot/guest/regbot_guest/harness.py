@@ -4,10 +4,8 @@
     shard   FSDP2: shared parameters over all ranks (axis ``dp``), experts over the expert-data group (``edp``)
     step    forward, backward, AdamW
 
-On every rank, backward starts from the rank's share of the global mean loss (local mean / world size), and all
-reductions of gradients are sums. So the gradient of a weight does not depend on how the model is sharded. This also
-holds for experts that only one rank has. With EP over the whole world, the gradients of such experts need no reduction,
-because the all-to-all already brings the shares of all tokens.
+Backward starts from the rank's share of the global mean loss (local mean / world size), and all reductions of gradients
+are sums. So the gradient of a weight does not depend on the sharding, also for experts that only one rank has.
 """
 
 import importlib
@@ -28,24 +26,19 @@ from regbot_guest.request import Request
 from regbot_guest.world import World
 
 BATCHES = 2
-"""Number of distinct batches, which the steps use in turn. There are few, so that the model can memorise them in a run.
-"""
+"""Number of distinct batches, which the steps use in turn. The model can memorise few of them in a run."""
 
 
 @dataclass
 class Plugin:
-    """Functions in the module of the entry point: the builder of the layer, and optionally a function that shards the
-    model. ``parallelize`` is None if the module has no such function. The harness then shards the model itself.
-    """
+    """``parallelize`` shards the model. If it is None, the harness does."""
 
     build_layer: Callable[..., Any]
     parallelize: Callable[..., Any] | None = None
 
 
 def load_plugin(entry: str | None) -> Plugin:
-    """Return the plugin for an entry ``package.module:function``. None means regbot's own layer. Raises
-    ContractError.
-    """
+    """Return the plugin for an entry ``package.module:function``; None is regbot's own layer. Raises ContractError."""
     if entry is None:
         return Plugin(moe.build_layer)
     module_name, _, function = entry.partition(":")
@@ -85,9 +78,8 @@ class Training:
         self.optimizer = self._build_optimizer()
 
     def step(self, number: int, phase: Callable[[str], None] = lambda _: None) -> Tensor:
-        """Run one step and return this rank's loss. ``number`` is the number of the step, which selects its batch.
-
-        ``phase`` is called with the name of each phase when the phase begins.
+        """Run one step and return this rank's loss. ``number`` selects the batch. ``phase`` is called when a phase
+        begins.
         """
         tokens, targets = self._make_batch(number)
         phase("forward")
@@ -156,11 +148,8 @@ class Training:
 
 
 def shard(model: Transformer, experts: set[nn.Parameter], world: World, reshard_after_forward: bool) -> None:
-    """Apply FSDP2. Each block is one FSDP unit, and the rest of the model is another one.
-
-    If several ranks hold the same experts, the modules of these experts are FSDP units too. They are sharded over the
-    expert-data group. ``experts`` are the expert parameters of the model. ``reshard_after_forward`` is FSDP's setting:
-    whether it frees the gathered parameters of a block after forward.
+    """Apply FSDP2: each block and the rest of the model is a unit, and experts that several ranks hold are units over
+    the expert-data group.
     """
     assert world.data is not None
     assert world.expert is not None
@@ -195,11 +184,8 @@ def shard(model: Transformer, experts: set[nn.Parameter], world: World, reshard_
 
 @contextmanager
 def skip_other_chunks() -> Iterator[None]:
-    """While active, FSDP does not create the chunks of other ranks.
-
-    FSDP splits every parameter into one chunk per rank and keeps only this rank's chunk. A trace of 1024 ranks would
-    spend two thirds of its time on the other chunks. While this context manager is active, a chunk is created only when
-    FSDP uses it.
+    """While active, FSDP creates the chunks of other ranks only when they are used. A trace of 1024 ranks would spend
+    two thirds of its time on them.
     """
     try:
         from torch.distributed.fsdp._fully_shard import _fsdp_param as fsdp

@@ -1,6 +1,5 @@
-"""Which packages this interpreter has. ``python <guest folder> --packages NAME=MODULE ...`` prints one line of JSON.
-
-No package is imported, except a parent package such as ``megatron`` of ``megatron.core``.
+"""Which packages this interpreter has: ``python <guest folder> --packages NAME=MODULE ...`` prints one line of JSON. No
+package is imported, except a parent package such as ``megatron`` of ``megatron.core``.
 """
 
 import importlib.util
@@ -11,11 +10,7 @@ from importlib import metadata
 
 
 def main(pairs: Sequence[str]) -> int:
-    """Print the versions of Python and of each package. ``pairs`` has NAME=MODULE, for example
-    ``megatron-core=megatron.core``. Return the exit code 0.
-
-    The version is '' if no package NAME is installed, but MODULE can be imported. Missing packages are left out.
-    """
+    """Print the versions. '' means that no package NAME is installed, but MODULE can be imported."""
     versions: dict[str, str] = {}
     for pair in pairs:
         name, _, module = pair.partition("=")

@@ -1,8 +1,5 @@
-"""Record the modules that a program imported and Python did not find in a sparse checkout, which lacks files of its
-commit.
-
-A program that catches the ImportError runs without the module. The trusted side compares the modules with the files
-that the checkout lacks. If a module is among these files, a run of the whole commit could have loaded it.
+"""Record the modules that a program imported and Python did not find in a sparse checkout. A program may catch the
+ImportError and run without a module that a run of the whole commit would have loaded.
 """
 
 import os
@@ -17,35 +14,24 @@ MAX_MODULES = 1000
 
 
 class MissingModules(MetaPathFinder):
-    """The last finder of the import system, which records modules and never finds one.
-
-    Python calls it only for modules that no other finder has found, so it costs nothing in a step.
-    """
+    """The last finder of the import system, which records modules and never finds one."""
 
     def __init__(self, root: Path) -> None:
         self._root = os.path.realpath(root)
         self._modules: dict[str, None] = {}
-        """The recorded modules, as an ordered set."""
 
     @classmethod
     def install(cls, root: Path) -> None:
-        """Record missing modules of the checkout at ``root`` from now on."""
         sys.meta_path.append(cls(root))
 
     @staticmethod
     def list_missing_modules() -> list[str]:
-        """Return the modules that were not found, as paths relative to the root and without suffix.
-
-        An example is 'mypkg/kernels' for the module ``mypkg.kernels``.
-        """
+        """Return paths relative to the root and without suffix, such as 'mypkg/kernels' for ``mypkg.kernels``."""
         finders = [finder for finder in sys.meta_path if isinstance(finder, MissingModules)]
         return [module for finder in finders for module in finder._modules][:MAX_MODULES]
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> None:
-        """Record where the module ``fullname`` would lie in the root. Returning None means that it was not found.
-
-        ``path`` has the folders of the module's package. It is None for a module that belongs to no package.
-        """
+        """Record where the module would lie in the root. ``path`` has the folders of its package, or is None."""
         del target  # Python passes it, and it is not needed
         _, _, name = fullname.rpartition(".")
         searched_folders = sys.path if path is None else path

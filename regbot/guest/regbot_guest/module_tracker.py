@@ -1,11 +1,7 @@
 """Tracks the current module: in forward by module hooks, in backward by the running autograd node.
 
-Each thread numbers the autograd nodes that it creates. Nodes that are created during a module's forward belong to this
-module. So in backward, the number of the running node identifies the module. On a GPU, backward runs in its own thread.
-Recomputation runs a module's forward in the backward thread, so the new nodes get numbers of the backward thread.
-
-FSDP's own collectives run in hooks, sometimes early and for another layer. For these collectives, the module is taken
-from the FSDP parameter group whose parameters they move.
+Each thread numbers the autograd nodes that it creates, so a node's number identifies the module whose forward created
+it. FSDP's own collectives run in hooks, sometimes early: their module is taken from FSDP's parameter group.
 """
 
 import sys
@@ -21,9 +17,7 @@ from torch import nn
 
 _FSDP_GROUP = "FSDPParamGroup"
 _WRAPPERS = {"_checkpoint_wrapped_module"}
-"""Path components that torch adds when it wraps a module. They are removed, so that activation checkpointing does not
-change paths.
-"""
+"""torch adds these path components when it wraps a module, for example for activation checkpointing."""
 
 
 @dataclass
@@ -42,16 +36,12 @@ class _ThreadState:
 
 
 class ModuleTracker:
-    """Finds the path of the current module, relative to its model. Use it as a context manager around whole steps.
-
-    ``models`` are the models of the step; a pipeline rank may have several.
-    """
+    """Finds the path of the current module, relative to its model. Use it as a context manager around whole steps."""
 
     def __init__(self, *models: nn.Module) -> None:
         self._paths: dict[int, str] = {
             id(part): _unwrap_path(path) for model in models for path, part in model.named_modules()
         }
-        """Path of each module, by the module's id."""
         self._threads: defaultdict[int, _ThreadState] = defaultdict(_ThreadState)
         self._training_thread = threading.get_ident()
         """The thread that runs the steps. On a GPU, backward runs in another one."""

@@ -1,7 +1,5 @@
-"""Code proof: which files the step loaded, and whether these files belong to the arm's worktree.
-
-If a package is installed in editable mode from another folder, Python may import it from that folder in spite of the
-search path. So after the step, the guest reports from where every watched package was loaded.
+"""Code proof: which files the step loaded, and whether they belong to the arm's worktree. An editable installation from
+another folder may win over the search path.
 """
 
 import ast
@@ -17,14 +15,8 @@ SKIPPED_FILES = {"setup.py", "conftest.py", "noxfile.py", "tasks.py"}
 
 
 def watched_packages(root: Path, source_roots: Iterable[str], requested: Iterable[str], entry: Any) -> set[str]:
-    """Return the names of the packages and modules that must be loaded from ``root``.
-
-    These are the names in ``requested``. If ``requested`` is empty, they are all packages and modules in the source
-    roots. A name in ``requested`` may have dots, such as ``megatron.core``, because the checkout may have only a part
-    of a namespace package.
-
-    ``entry`` is the function that builds the user's layer, ``package.module:function``, or None. Its top-level package
-    is always included.
+    """Return the packages and modules that must be loaded from ``root``: ``requested``, or all in the source roots, and
+    that of ``entry``. A name may have dots, because a checkout may have only a part of a namespace package.
     """
     names = set(requested)
     if not names:
@@ -41,12 +33,8 @@ def watched_packages(root: Path, source_roots: Iterable[str], requested: Iterabl
 
 
 def code_proof(root: Path, watched: set[str]) -> dict[str, Any]:
-    """Return from where the watched packages were loaded, and a hash of the code in each file that was loaded from
-    ``root``.
-
-    Paths are relative to ``root``. In the result, ``watched`` has one file of each watched package that was loaded
-    from ``root``. ``foreign`` has one file of each watched package that was loaded from elsewhere. A package that was
-    loaded in part from both is in both. ``files`` has the hashes.
+    """Return one file of each watched package that was loaded from ``root`` (``watched``) and from elsewhere
+    (``foreign``), and a hash of the code in each file that was loaded from ``root`` (``files``).
     """
     root = root.resolve()
     own_packages: dict[str, str] = {}
@@ -73,10 +61,7 @@ def _find_package(module: str, watched: set[str]) -> str:
 
 
 def code_hash(path: Path) -> str:
-    """Return the SHA-256 of the file's syntax tree without docstrings. If the file is not valid Python, hash its bytes.
-
-    The syntax tree contains neither comments nor layout, so changing them does not change the hash.
-    """
+    """Return the SHA-256 of the syntax tree without docstrings, or of the bytes if the file is not valid Python."""
     source = path.read_bytes()
     try:
         return hashlib.sha256(_dump_code(source).encode()).hexdigest()

@@ -1,6 +1,4 @@
-"""One guest process: reads a request, runs it and writes one record. If the run fails, the record contains a
-refusal: the kind and the message of the error, and where it occurred.
-"""
+"""One guest process: reads a request, runs it and writes one record, which contains a refusal if the run fails."""
 
 import importlib.util
 import os
@@ -37,26 +35,21 @@ REGBOT_KEYS = {
     ),
     "maxtext": (("maxtext_config", "FORCED_KEYS"), ("maxtext_config", "OWNED_KEYS")),
 }
-"""Where the configuration keys are listed that regbot sets, by adapter: module in ``frameworks`` and name of the list.
-The adapter megatron has one entry for each of its two programs.
-"""
+"""Lists of the configuration keys that regbot sets, by adapter: module in ``frameworks`` and name of the list."""
 
 EXIT_REFUSED = 10
-"""Exit code of a process whose record contains a refusal."""
 PEER_WAIT_S = 3.0
 """Seconds that a rank waits after an error in the counted step. The launcher kills all ranks when the first one ends,
-and ranks with the same error need time to write their records, which contain the step times.
+and ranks with the same error need time to write their step times.
 """
 _MAX_MESSAGE_CHARACTERS, _MAX_PLACE_CHARACTERS = 4000, 500
-"""Longest message and longest place, such as 'pkg/moe.py:42 in forward', of a refusal."""
 
 
 def main(argv: list[str]) -> int:
-    """Run requests as ``run_requests`` does. Return the exit code for a single request, and 0 for several requests.
+    """Run the requests. Return the exit code of a single request, and 0 for several.
 
-    In two cases, the process ends here without Python's exit. The first is a run on a paper GPU, because torch stops
-    its device threads while Python exits, and this sometimes crashes. The second is a failed run on real ranks, because
-    a process group would wait for the other ranks while Python exits. The records are already on disk.
+    Two runs end without Python's exit: on a paper GPU, because torch's device threads sometimes crash there, and failed
+    runs on real ranks, because a process group would wait for the other ranks. The records are already on disk.
     """
     if not argv:
         print("usage: python <guest folder> REQUEST.json...", file=sys.stderr)
@@ -74,7 +67,6 @@ def main(argv: list[str]) -> int:
 
 
 def run_requests(requests: Sequence[Request]) -> list[int]:
-    """Run requests for the same checkout one after the other, and write a record for each. Return their exit codes."""
     variables = dict(os.environ)  # copied before torch or the code under test changes them
     first_request = requests[0]
     root = Path(first_request.root)

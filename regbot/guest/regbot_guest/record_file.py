@@ -12,10 +12,7 @@ from regbot_guest.request import Request
 
 
 def write_record(request: Request, record: dict[str, Any]) -> None:
-    """Write ``record`` atomically to the file that ``request`` names for its rank.
-
-    Raises ValueError if the record contains NaN, which callers have to replace or omit.
-    """
+    """Write ``record`` atomically. Raises ValueError if it contains NaN, which callers have to replace or omit."""
     path = Path(request.record.replace("{rank}", str(record["rank"])))
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -26,7 +23,6 @@ def write_record(request: Request, record: dict[str, Any]) -> None:
 
 
 def prove_code(request: Request) -> dict[str, Any]:
-    """Return from where the code was loaded, and in a sparse checkout also which modules were not found."""
     watched = watched_packages(Path(request.root), request.source_roots, request.watch, request.entry)
     # Packages that the checkout lacks are watched too, because they must not be loaded from elsewhere.
     proof = code_proof(Path(request.root), watched | set(request.absent_packages))

@@ -1,12 +1,8 @@
 """The reference probe: measures how fast a node runs fixed operations, independent of the code under test.
 
-Torch's launcher runs the probe on every rank: ``python <guest folder> --reference REQUEST.json``. Each rank measures a
-matrix product, an all-to-all among the ranks of its host, an all-to-all among all ranks if there are several hosts, and
-a memory copy. Each operation is repeated for a few seconds. Each rank writes one record, which summarises the times of
-each operation. The summary has the median and the median absolute deviation, which are robust to single disturbances.
-It also has the 10th percentile, which is hardly affected by other load on the node.
-
-The probe needs torch, like the timed ranks. All ranks compute at the same time, as in training.
+Every rank, at the same time, measures a matrix product, an all-to-all in its host and one among all hosts, and a memory
+copy, each for a few seconds. Median and median absolute deviation are robust to single disturbances; the 10th
+percentile is hardly affected by other load on the node.
 """
 
 import json
@@ -20,18 +16,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 EXIT_REFUSED = 10
-"""Exit code of a process whose record contains a refusal: a text that says why this rank measured nothing."""
 JOIN_S = 60.0
-"""Seconds that the ranks wait for each other to join. The wait is short, because a rank that does not join has a
-fault.
-"""
+"""Seconds that the ranks wait for each other: short, because a rank that does not join has a fault."""
 MAX_REPETITIONS = 2000
 MIN_REPETITIONS = 5
-"""Smallest number of repetitions of one measurement. ``MAX_REPETITIONS`` is the largest."""
 SYNC_INTERVAL = 10
-"""Number of repetitions between two synchronisations with a GPU. The time budget is checked after each
-synchronisation.
-"""
+"""Repetitions between two synchronisations with a GPU, after which the time budget is checked."""
 
 Work = Callable[[], Any]
 

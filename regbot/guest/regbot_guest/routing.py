@@ -11,12 +11,11 @@ ZIPF_EXPONENT = 1.0
 
 
 def forced_experts(tokens: int, experts: int, top_k: int, routing: str, seed: int, device: torch.device) -> Tensor:
-    """Return expert indices, int64 ``[tokens, top_k]``. They are distinct within a row and the same on every rank.
+    """Return expert indices, int64 ``[tokens, top_k]``, distinct within a row and the same on every rank.
 
-    ``balanced`` assigns consecutive experts. For example with top-2, token 0 has the experts 0 and 1, and token 1 has
-    the experts 2 and 3. So every expert gets tokens * top_k / experts rows, up to rounding.
-    ``skewed`` draws each token's experts without replacement, with Zipf weights and the random seed ``seed``. Raises
-    ValueError for any other ``routing``.
+    ``balanced`` assigns consecutive experts: with top-2, token 0 has the experts 0 and 1, and token 1 has 2 and 3.
+    ``skewed`` draws each token's experts without replacement, with Zipf weights. Raises ValueError for any other
+    ``routing``.
     """
     if routing == "balanced":
         return (torch.arange(tokens * top_k, device=device) % experts).view(tokens, top_k)

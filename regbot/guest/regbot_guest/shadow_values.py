@@ -1,19 +1,14 @@
 """Shadow values: real values for the few fake tensors whose values decide sizes.
 
-Under FakeTensorMode a tensor has a shape but no values. MoE code needs some values. For example, ``counts.tolist()``
-gives the splits of an all-to-all. Such counts follow from the routing. The routing is forced or assumed to be balanced,
-so the counts are known. A *shadow* is a real tensor that holds the values of a fake tensor. Three kinds of tensors get
-a shadow:
+For example, ``counts.tolist()`` gives the splits of an all-to-all. Such counts follow from the routing, which is forced
+or assumed to be balanced. Three kinds of tensors get a *shadow*, a real tensor:
 
 - tensors that are made without inputs (``arange``, ``zeros``, constants), up to ``MAX_INTEGERS`` elements,
-- the indices of a top-k, sort or argmax over the experts, when the scores are unknown. The indices are those that
-  balanced or skewed routing chooses.
-- results that are computed only from tensors with shadows. For collectives, every rank is assumed to have the same
-  values as this rank.
+- the indices of a top-k, sort or argmax over the experts, when the scores are unknown,
+- results that are computed only from tensors with shadows. Every rank is assumed to have this rank's values.
 
-Shadows give the results of ``.item()``, ``.tolist()``, ``nonzero`` and masks. A size that depends on real data raises
-Untraceable. The only guesses are reads of a single float or bool without a shadow, such as a logged loss or a compared
-gradient norm. Such a read returns 1.0 or False, and ``guesses`` records it.
+A size that depends on real data raises Untraceable. Only a read of a single float or bool without a shadow, such as a
+logged loss, is guessed (1.0 or False), and ``guesses`` records it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,11 +30,10 @@ from regbot_guest.untraceable import Untraceable
 aten = torch.ops.aten
 
 MAX_INTEGERS, MAX_FLOATS, MAX_MASK = 4 * 2**20, 2**20, 32 * 2**20
-"""Largest number of elements of a shadow: of integers, of floats, and of a boolean mask. Larger tensors get no shadow,
-because their shadows would cost time and memory, and splits are never this long.
+"""Largest number of elements of a shadow. Splits are never this long.
 
-A mask of 4096 tokens x top-8 x 128 experts has 4 Mi elements of one byte. A gather over an expert group of 8 ranks
-makes the mask 8 times as large. Floats are needed only for one-hot counts of 4096 tokens x 256 experts.
+A mask of 4096 tokens x top-8 x 128 experts has 4 Mi elements, and a gather over an expert group of 8 ranks makes it 8
+times as large. Floats are needed only for one-hot counts of 4096 tokens x 256 experts.
 """
 
 Route = Callable[[int, int, int], Tensor]
@@ -51,9 +45,7 @@ _METADATA_OPERATORS = {
 }  # fmt: skip
 """Operators that use the shape and the dtype of their argument, but not the values of the argument."""
 _UNINITIALISED_OPERATORS = {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided}
-"""Operators whose results have undefined values. Only integer results get a shadow, because these are the receive
-buffers of token counts.
-"""
+"""Only their integer results get a shadow, because these are the receive buffers of token counts."""
 
 
 class _Storage:
@@ -73,21 +65,15 @@ class _Shadow:
 
 
 class ShadowValues:
-    """Runs operators on fake tensors of ``mode`` and updates the shadows of these tensors.
-
-    ``experts`` is the number of experts of the model, of which each token has ``top_k``. ``route`` chooses the experts
-    where the scores are unknown.
-    """
+    """Runs operators on fake tensors and updates their shadows. ``route`` chooses experts where scores are unknown."""
 
     def __init__(self, mode: FakeTensorMode, experts: int, top_k: int, route: Route) -> None:
         self._mode, self._experts, self._top_k, self._route = mode, experts, top_k, route
         self.guesses: dict[str, str] = {}
-        """The keys are the sentences of the guesses, and the values are their kinds."""
 
     def call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Execute ``func`` on fake tensors and return its fake result. The result gets a shadow where possible.
-
-        Raises Untraceable if a size or an integer depends on real data.
+        """Execute ``func`` and return its fake result, with a shadow where possible. Raises Untraceable if a size or an
+        integer depends on real data.
         """
         packet = func.overloadpacket  # the operator without its overload, such as aten.add for aten.add.Tensor
         if packet is aten._local_scalar_dense:  # .item()
@@ -107,10 +93,7 @@ class ShadowValues:
         return result
 
     def update_collective(self, spec: CollectiveSpec, call_arguments: Mapping[str, Any], result: Any) -> None:
-        """Set the shadows of a collective's outputs. Every rank is assumed to have the same values as this rank.
-
-        ``result`` is the collective's return value. Only some collectives return their outputs.
-        """
+        """Set the shadows of a collective's outputs. Every rank is assumed to have the same values as this rank."""
         outputs, inputs = outputs_and_inputs(call_arguments, result)
         group = find_process_group(call_arguments)
         values = [self.find_values(tensor) for tensor in inputs]
@@ -126,10 +109,7 @@ class ShadowValues:
 
     @contextmanager
     def numpy_from_shadows(self) -> Iterator[None]:
-        """While active, ``.numpy()`` of a fake tensor returns the values of its shadow.
-
-        ``.numpy()`` of a tensor without a shadow raises Untraceable.
-        """
+        """While active, ``.numpy()`` of a fake tensor returns its shadow, or raises Untraceable."""
 
         def numpy(tensor: Tensor, *, force: bool = False) -> Any:
             value = self.find_values(tensor)
@@ -145,11 +125,7 @@ class ShadowValues:
             delattr(FakeTensor, "numpy")
 
     def find_values(self, tensor: Tensor) -> Tensor | None:
-        """Return the values of ``tensor``, or None if they are unknown.
-
-        The values of a fake tensor are its shadow. The values of a real tensor are the tensor itself. A tensor on the
-        device meta has none.
-        """
+        """Return the values of a fake (its shadow) or a real tensor, or None if they are unknown."""
         if not isinstance(tensor, FakeTensor):
             return tensor if tensor.device.type != "meta" else None
         shadow: _Shadow | None = tensor.__dict__.get("_regbot_shadow")

@@ -1,15 +1,12 @@
 """The clocks of a timed run: step times, CPU time, time in collectives, memory. No dispatch mode is installed.
 
-On a CPU the clock is ``perf_counter``. On a GPU the clock is CUDA events on the current stream. So the device times
-the steps, and the host does not wait for them. The events are read after the last step. The cost is a few clock reads
-per step and two clock reads per collective. ``benchmarks/probe_overhead.py`` measures this cost.
+On a GPU the clock is CUDA events on the current stream, read after the last step, so the host does not wait. The cost
+is a few clock reads per step and two per collective (``benchmarks/probe_overhead.py``).
 
-Time in collectives is the time inside the methods of a process group plus the time that code waits for the work handles
-that these methods return. On a CPU this is host time. On a GPU it is the time for which the compute stream waits. The
-time on a GPU also includes the exchanges of deep_ep, and waits for events of other streams that run collectives.
-Collectives that code issues on another stream than the compute stream, such as those of FSDP, count as overlapped time.
-Two sorts of collectives are in neither of the two times: those that torch issues from C++ (functional collectives, the
-reducer of DDP), and those that are captured in a CUDA graph.
+Time in collectives is the time in methods of a process group plus waits for the work handles that they return: host
+time on a CPU, waits of the compute stream on a GPU, which also include deep_ep's exchanges and waits for events of
+other streams that run collectives. Collectives on another stream, such as FSDP's, count as overlapped time. Those that
+torch issues from C++ (functional collectives, the reducer of DDP) or captures in a CUDA graph are in neither.
 """
 
 import resource
@@ -35,11 +32,7 @@ DEEP_EP_CALLS = {
 
 
 class Clock(Protocol):
-    """A clock whose marks are cheap to take. A mark stands for one moment: a time in seconds, or a CUDA event.
-
-    ``between`` returns the seconds between two marks. ``settle`` waits until the device has reached all marks. It must
-    be called after the last mark and before the first call of ``between``.
-    """
+    """``settle`` waits until the device has reached all marks. Call it before ``between``, which returns seconds."""
 
     name: str
 
@@ -51,8 +44,6 @@ class Clock(Protocol):
 
 
 class HostClock:
-    """Clock that uses ``perf_counter``, a monotonic clock of the host."""
-
     name = "perf_counter"
 
     def mark(self) -> float:
@@ -66,8 +57,6 @@ class HostClock:
 
 
 class CudaClock:
-    """Clock that records CUDA events on the current stream."""
-
     name = "cuda_events"
 
     def mark(self) -> Any:
@@ -83,10 +72,7 @@ class CudaClock:
 
 
 class Stopwatch:
-    """Context manager around all steps, which measures each step. Call ``end_step`` after each step.
-
-    ``slowdown_pct`` is a planted slowdown, in percent of each step's time.
-    """
+    """Context manager around all steps. Call ``end_step`` after each. ``slowdown_pct`` lengthens each step."""
 
     def __init__(self, device: torch.device, slowdown_pct: float = 0.0) -> None:
         self._slowdown = slowdown_pct / 100
@@ -97,23 +83,17 @@ class Stopwatch:
         self._marks: list[Any] = []
         """Marks of the clock: the start of the first step, and then the end of each step."""
         self._cpu_marks_s: list[float] = []
-        """CPU time of this process at the same moments."""
         self._memory_bytes: list[int] = []
         """Memory in use at the end of each step: of the GPU, or the resident memory without a GPU."""
         self.wait_spans: list[list[tuple[Any, Any]]] = [[]]
-        """Start and end mark of each call that issues or waits for a collective, by step. The last list belongs to the
-        running step."""
+        """Start and end mark of each call that issues or waits for a collective, by step, the running one last."""
         self.overlapped_spans: list[list[tuple[Any, Any]]] = [[]]
         """The same for calls that issue a collective on another stream than the compute stream."""
         self._compute_stream: Any = None
-        """Stream that was current before the first step. None without a GPU."""
         self._collective_streams: set[Any] = set()
-        """Other streams on which a collective was issued."""
         self._collective_events: WeakSet[Any] = WeakSet()
-        """Events that were last recorded on one of these other streams."""
         self._wraps_deep_ep = False
         self._replaced: list[tuple[type, str, Any]] = []
-        """Class, name and original of each replaced method."""
 
     def __enter__(self) -> "Stopwatch":
         for name in METHODS:
@@ -136,7 +116,6 @@ class Stopwatch:
         self._replaced.clear()
 
     def end_step(self) -> None:
-        """Mark the end of the current step and the beginning of the next step."""
         if self._slowdown:
             self._slow_down()
         self._marks.append(self.clock.mark())
@@ -153,10 +132,8 @@ class Stopwatch:
         self._step_start = time.perf_counter()
 
     def record(self) -> dict[str, Any]:
-        """Return times in seconds and memory in bytes of all steps. Waits for the device to finish.
-
-        ``cpu_s`` is the CPU time of this process, and ``wait_s`` is the time in collectives. Runs on a GPU also have
-        ``overlapped_s``, the time of the collectives on other streams.
+        """Return times in seconds and memory in bytes of all steps. Waits for the device to finish. ``wait_s`` is the
+        time in collectives. Runs on a GPU also have ``overlapped_s``, that of collectives on other streams.
         """
         self.clock.settle()
         between = self.clock.between
@@ -245,9 +222,7 @@ class Stopwatch:
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process in bytes, or its peak if the system does not report the current
-    value.
-    """
+    """Return the resident memory of this process, or its peak if the system does not report the current value."""
     try:
         _, resident_pages, *_ = map(int, Path("/proc/self/statm").read_bytes().split())
     except OSError:
@@ -256,6 +231,5 @@ def resident_bytes() -> int:
 
 
 def peak_resident_bytes() -> int:
-    """Return the peak resident memory of this process in bytes."""
     unit_bytes = 1 if sys.platform == "darwin" else 1024  # macOS reports bytes, and Linux reports KiB
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes

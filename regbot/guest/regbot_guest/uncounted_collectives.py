@@ -1,10 +1,8 @@
 """Detection of collectives that a dispatch mode does not see: issued by other threads, or called on a backend directly.
+Any such call refuses the count.
 
-A dispatch mode is active in the thread that enters it. It is also active in autograd's device threads, which run
-backward of GPU tensors with the modes of the thread that called backward. Other threads do not have the mode. Calls of
-a process group's methods pass through torch's dispatcher, and direct calls of its backend do not. A count must not
-silently leave out a collective. So uncounted calls are recorded, and regbot refuses the count if there are any. On real
-ranks, the sequence numbers of the backend also reveal uncounted calls.
+The mode is active in the thread that enters it, and in autograd's device threads. Calls of a process group's methods
+pass through torch's dispatcher, and direct calls of its backend do not.
 """
 
 import threading
@@ -32,13 +30,9 @@ METHODS = (
 class UncountedWatch:
     """While active, records a description of each uncounted collective in ``collectives``.
 
-    The watch replaces methods of torch's classes. It misses calls of an original method that the code under test has
-    saved before, for example with ``send = dist.ProcessGroup.send``. If the backend keeps no sequence numbers, enter
-    the watch before the code under test is imported. If the backend keeps them, they reveal such calls, and the watch
-    can be entered together with the counter.
-
-    ``watch_other_threads`` says whether collectives of threads without the counter's dispatch mode are uncounted. It is
-    False with a paper GPU, which counts the collectives of every thread.
+    It misses calls of a method that the code under test has saved before, as in ``send = dist.ProcessGroup.send``.
+    Without sequence numbers of the backend, which reveal such calls, enter it before the code under test is imported. A
+    paper GPU counts every thread, so ``watch_other_threads`` is then False.
     """
 
     def __init__(self, watch_other_threads: bool = True) -> None:
@@ -47,7 +41,6 @@ class UncountedWatch:
         self._counting_thread = threading.get_ident()
         """The thread that created the watch. Of its collectives, only direct calls of a backend are uncounted."""
         self._replaced: list[tuple[type, str, Any]] = []
-        """Class, name and original of each replaced method."""
 
     def __enter__(self) -> "UncountedWatch":
         for name in METHODS:

@@ -1,13 +1,7 @@
-"""MaxText: ahead-of-time compilation of one train step by MaxText's own ``train_compile``, for CPU devices that XLA
-emulates.
+"""MaxText: ahead-of-time compilation of one train step by its own ``train_compile``, for CPU devices that XLA emulates.
 
-No step runs, and no weights exist. XLA partitions the program for the requested number of devices and dumps the
-compiled text. The guest keeps this text, and the text of a planted program with known collectives. The trusted side
-counts the collectives in both texts; this module counts nothing.
-
-Two hooks are placed into ``train_compile``. One checks the resolved configuration before compilation. The other records
-the mesh, which has the devices of each axis. This module does not import torch, because the interpreter may not have
-it.
+No step runs. The guest keeps the compiled text, and that of a planted program with known collectives; the trusted side
+counts the collectives in both. This module does not import torch.
 """
 
 import importlib
@@ -43,7 +37,6 @@ STEP = "jit_train_step"
 ENTRY_MODULE = "maxtext.trainers.pre_train.train_compile"
 TARGETS_MODULE = "maxtext.utils.accelerator_to_spec_map"
 PROGRAM, PLANTED = "program.hlo.txt", "planted.hlo.txt"
-"""Names of the files with the compiled texts, in the folder of the record."""
 TOPOLOGY = "a3"
 """The only target in MaxText's table that uses the devices which exist on this machine (``jax.devices()``)."""
 AXIS_NAMES = {
@@ -58,14 +51,11 @@ AXIS_NAMES = {
 """Names that regbot uses for MaxText's mesh axes. All other axes keep MaxText's names, such as ``fsdp``."""
 
 _PROGRAM_FILE = re.compile(r"module_[0-9]+\.(?P<module>.+?)\.(?:[a-z0-9_]+_)?after_optimizations\.txt")
-"""Name of a file with the text of a program after XLA's optimizations."""
 
 
 def run_request(request: Request) -> dict[str, Any]:
-    """Compile the requested step and the planted program. Return the request's part of the raw record (the
-    guest's output for the trusted half). It names the two files with the compiled texts.
-
-    Raises MaxTextError.
+    """Compile the requested step and the planted program. Return the request's part of the raw record. Raises
+    MaxTextError.
     """
     _check_request(request)
     folder = Path(request.record).parent
@@ -224,10 +214,7 @@ def _list_axes(mesh: Any) -> list[tuple[str, int]]:
 
 
 def move_program(dump: Path, name: str, target: Path) -> None:
-    """Move the optimized text of the compiled program ``name`` from the folder ``dump`` to the file ``target``.
-
-    Raises MaxTextError if the dump contains no such text, or several.
-    """
+    """Move the text of the program ``name`` to the file ``target``. Raises MaxTextError if there is not one."""
     paths_by_module: dict[str, list[Path]] = {}
     for path in sorted(dump.glob("*.txt")):
         if match := _PROGRAM_FILE.fullmatch(path.name):

@@ -1,10 +1,6 @@
 """MaxText's configuration: the ``key=value`` arguments of its command line, and a check of the resolved configuration.
 
-There are three layers of keys, and each overrides the layers before it:
-
-1. the numbers of the shape, or an unchanged recipe of the repository,
-2. the workload's ``config``, which has the user's keys,
-3. ``FORCED_KEYS``, because there is no accelerator, and because nothing may be saved or downloaded.
+Each layer of keys overrides those before it: the shape's numbers or a recipe, the user's ``config``, ``FORCED_KEYS``.
 """
 
 import difflib
@@ -38,16 +34,11 @@ OWNED_KEYS = {"ici_expert_parallelism": "--ep", "base_output_directory": "nothin
 """Further keys that regbot sets and a user cannot. Each value completes "use ..." in the error message."""
 
 SHAPE_DEFAULTS: Mapping[str, Scalar] = {"sparse_matmul": False, "megablox": False, "capacity_factor": 1.25}
-"""Defaults for the experts of a pinned shape: dense matrix products, with each expert's tokens padded to its capacity.
-Megablox needs an accelerator.
-"""
+"""Dense matrix products, with each expert's tokens padded to its capacity. Megablox needs an accelerator."""
 
 BATCH = "per_device_batch_size"
-"""The only number of a shape that a workload can change. The user may need to change it, because the sharding can
-depend on it.
-"""
+"""The only number of a shape that a workload can change, because the sharding can depend on it."""
 _UNKNOWN_KEY = re.compile(r"'(?P<key>[^']+)' not in (?P<known_keys>'.*)", re.DOTALL)
-"""MaxText's message about a key that it does not know."""
 
 RULES = "logical_axis_rules"
 """Key of the rules that map the logical axes of MaxText's tensors to mesh axes."""
@@ -70,10 +61,8 @@ class ResolvedConfig(Protocol):
 
 
 def compile_arguments(request: Request, package: Path, scratch: Path) -> list[str]:
-    """Return ``argv`` for ``train_compile``: program name, base file and ``key=value`` pairs.
-
-    ``package`` is the folder of the package ``maxtext``, and ``scratch`` a folder for MaxText's output. Raises
-    MaxTextError if the user sets a key that regbot sets, or if there is no such recipe.
+    """Return ``argv`` for ``train_compile``. ``package`` is the folder of ``maxtext``, ``scratch`` one for its output.
+    Raises MaxTextError if the user sets a key that regbot sets, or if there is no such recipe.
     """
     user_keys = dict(request.config)
     advice_by_key = {**dict.fromkeys(FORCED_KEYS, "nothing: regbot sets it"), **OWNED_KEYS}
@@ -95,8 +84,8 @@ def compile_arguments(request: Request, package: Path, scratch: Path) -> list[st
 
 
 def check_shape(config: ResolvedConfig, request: Request) -> None:
-    """Check that MaxText's configuration has the numbers of the shape, or the user's batch size in place of the
-    shape's. A recipe has its own numbers and is not checked. Raises MaxTextError, which lists the differing numbers.
+    """Raise MaxTextError if MaxText's configuration has other numbers than the shape and the user's batch size. A
+    recipe is not checked.
     """
     if request.recipe:
         return
@@ -110,7 +99,6 @@ def check_shape(config: ResolvedConfig, request: Request) -> None:
 
 
 def list_warnings(request: Request) -> list[str]:
-    """Return a warning if the user sets another batch size than the shape has. Otherwise return []."""
     shape_batch = request.geometry.micro_batch
     batch = _user_batch(request).get(BATCH, shape_batch)
     if request.recipe or batch == shape_batch:
@@ -123,10 +111,7 @@ def _user_batch(request: Request) -> dict[str, Scalar]:
 
 
 def explain_refusal(error: BaseException, request: Request) -> MaxTextError:
-    """Return the refusal for MaxText's error about the configuration.
-
-    If regbot has set the key that MaxText does not know, the refusal says that regbot does not support this revision.
-    """
+    """Return the refusal for MaxText's error. An unknown key that regbot has set means an unsupported revision."""
     unknown_key = _UNKNOWN_KEY.match(str(_cause(error)))
     if unknown_key and _is_set_by_regbot(unknown_key["key"], request):
         return MaxTextError(
@@ -156,10 +141,7 @@ def _suggest(unknown_key: re.Match[str]) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return a message with MaxText's error about the configuration.
-
-    MaxText's text about an unknown key lists all known keys. The message names only the similar ones.
-    """
+    """MaxText's text about an unknown key lists all known keys. The message names only the similar ones."""
     text = str(_cause(error))
     unknown_key = _UNKNOWN_KEY.match(text)
     if not unknown_key:
@@ -168,10 +150,8 @@ def describe_error(error: BaseException) -> str:
 
 
 def flatten_config(keys: Mapping[str, Any]) -> dict[str, Scalar]:
-    """Return the resolved configuration as scalars, without ``EXCLUDED_KEYS``, file paths and URLs.
-
-    The logical axis rules determine all sharding. They become one key per logical axis, so that a changed rule is one
-    changed key.
+    """Return the configuration as scalars, without ``EXCLUDED_KEYS``, file paths and URLs. The logical axis rules
+    become one key per logical axis, so that a changed rule is one changed key.
     """
     scalars: dict[str, Scalar] = {}
     for key, value in sorted(keys.items()):

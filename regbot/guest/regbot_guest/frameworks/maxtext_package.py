@@ -1,8 +1,7 @@
 """Finds the checkout's own MaxText, and refuses every other MaxText.
 
-The interpreter usually has an installed MaxText, too. Python imports the installed one if the checkout has no MaxText.
-It also does so if the checkout's folder ``maxtext`` has no ``__init__.py``, which was the case before 30 April 2026.
-Counts of the installed MaxText would say nothing about the checkout.
+Python imports an installed MaxText if the checkout has none, or if its folder ``maxtext`` has no ``__init__.py``, as
+before 30 April 2026. Counts of the installed one would say nothing about the checkout.
 """
 
 import importlib.util
@@ -20,9 +19,8 @@ UNKNOWN_REVISION = "regbot does not support this revision"
 
 
 def find_checkout_package(request: Request) -> Path:
-    """Return the folder of the package ``maxtext`` that Python will import. No code of MaxText is imported here.
-
-    Raises MaxTextError if this folder is outside of the checkout, or if it has a layout that regbot does not support.
+    """Return the folder of the package ``maxtext`` that Python will import, without importing it. Raises MaxTextError
+    if it is outside of the checkout, or has a layout that regbot does not support.
     """
     root = Path(request.root).resolve()
     spec = importlib.util.find_spec(PACKAGE)

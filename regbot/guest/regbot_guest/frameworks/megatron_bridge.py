@@ -1,8 +1,7 @@
 """Megatron Bridge's own ``scripts/training/run_recipe.py``: its overrides for a recipe, and the contents of the record.
 
-The recipe is the checkout's own and keeps its numbers. The script accepts overrides ``key=value`` of the recipe's
-configuration. regbot's overrides switch off what needs files or a network, and give a step one micro-batch. The
-workload's ``config`` has the user's overrides.
+The checkout's recipe keeps its numbers. regbot's overrides ``key=value`` switch off what needs files or a network, and
+give a step one micro-batch.
 """
 
 import dataclasses
@@ -40,21 +39,16 @@ from regbot_guest.request import Request
 
 STEP = ("megatron.bridge.training.train", "train_step")
 GLOBAL_STATE_POSITION = 5
-"""Position of ``global_state`` among the arguments of ``train_step``."""
 RECIPES = "recipe_runner"
 """Module beside the script. Its ``load_recipe`` returns the configuration of a recipe, given the recipe's name."""
 RESTART_MARKER = "_MB_TRAINING_RECIPE_ENV_BOOTSTRAPPED"
-"""Environment variable of Bridge's script. The script restarts itself to set a recipe's environment variables, and then
-writes its process id into this variable. It does not restart if the variable already has the id of its process.
-"""
+"""Bridge's script restarts itself to set a recipe's variables, unless this variable has the id of its process."""
 NULL_TOKENIZER = "NullTokenizer"
 PRETRAINING = "_pretrain_"
 """Part of the name of a recipe for pretraining. The script infers the mode from the name."""
 LAYOUT_FIELD = "pipeline_model_parallel_layout"
 LAYOUT = f"model.{LAYOUT_FIELD}"
-"""Key for the layers of each pipeline stage: a text such as ``Et*12|t*12|(t|)*2L``, a list with one item for each
-stage, or None.
-"""
+"""Layers of each pipeline stage: a text such as ``Et*12|t*12|(t|)*2L``, a list with one item a stage, or None."""
 MOCKED = "tokenizer and data are Bridge's own mocks; nothing is saved, evaluated or logged to a service"
 
 OFFLINE_OVERRIDES: Mapping[str, Scalar] = {
@@ -78,14 +72,12 @@ REQUEST_KEYS = (
     "tokenizer.vocab_size", "train.global_batch_size", "model.moe_token_dispatcher_type",
     "model.moe_flex_dispatcher_backend",
 )  # fmt: skip
-"""Further keys that regbot sets, with values that depend on the request and the recipe."""
 FIXED_KEYS = {
     "model.expert_model_parallel_size": "it is fixed by the mesh; set it with --ep",
     "train.global_batch_size": "regbot traces as few micro-batches as possible",
     "model.moe_token_dispatcher_type": "set 'dispatcher' of the workload",
     "model.moe_flex_dispatcher_backend": "set 'dispatcher' of the workload",
 }
-"""Keys that a user's ``config`` cannot set, each with the reason or with what to do instead."""
 MODEL_PARALLEL = {
     "tensor_model_parallel_size": "TP",
     "pipeline_model_parallel_size": "PP",
@@ -95,10 +87,7 @@ MODEL_PARALLEL = {
 
 
 def count_step(request: Request, device: Device) -> dict[str, Any]:
-    """Run ``request.program`` with ``request.recipe`` and return its part of the raw record.
-
-    The raw record is the guest's output for the trusted half. Raises ContractError.
-    """
+    """Run ``request.program`` with ``request.recipe`` and return its part of the raw record. Raises ContractError."""
     script = (Path(request.root) / request.program).resolve()
     if not script.is_file():
         raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
@@ -129,7 +118,6 @@ class _RecipeJob:
     def __init__(self, request: Request, device: Device) -> None:
         self._request, self._device = request, device
         self._container: Any = None
-        """The program's configuration, a ConfigContainer of Bridge."""
         self._warnings: list[str] = []
 
     def overrides(self) -> list[str]:
@@ -227,10 +215,7 @@ class _RecipeJob:
 
 
 def read_user_overrides(config: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the user's overrides by their dotted keys. A key without a dot is a field of ``model``.
-
-    Raises ContractError if a key cannot be set, or is set twice, as ``num_layers`` and ``model.num_layers``.
-    """
+    """Return the user's overrides by dotted key. A key without a dot is a field of ``model``. Raises ContractError."""
     overrides: dict[str, Scalar] = {}
     for key, value in config.items():
         name = key if "." in key else f"model.{key}"
@@ -245,10 +230,7 @@ def read_user_overrides(config: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 
 def refuse_unknown_keys(own_overrides: Iterable[str], user_overrides: Iterable[str], known_keys: Sequence[str]) -> None:
-    """Raise ContractError if the recipe's configuration lacks a key that an override sets.
-
-    If the user sets this key, the user has to correct it. If regbot sets it, regbot does not support the revision.
-    """
+    """Raise ContractError if the recipe lacks a key. A missing key of regbot means an unsupported revision."""
     for key in user_overrides:
         if key not in known_keys:
             raise ContractError("config", f"the recipe has no key {key}{suggest(key, known_keys)}")
@@ -309,10 +291,8 @@ def _read_size(settings: Mapping[str, Any], key: str) -> int:
 
 
 def format_value(value: Scalar) -> str:
-    """Return a value in the grammar of Hydra, which parses the script's overrides.
-
-    The text ``null`` means that the key has no value. A text in brackets is a list. Any other text is put into single
-    quotes, with ``\'`` for a quote. Raises ContractError for an interpolation such as ``${model.num_layers}``.
+    """Return a value in the grammar of Hydra, which parses the script's overrides. ``null`` means no value, brackets a
+    list, any other text is quoted. Raises ContractError for an interpolation such as ``${model.num_layers}``.
     """
     if value is None or value == "null":
         return "null"

@@ -1,7 +1,5 @@
-"""Megatron-LM's own ``pretrain_gpt.py``: how it is started, and the contents of the record.
-
-All code of the step comes from the checkout. Data and tokenizer are Megatron's own mocks. Nothing is saved, evaluated
-or uploaded.
+"""Megatron-LM's own ``pretrain_gpt.py``: how it is started, and the contents of the record. Data and tokenizer are
+Megatron's own mocks. Nothing is saved, evaluated or uploaded.
 """
 
 import importlib
@@ -52,26 +50,22 @@ AXES = {
     "TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP": "tp_dp_cp",
     "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP": "tp_dp_cp",
 }
-"""Mesh axes by the description of a process group in ``megatron.core.parallel_state``. Groups over one axis come first,
-because ``name_axes`` needs their sizes to name the groups over several axes.
+"""Mesh axes by group description in ``megatron.core.parallel_state``. Groups over one axis come first: ``name_axes``
+needs their sizes to name the joint ones.
 """
 
 _ATTENTION = re.compile(r"(attention|attn)(?!.*(backward|bwd))")
-"""Names of fused attention operators of the forward pass."""
 NVCC = "megatron.legacy.fused_kernels.load, which asks nvcc for its version and builds nothing, does nothing"
 MOCKED = "data and tokenizer are Megatron's own mocks; nothing is saved, evaluated or logged to a service"
 
 crash_keys: list[str] = []
-"""Flags that regbot has set for the last program. A crash that names one of them does not show whose fault it is. Flags
-that define the shape are left out, because errors of the code under test name them too.
+"""Flags that regbot has set for the last program: a crash that names one does not show whose fault it is. Those of the
+shape are left out, because errors of the code under test name them too.
 """
 
 
 def count_step(request: Request, device: Device) -> dict[str, Any]:
-    """Run ``request.program`` and return its part of the raw record (the guest's output for the trusted half).
-
-    Raises ContractError.
-    """
+    """Run ``request.program`` and return its part of the raw record. Raises ContractError."""
     script = (Path(request.root) / request.program).resolve()
     if not script.is_file():
         raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
@@ -128,11 +122,8 @@ def _has_cuda_toolkit() -> bool:
 
 
 def add_python_to_path() -> None:
-    """Put this interpreter's folders first on PATH.
-
-    Megatron compiles its dataset helpers with the python3 and the python3-config on PATH. Both must belong to the
-    interpreter that runs here. A virtual environment has no python3-config, so the folder of the base installation is
-    added too.
+    """Megatron compiles its dataset helpers with the python3 and the python3-config on PATH, which must be this
+    interpreter's. A virtual environment has no python3-config, so the base installation is added too.
     """
     own_folder, base_folder = Path(sys.executable).parent, Path(sys.base_prefix, "bin")
     os.environ["PATH"] = os.pathsep.join([str(own_folder), str(base_folder), os.environ.get("PATH", "")])
@@ -167,17 +158,12 @@ def _describe_program(
 
 
 def is_path(value: Scalar) -> bool:
-    """Return whether a setting is taken for a path, because it contains a slash."""
     return isinstance(value, str) and "/" in value
 
 
 def check_shape(arguments: Mapping[str, Any], request: Request) -> None:
-    """Check that the script's arguments after parsing have the numbers of the shape. Raises ContractError, which lists
-    the differing numbers.
-
-    A number can differ although regbot has set its flag, because the user may set the same number by an alias of the
-    flag, or by a file that another flag names. Two kinds of numbers are not checked: those for which this revision has
-    no argument, and the size of the vocabulary, which Megatron pads.
+    """Raise ContractError if the parsed arguments have other numbers than the shape: a user may set one by an alias of
+    a flag, or by a file. Arguments that this revision lacks, and the padded vocabulary, are not checked.
     """
     checked_flags = SHAPE_FLAGS - {"vocab_size"}
     # None of the checked flags depends on the number of model-parallel ranks.
@@ -196,10 +182,7 @@ def _megatron_arguments() -> Any:
 
 
 def describe_attention(counter: PaperCounter) -> dict[str, str]:
-    """Return which attention ran: the fused operator with the most calls, or ``unfused``.
-
-    No attention is requested, so ``requested`` and ``resolved`` are ''.
-    """
+    """Return which attention ran: the fused operator with the most calls, or ``unfused``. None is requested."""
     launches = {name: count for name, count in counter.operators.items() if _ATTENTION.search(name)}
     if launches:
         name = max(launches, key=lambda operator: launches[operator])
@@ -212,9 +195,7 @@ def describe_attention(counter: PaperCounter) -> dict[str, str]:
 def describe_dispatcher(
     request: Request, counter: PaperCounter, config: Mapping[str, Scalar]
 ) -> dict[str, Mapping[str, str]]:
-    """Return the requested, configured and executed dispatcher under ``dispatcher``. Return {} if no tokens are
-    exchanged: in a dense model, or with one expert-parallel rank. ``config`` has Megatron's resolved settings.
-    """
+    """Return requested, configured and executed dispatcher, or {} if no tokens are exchanged."""
     if request.mlp != "moe" or request.ep == 1:
         return {}
     counts = _count_exchanges(counter)

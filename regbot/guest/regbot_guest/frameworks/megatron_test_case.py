@@ -1,8 +1,7 @@
 """A test case of Megatron-LM, such as ``tests/functional_tests/test_cases/moe/NAME/model_config.yaml``.
 
-``MODEL_ARGS`` in this file has flags of the training script with their values, and ``ENV_VARS`` has environment
-variables. They are read as Megatron's own test runner (``_run_training.sh``) reads them. Every value is a text. The
-text ``true`` stands for a flag without a value, and a text in brackets has several words.
+It is read as Megatron's own ``_run_training.sh`` reads it: every value is a text, ``true`` stands for a flag without a
+value, and a text in brackets has several words.
 """
 
 import os
@@ -38,7 +37,6 @@ class MegatronTestCase:
     """The flags and the environment variables of a test case. Names of flags are written with ``_``."""
 
     flags: Mapping[str, FlagValue]
-    """Flags that a trace can have."""
     variables: Mapping[str, str]
     left_out: Mapping[str, FlagValue]
     """Flags that a trace cannot have."""
@@ -74,7 +72,6 @@ def read_test_case(root: Path, recipe: str) -> MegatronTestCase:
 
 
 def set_variables(test_case: MegatronTestCase) -> None:
-    """Set the test case's environment variables, except those that are set already."""
     for name, value in test_case.variables.items():
         os.environ.setdefault(name, value)
 

@@ -1,10 +1,6 @@
-"""Runs a framework's own training program on a paper GPU, and counts one step of the program.
+"""Runs a framework's own, unmodified training program on a paper GPU, and counts one step of the program.
 
-The program's script, command line, model, optimizer and loop are unmodified. regbot wraps only the function that makes
-one training step. The wrapper calls this function and counts what it executes. After the counted step, the wrapper ends
-the program.
-
-This module does not depend on any framework. A ``TrainingProgram`` says which script to run and which function to wrap.
+regbot wraps only the function that makes one training step, and ends the program after the counted step.
 """
 
 import argparse
@@ -42,12 +38,9 @@ from regbot_guest.uncounted_collectives import UncountedWatch
 from regbot_guest.untraceable import Untraceable
 
 STEPS = 2
-"""Minimum number of steps. Only the last step is counted. In many frameworks the first step differs: it creates the
-state of the optimizer, and overlapped collectives learn their order in it.
-"""
+"""Minimum number of steps. In the first one, optimizers create state, and overlapped collectives learn their order."""
 
 BAD_COMMAND_LINE = 2
-"""Exit code with which argparse, and most other parsers, report a wrong command line."""
 
 _FLAG = re.compile(r"--[A-Za-z][\w-]*")
 
@@ -62,7 +55,6 @@ class TrainingProgram:
     start: Path | str
     """Path of a script, or the name of a module that is run as with ``python -m``."""
     arguments: Sequence[str]
-    """Command line after the script's name."""
     step: tuple[str, str]
     """Module of the step function, and its dotted name in this module, such as ``Trainer.train_step``."""
     models: Callable[[Sequence[Any], Mapping[str, Any]], Sequence[nn.Module]]
@@ -72,9 +64,7 @@ class TrainingProgram:
     describe: Callable[[PaperCounter], "ProgramDescription"]
     """Returns the framework's parts of the record. Called after the counted step, with its counts."""
     experts: int
-    """Number of experts among which each router chooses."""
     patches: Sequence[str] = ()
-    """Descriptions of what regbot has replaced in the program, for the ledger."""
     regbot_flags: Collection[str] = ()
     """Flags in ``arguments`` that regbot sets, and not the user."""
     late_arguments: Callable[[], Sequence[str]] = tuple
@@ -84,7 +74,6 @@ class TrainingProgram:
 
     @property
     def name(self) -> str:
-        """Name of the script or module, for messages."""
         return self.start if isinstance(self.start, str) else self.start.name
 
 
@@ -93,11 +82,8 @@ class ProgramDescription:
     """Parts of the record that only the framework's own module can read from the program."""
 
     config: Mapping[str, Scalar]
-    """The program's resolved configuration."""
     software: Mapping[str, str]
-    """Versions of packages."""
     backends: Mapping[str, Mapping[str, str]]
-    """For each backend: what was requested, resolved and executed, and the evidence."""
     warnings: Sequence[str] = ()
 
 
@@ -106,11 +92,8 @@ class _StopProgram(BaseException):
 
 
 def count_own_step(request: Request, device: Device, program: TrainingProgram) -> dict[str, Any]:
-    """Run the program up to the counted step, and return this step's part of the raw record.
-
-    The raw record is the guest's output for the trusted half.
-
-    Raises ContractError if no step can be counted, and Untraceable if the paper GPU has refused an operation.
+    """Run the program up to the counted step, and return this step's part of the raw record. Raises ContractError if no
+    step can be counted, and Untraceable if the paper GPU has refused an operation.
     """
     torch.set_num_threads(1)  # traces run in parallel and must not compete for cores
     steps = max(STEPS, request.steps)
@@ -161,15 +144,11 @@ class _StepWatch:
     def __init__(self, request: Request, device: Device, program: TrainingProgram, steps: int) -> None:
         self._request, self._device, self._program, self._steps = request, device, program, steps
         self._stack = ExitStack()
-        """Contexts that are active from the first step until ``close``."""
         self._counter: PaperCounter | None = None
         self._axes = Axes()
         self.number = 0
-        """Number of calls so far."""
         self.seconds: dict[str, float] = {}
-        """Durations of the program and of its steps, by stage such as ``step 1``."""
         self.record: dict[str, Any] | None = None
-        """The counted step's part of the raw record; None before this step."""
         self.refusal: ContractError | None = None
         """Why the counted step cannot be used. It is kept here, because the program might catch a raised exception."""
 
@@ -246,19 +225,15 @@ def _list_stand_ins() -> list[str]:
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Return the model inside wrappers such as DistributedDataParallel. The attribute ``module`` of a wrapper is the
-    wrapped model.
-    """
+    """Return the model inside wrappers such as DistributedDataParallel."""
     while isinstance(inner := getattr(model, "module", None), nn.Module):
         model = inner
     return model
 
 
 def name_axes(names: Mapping[str, str]) -> Axes:
-    """Return the mesh axes of this rank's process groups. Groups of one rank get no axis.
-
-    ``names`` maps descriptions of groups to axes. A group over several axes has a joint name, such as ``etp_ep``. The
-    groups over one axis must come before the joint ones.
+    """Return the axes of this rank's groups of several ranks. ``names`` maps descriptions of groups to axes; joint
+    names such as ``etp_ep`` must come after those of one axis.
     """
     axes = Axes()
     sizes: dict[str, int] = {}

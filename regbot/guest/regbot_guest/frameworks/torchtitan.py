@@ -1,9 +1,7 @@
-"""torchtitan: its own training program, and one counted step of it.
+"""torchtitan: its own training program, and one counted step (``Trainer.train_step``) of it.
 
-In the mode ``static``, ``torchtitan.train`` runs unmodified on a paper GPU, with torchtitan's own command line, recipes
-and configuration. In the modes ``real`` and ``timed``, the trainer that this program would build makes the steps on
-real ranks. The step is ``Trainer.train_step``. ``torchtitan_replacements`` lists everything that regbot replaces.
-``torchtitan_config`` lists the keys that it sets.
+In the mode ``static``, ``torchtitan.train`` runs unmodified on a paper GPU. In the modes ``real`` and ``timed``, the
+trainer that this program would build makes the steps on real ranks.
 """
 
 import importlib
@@ -45,23 +43,17 @@ from regbot_guest.world import choose_device
 PROGRAM = "torchtitan.train"
 STEP = ("torchtitan.trainer", "Trainer.train_step")
 STEPS = 2
-"""Minimum number of steps. Only the last step is counted. The first step gathers the parameters of the root module in a
-different way.
-"""
+"""Minimum number of steps. The first one gathers the parameters of the root module in a different way."""
 
 AXES = {"ep": "ep", "efsdp": "edp", "fsdp": "dp", "dp_shard": "dp"}
-"""Names that regbot uses for torchtitan's mesh dimensions. All other dimensions keep torchtitan's names. Of these other
-dimensions, one that spans the same ranks as an earlier dimension is left out. For example, ``batch`` and ``loss`` are
-left out if only ``fsdp`` splits the data.
+"""Other mesh dimensions keep torchtitan's names. One that spans the same ranks as an earlier one is left out, such as
+``batch`` and ``loss`` if only ``fsdp`` splits the data.
 """
 
 
 def run_request(request: Request, device: Device | None, record: dict[str, Any]) -> None:
-    """Run the requested step and add its part to ``record``, the raw record (the guest's output for the trusted half).
-
-    ``device`` is the paper GPU, which only the mode ``static`` needs, or None.
-
-    Raises ContractError.
+    """Run the requested step and add its part to ``record``. Only the mode ``static`` needs a ``device``. Raises
+    ContractError.
     """
     if request.mlp != "moe":
         raise ContractError("config", "torchtitan has no dense counterpart; use the smoke model's, or another variant")
@@ -140,12 +132,9 @@ class _TorchtitanJob:
     device: torch.device
     changes: Changes = field(default_factory=Changes)
     seconds: dict[str, float] = field(default_factory=dict)
-    """Durations in the run, by name. A name is a stage such as ``build``, or a step such as ``step 1``."""
     warnings: list[str] = field(default_factory=list)
     trainer: Any = None
-    """torchtitan's Trainer; None until it is built."""
     backends: TorchtitanBackends | None = None
-    """None until ``configure`` was called."""
     requested: dict[str, Scalar] = field(default_factory=dict)
     """The configuration, before the SPMD backend and the data are replaced."""
 
@@ -224,12 +213,7 @@ def _make_step(trainer: Any) -> Callable[[], float | None]:
 
 
 def name_axes(dims: Any) -> tuple[Axes, list[dist.ProcessGroup]]:
-    """Return torchtitan's mesh dimensions as axes, and their process groups without duplicates. ``dims`` is a
-    ParallelDims of torchtitan.
-
-    The dimensions in ``AXES`` come first. A later dimension becomes an axis only if it spans other ranks than those
-    before it.
-    """
+    """Return torchtitan's mesh dimensions as axes, and their groups without duplicates. ``dims`` is a ParallelDims."""
     axes = Axes()
     groups: dict[str, dist.ProcessGroup] = {}
     meshes = dims.get_all_one_dimensional_meshes()

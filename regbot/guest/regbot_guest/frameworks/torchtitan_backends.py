@@ -1,7 +1,5 @@
-"""Sets the dispatcher of torchtitan's model, and describes which dispatcher, attention and grouped GEMM ran.
-
-If the requested dispatcher cannot run on this machine, ``alltoall`` runs instead, and the reason is recorded. Which
-backends really ran is read from the counted step.
+"""Sets the dispatcher of torchtitan's model, and describes which dispatcher, attention and grouped GEMM ran. If the
+requested dispatcher cannot run on this machine, ``alltoall`` runs instead, and the reason is recorded.
 """
 
 import importlib
@@ -36,11 +34,9 @@ CLASS_PREFIXES = {
 BUFFER_CLASSES = {"deepep": "ElasticBuffer", "hybridep": "HybridEPBuffer"}
 """Class of the library deep_ep that torchtitan 0.3.0 uses, by dispatcher. Other dispatchers do not need deep_ep."""
 ATTENTION = re.compile(r"(scaled_dot_product|flex_attention)(?!.*backward)")
-"""Names of fused attention operators of the forward pass."""
 ONLY_DISPATCHER = "AllToAll"
 """Dispatcher of revisions whose model configuration names no dispatcher (until April 2026)."""
 LIBRARY_OPERATORS = ("deepep::dispatch", "hybridep::dispatch", "minimal_async_ep::dispatch")
-"""Operators of libraries that exchange tokens without torch.distributed."""
 MAX_EVIDENCE_CHARACTERS = 4000
 """The record allows no longer text as evidence."""
 
@@ -54,13 +50,9 @@ class TorchtitanBackends:
     resolution: Resolution
     """The dispatcher that runs on this machine, and the reason if it is not the requested one."""
     attention: str
-    """Class of the configured attention in torchtitan."""
     device: torch.device
 
     def describe(self, observer: StepCounter) -> dict[str, Mapping[str, str]]:
-        """Return requested, resolved and executed values, and the evidence, for each backend. Call this after the
-        counted step.
-        """
         backends: dict[str, Mapping[str, str]] = {
             "attention": self._describe_attention(observer.operators),
             "grouped_gemm": describe_grouped_gemm(observer.operators, torch.bfloat16, self.device),
@@ -102,9 +94,7 @@ _DISPATCHER_BY_EXCHANGE = {
     "all_to_all": "alltoall",
     "all_gather": "allgather",
 }
-"""Executed dispatcher by the library or the kind of the exchanges of expert layers. If there were
-several kinds of exchanges, the first of them in this table decides.
-"""
+"""Dispatcher by library or kind of the expert layers' exchanges. The first kind in this table decides."""
 
 
 def _count_exchanges(observer: StepCounter) -> dict[str, int]:
@@ -119,11 +109,7 @@ def _count_exchanges(observer: StepCounter) -> dict[str, int]:
 
 
 def choose_dispatcher(config: Any, request: Request, device: torch.device) -> TorchtitanBackends:
-    """Set the requested dispatcher in ``config``, or the dispatcher that replaces it on this machine. If the request
-    names none, the configured dispatcher is the requested one.
-
-    Raises ContractError if torchtitan does not have the dispatcher.
-    """
+    """Set the requested dispatcher in ``config``, or the one that replaces it on this machine. Raises ContractError."""
     layers = moe_layers(config.model_spec.model)
     configured = _configured_dispatcher(layers[0])
     requested = request.dispatcher or configured

@@ -1,12 +1,5 @@
 """torchtitan's configuration: a recipe, the numbers of the shape if the workload is pinned, and the user's own keys.
-
-torchtitan's ``ConfigManager`` loads the recipe that the command line names. Then regbot sets fields in it, and
-torchtitan's own checks validate the result. There are two kinds of workload:
-
-- pinned: the recipe ``qwen3_30b_a3b`` with the numbers of a shape, see ``torchtitan_shape``.
-- recipe: a recipe of the repository with its own sizes, batch, precision and activation checkpointing.
-
-Both kinds get the settings in ``FORCED_KEYS``. These settings are part of the resolved configuration.
+regbot sets fields in the loaded recipe, and torchtitan's own checks validate the result.
 """
 
 import dataclasses
@@ -42,13 +35,11 @@ FORCED_KEYS: Mapping[str, Scalar] = {
     "debug.save_config_file": None,
     "training.disable_cuda_graphs": True,
 }
-"""Values that regbot always sets. Nothing is saved, uploaded or validated. torchtitan all-reduces the loss in a step
-that it logs. So every step is logged, and all steps have the same collectives. CUDA graphs are off, because torchtitan
-refuses them together with an expert all-to-all, and because replays cannot be counted.
+"""Nothing is saved, uploaded or validated. torchtitan all-reduces the loss in a step that it logs, so every step is
+logged. It refuses CUDA graphs with an expert all-to-all, and replays cannot be counted.
 """
 
 REQUEST_KEYS = ("parallelism.expert_parallel_degree", "debug.moe_force_load_balance", "debug.seed")
-"""Keys that regbot sets to values of the request, in the order of ``_request_fields``."""
 
 MODEL_SPEC = "model_spec"
 OWNED_KEYS = {
@@ -64,16 +55,12 @@ OWNED_KEYS_OF_SHAPE = {
     "training.max_context_length": "another shape or variant",
     "training.num_tokens_per_microbatch_per_dp_rank": "another shape",
 }
-"""Further keys that a user cannot override if the workload is pinned to a shape. The values are as in ``OWNED_KEYS``.
-"""
+"""Further keys that a user cannot override if the workload is pinned to a shape."""
 
 
 def command_line(request: Request) -> list[str]:
-    """Return the arguments of ``torchtitan.train``. Raises ContractError if torchtitan has no model that the recipe can
-    belong to, or if EP does not divide the number of ranks.
-
-    torchtitan is not imported here. Its modules read ``sys.argv`` when they are imported, and ``sys.argv`` does not
-    have these arguments yet.
+    """Return the arguments of ``torchtitan.train``. Raises ContractError. torchtitan is not imported here: its modules
+    read ``sys.argv`` when they are imported.
     """
     if request.world % request.ep:
         raise ContractError(
@@ -84,10 +71,8 @@ def command_line(request: Request) -> list[str]:
 
 
 def configure(config: Any, request: Request) -> list[str]:
-    """Set the fields of ``config`` to the values that the request and regbot require. The user's keys come last.
-
-    Return a warning for each of ``FORCED_KEYS`` that this torchtitan lacks. Raises ContractError if any other key is
-    missing, or if a value is not accepted.
+    """Set the fields that the request and regbot require, and then the user's. Return a warning for each of
+    ``FORCED_KEYS`` that this torchtitan lacks. Raises ContractError.
     """
     warnings = []
     if not request.recipe:
@@ -114,9 +99,7 @@ def configure(config: Any, request: Request) -> list[str]:
 
 
 def explain_unknown_recipe(request: Request, error: Exception) -> ContractError:
-    """Return the refusal of a recipe that torchtitan could not load. The refusal lists the recipes that torchtitan
-    has, or ``error`` if no recipe is known.
-    """
+    """Return the refusal, which lists the recipes that torchtitan has, or ``error`` if none is known."""
     module, recipe = PINNED_RECIPE if not request.recipe else _split_recipe(request.recipe)
     known_recipes = _list_recipes(module)
     hint = f"there are {', '.join(known_recipes)}" if known_recipes else f"{error}"
@@ -124,7 +107,6 @@ def explain_unknown_recipe(request: Request, error: Exception) -> ContractError:
 
 
 def has_key(config: Any, key: str) -> bool:
-    """Return whether the configuration has a field at the dotted path ``key``."""
     return _find_owner(config, key) is not None
 
 
@@ -134,8 +116,8 @@ def _suggest_keys(config: Any, key: str) -> str:
 
 
 def set_field(config: Any, key: str, value: Scalar) -> None:
-    """Set the field at the dotted path ``key``. Raises ContractError if there is no such field, or if the type of the
-    field does not accept the value.
+    """Set the field at the dotted path ``key``. Raises ContractError if there is none, or if its type refuses the
+    value.
     """
     owner, name = _find_owner(config, key), key.split(".")[-1]
     if owner is None:
@@ -156,10 +138,7 @@ def _find_owner(config: Any, key: str) -> Any:
 
 
 def validate(config: Any) -> None:
-    """Repeat torchtitan's own checks, because fields were set after torchtitan had made them. Raises ContractError.
-
-    The checks are the ``__post_init__`` of each section, and then of the whole configuration.
-    """
+    """Repeat torchtitan's own checks (``__post_init__``), because fields were set after them. Raises ContractError."""
     sections = [getattr(config, field.name) for field in dataclasses.fields(config)]
     for section in (*sections, config):
         check = getattr(section, "__post_init__", None)

@@ -13,10 +13,8 @@ EXCLUDED_FIELDS = ("hf_assets_path", "dump_folder", "tokenizer", "dataloader", "
 
 
 def flatten_config(config: Any, path: str = "") -> dict[str, Scalar]:
-    """Return all settings in ``config`` by dotted path. ``path`` is the path of ``config`` itself, or ''.
-
-    Consecutive equal items of a list become one item, such as ``layers.0-47``. A section that torchtitan builds an
-    object from also has its class, under the path of the section. Absolute paths of files are left out.
+    """Return all settings by dotted path. Consecutive equal items of a list become one, such as ``layers.0-47``. A
+    section that builds an object also has its class. Absolute paths of files are left out.
     """
     if config is None or isinstance(config, (bool, int, float)):
         return {path: config}

@@ -1,8 +1,6 @@
-"""Everything that regbot changes so that torchtitan's own ``train.py`` runs without files, a network or a GPU.
-
-``DESCRIPTIONS`` lists the changes. A change replaces something in torchtitan or in torch. If this revision does not
-have the replaced thing, the change is skipped, and a warning in the record says so. No change affects sharding, the
-token dispatch, or the groups of parameters that FSDP gathers together.
+"""Everything that regbot changes so that torchtitan's own ``train.py`` runs without files, a network or a GPU. A change
+whose target this revision lacks is skipped, with a warning. No change affects sharding, the token dispatch, or FSDP's
+groups of parameters.
 """
 
 import dataclasses
@@ -30,7 +28,6 @@ DESCRIPTIONS = {
     "spmd_backend": "parallelism.spmd_backend = 'partial_dtensor' in place of 'spmd_types', which torch 2.13's FSDP "
     "refuses",
 }
-"""What each change does, by its name."""
 
 SPMD_BACKEND = "parallelism.spmd_backend"
 OLDEST_TORCH_WITH_SPMD_TYPES = (2, 14)
@@ -38,19 +35,13 @@ TEST_DATASET = "c4_test"
 ASSETS = "tests/assets"
 """Folder of torchtitan's test assets, relative to the working directory. Paths in recipes are relative too."""
 WORDS = "abcdefghijklmnopqrstuvwxyz"
-"""All words of the tokenizer, which are single letters."""
 TEXTS, WORDS_PER_TEXT = 64, 997
-"""Size of the test dataset."""
 
 
 @dataclass
 class Changes:
-    """Record of the changes that regbot made to torchtitan in this process."""
-
     made: list[str] = field(default_factory=list)
-    """Descriptions of the changes that were made."""
     skipped: list[str] = field(default_factory=list)
-    """Warnings that name the changes that were skipped, with the reason."""
 
     def make(self, name: str) -> None:
         self.made.append(DESCRIPTIONS[name])
@@ -63,10 +54,8 @@ class Changes:
 def replacements(
     configure: Callable[[Any], None], refuse_recipe: Callable[[Exception], ContractError], changes: Changes
 ) -> Iterator[None]:
-    """While active, torchtitan runs in a folder with test assets, and ``configure`` changes each configuration that
-    torchtitan loads. ``refuse_recipe(error)`` returns the refusal of a recipe that torchtitan cannot load.
-
-    Raises ContractError if torchtitan cannot be imported, or if it has no function that loads a configuration.
+    """While active, torchtitan runs in a folder with test assets, and ``configure`` changes each configuration that it
+    loads. Raises ContractError if torchtitan cannot be imported or loads no configuration.
     """
     with _asset_folder(), _no_op_timeout(changes):
         manager = import_torchtitan("torchtitan.config").ConfigManager
@@ -79,7 +68,6 @@ def replacements(
             )
 
         def load_config(*args: Any, **kwargs: Any) -> Any:
-            """Do what ConfigManager._load_config does, and change the configuration, which is the first result."""
             try:
                 loaded = call_unchanged(load, args, kwargs)
             except (ValueError, ImportError) as error:
@@ -97,9 +85,7 @@ def replacements(
 
 
 def import_torchtitan(name: str) -> Any:
-    """Import the module ``name`` of torchtitan. Raises ContractError if torchtitan or a package that it needs is
-    missing.
-    """
+    """Import a module. Raises ContractError if torchtitan or a package that it needs is missing."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -112,7 +98,6 @@ def import_torchtitan(name: str) -> Any:
 
 
 def use_test_data(config: Any, changes: Changes) -> None:
-    """Set the tokenizer and the dataset of ``config`` to those of the asset folder."""
     config.hf_assets_path = f"./{ASSETS}/tokenizer"
     known_datasets = getattr(importlib.import_module("torchtitan.hf_datasets.text_datasets"), "DATASETS", {})
     if TEST_DATASET not in known_datasets:
@@ -136,7 +121,6 @@ def _with_test_dataset(config: Any, test_dataset: Any) -> Any:
 
 
 def use_known_backend(config: Any, changes: Changes) -> None:
-    """Change the SPMD backend of ``config`` if the installed torch refuses it."""
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     parallelism = getattr(config, "parallelism", None)
     if version < OLDEST_TORCH_WITH_SPMD_TYPES and getattr(parallelism, "spmd_backend", None) == "spmd_types":

@@ -1,8 +1,5 @@
-"""Sets the numbers of a shape in torchtitan's configuration, and checks that the built model has these numbers.
-
-If the model of torchtitan's recipe ``PINNED_RECIPE`` already has the numbers, its configuration is unchanged. Otherwise
-torchtitan's own builder creates layers with the numbers of the shape. The check reads the final configuration of the
-built model and counts the model's parameters.
+"""Sets the numbers of a shape in torchtitan's configuration, and checks that the built model has these numbers. If the
+recipe ``PINNED_RECIPE`` lacks them, torchtitan's own builder creates its layers.
 """
 
 import dataclasses
@@ -15,9 +12,7 @@ from regbot_guest.request import Geometry, Request
 
 MODELS = "torchtitan.models"
 PINNED_RECIPE = ("qwen3", "qwen3_30b_a3b")
-"""Module and recipe that are changed into a pinned shape. torchtitan 0.3.0 has no Mixtral, but Qwen3's blocks without
-QK norms and with Mixtral's numbers are the same as Mixtral's blocks.
-"""
+"""torchtitan 0.3.0 has no Mixtral, but Qwen3's blocks without QK norms and with its numbers are the same."""
 GLOBAL_BATCH_OF_ONE_MICRO_BATCH = -1
 """With this global batch, torchtitan makes a step of one micro-batch on each rank, without gradient accumulation."""
 
@@ -26,28 +21,20 @@ BATCH_KEYS = (
     ("seq_len", "local_batch_size", "global_batch_size"),
     ("max_context_length", "num_tokens_per_microbatch_per_dp_rank", "num_tokens_per_train_step"),
 )
-"""Names of the fields for sequence length, micro-batch and global batch: first those of torchtitan 0.3.0, then those
-from August 2026 on.
-"""
+"""Fields for sequence length, micro-batch and global batch: of torchtitan 0.3.0, and from August 2026 on."""
 COUNTS_TOKENS = {"num_tokens_per_microbatch_per_dp_rank"}
 """Fields that count tokens. The other fields count sequences."""
 MAX_LISTED_MISMATCHES = 12
 
 
 def moe_layers(model: Any) -> list[Any]:
-    """Return the MoE layers in the model's configuration. Until April 2026 there is one template for all layers.
-
-    Then the list has only this template.
-    """
+    """Return the MoE layers in the model's configuration. Until April 2026 there is one template for all layers."""
     layers = getattr(model, "layers", None) or [getattr(model, "layer", None)]
     return [layer for layer in layers if getattr(layer, "moe", None) is not None]
 
 
 def read_routing(config: Any) -> tuple[int, int]:
-    """Return the number of experts and the top-k of the model's first MoE layer.
-
-    Raises ContractError if the model has no MoE layer.
-    """
+    """Return number of experts and top-k of the first MoE layer. Raises ContractError if there is none."""
     layers = moe_layers(config.model_spec.model)
     if not layers:
         raise ContractError(
@@ -75,7 +62,6 @@ def find_dispatcher(layer: Any) -> Any:
 
 
 def pin(config: Any, request: Request) -> None:
-    """Set the numbers of the request's shape in ``config``. Raises ContractError."""
     shape, model = request.geometry, config.model_spec.model
     sequence_key, micro_batch_key, global_batch_key = _batch_keys(config.training)
     units_per_sequence = shape.sequence if micro_batch_key in COUNTS_TOKENS else 1
@@ -159,10 +145,8 @@ def _resize_rope(rope: Any, shape: Geometry) -> Any:
 
 
 def check_shape(trainer: Any, request: Request) -> list[str]:
-    """Compare the numbers of the built model with the shape.
-
-    If the request names a recipe, return the differences as warnings. Otherwise the model must have the numbers of the
-    shape, and ContractError is raised if it has not.
+    """Compare the numbers of the built model with the shape. Differences of a recipe are returned as warnings. Without
+    a recipe they raise ContractError.
     """
     try:
         mismatches = [
@@ -184,7 +168,6 @@ def _differs(model: Any, shape: Geometry) -> bool:
 
 
 Mismatch = tuple[str, Any, Any]
-"""Name of a number, its actual value, and its expected value. ``_keep_differing`` leaves out equal values."""
 
 
 def _mismatches(trainer: Any, shape: Geometry) -> Iterator[Mismatch]:
@@ -229,9 +212,7 @@ def _keep_differing(numbers: Iterable[Mismatch]) -> Iterator[Mismatch]:
 
 
 def count_parameters(shape: Geometry) -> int:
-    """Return the number of parameters of a model with this shape. No linear layer has a bias, and the embedding and
-    the output head do not share their weights.
-    """
+    """No linear layer has a bias, and embedding and output head do not share their weights."""
     attention = shape.hidden * shape.head_dim * (2 * shape.heads + 2 * shape.kv_heads)  # Q, output; K, V
     norms = 2 * shape.hidden + (2 * shape.head_dim if shape.qk_norm else 0)
     experts = shape.experts * 3 * shape.hidden * shape.expert_width  # gate, up and down projection

@@ -1,13 +1,7 @@
 """Counts one steady step of a framework that has its own training loop.
 
-The module of a framework builds a trainer and passes it as a ``TrainingLoop``. This module does the work that is the
-same for all frameworks. It runs the steps, plants collectives before the last one, and counts the last one. It compares
-the count with torch's own count of collectives (the sequence number of a process group), and refuses steps that cannot
-be counted.
-
 Phases are detected from outside of the framework. A step begins in the phase ``forward``. During torch's backward call,
-the phase is ``backward``. After this call the phase is ``optimizer`` (clipping, the optimizer and its reductions),
-until the model's forward runs again.
+the phase is ``backward``. After this call it is ``optimizer``, until the model's forward runs again.
 """
 
 import math
@@ -44,32 +38,22 @@ class TrainingLoop:
     """Modules whose calls begin the phase forward."""
     axes: Axes
     groups: Sequence[dist.ProcessGroup]
-    """Process groups in which collectives are planted."""
     step: Callable[[], float | None]
     """Runs one whole step and returns the loss, or None if the framework has not logged it."""
     backends: Callable[[Observer], Mapping[str, Mapping[str, str]]]
-    """Returns the record's table of backends for the counted step."""
     device: torch.device
     config: Mapping[str, Scalar]
-    """The framework's resolved configuration."""
     software: Mapping[str, str]
-    """Versions of packages."""
     patches: Sequence[str] = ()
-    """Descriptions of what regbot has replaced in the framework, for the ledger."""
     warnings: Sequence[str] = ()
     seconds: dict[str, float] = field(default_factory=dict)
-    """Durations in the run, by name. A name is a stage such as ``build``, or a step such as ``step 1``."""
     build_watch: CompileWatch | None = None
-    """The watch that was active while the loop was built. It sees when code that was compiled during the build is
-    called later. None in timed runs, where compiled code may run.
-    """
+    """Was active while the loop was built, and sees later calls of code compiled there. None in timed runs."""
 
 
 def count_loop(request: Request, loop: TrainingLoop, steps: int) -> dict[str, Any]:
-    """Run ``steps`` steps on real ranks, count the last step, and return the last step's part of the raw record (the
-    guest's output for the trusted half).
-
-    The ``loss`` of the record is [] if a loss is not finite. Raises ContractError if the count is not reliable.
+    """Run ``steps`` steps on real ranks, count the last one, and return its part of the raw record. The ``loss`` is []
+    if a loss is not finite. Raises ContractError if the count is not reliable.
     """
     compile_watch, uncounted_watch = CompileWatch(), UncountedWatch()
     losses: list[float] = []

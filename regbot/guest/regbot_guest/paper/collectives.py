@@ -1,8 +1,7 @@
 """Collectives on a paper GPU. There is only one rank, and all other ranks are assumed to have the same values.
 
-Every collective of ``torch.distributed``, including functional collectives and those of FSDP, calls a kernel of
-``c10d`` for the dispatch key CUDA. The Python kernels here report to the counter, write the values of the outputs, and
-return a work handle that is already complete.
+Every collective of ``torch.distributed`` calls a kernel of ``c10d`` for the dispatch key CUDA. The kernels here report
+to the counter, write the values of the outputs, and return a work handle that is already complete.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,12 +16,9 @@ from regbot_guest.collectives import COLLECTIVES, CollectiveSpec, find_process_g
 from regbot_guest.paper.device import Device
 
 Listener = Callable[[Any, CollectiveSpec, Mapping[str, Any], Any], None]
-"""Function that is called after each collective. Its arguments are the collective's operator, spec, arguments by name,
-and outputs.
-"""
+"""Called after each collective with its operator, spec, arguments by name, and outputs."""
 
 _MAX_FLOATS = 2**20
-"""Number of elements of the largest float tensor whose values are looked up."""
 
 _listener: "Listener | None" = None
 _library: Any = None
@@ -36,10 +32,7 @@ def set_listener(listener: "Listener | None") -> "Listener | None":
 
 
 def install_kernels(device: Device) -> None:
-    """Replace the kernels of ``c10d``, torch's namespace for operators of collectives, for the paper GPU.
-
-    Operators that this version of torch lacks are skipped.
-    """
+    """Replace the kernels of ``c10d`` for the paper GPU. Operators that this version of torch lacks are skipped."""
     global _library
     _library = torch.library.Library("c10d", "IMPL")  # global, because the kernels vanish with this object
     for name, spec in COLLECTIVES["c10d"].items():

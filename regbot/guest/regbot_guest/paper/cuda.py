@@ -1,9 +1,7 @@
 """The functions of ``torch.cuda`` on a paper GPU.
 
-In a CPU build of torch, the module ``torch.cuda`` exists, but its functions do not work. In a CUDA build they would
-call the driver. If a function would reach the driver and has an answer on a paper GPU, this module replaces it. If it
-would reach the driver and has no answer, calling it is refused, with its name (``refused_functions.py``). All remaining
-functions of ``torch.cuda`` are torch's own: they are written in Python, and call the functions replaced here.
+If a function would reach the driver and has an answer on a paper GPU, this module replaces it. If it has no answer,
+calling it is refused by name (``refused_functions.py``). All others are torch's own, and call those replaced here.
 """
 
 import types
@@ -23,7 +21,6 @@ _DTYPES = {
     "Long": torch.int64, "Int": torch.int32, "Short": torch.int16, "Char": torch.int8, "Byte": torch.uint8,
     "Bool": torch.bool,
 }  # fmt: skip
-"""dtype of the tensor types, such as ``torch.cuda.FloatTensor``."""
 
 # Names in the result of torch.cuda.memory_stats: statistics of bytes, statistics by pool, and counts of events.
 _BYTE_STATISTICS = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
@@ -31,7 +28,6 @@ _POOL_STATISTICS = (*_BYTE_STATISTICS, "inactive_split_bytes", "allocation", "se
 _EVENT_STATISTICS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free",
                      "max_split_size")  # fmt: skip
 _SYNC_DEBUG_MODES: dict[str, "int | str"] = {"default": 0, "warn": 1, "error": 2}
-"""Numbers of the modes of ``torch.cuda.set_sync_debug_mode``."""
 NCCL_VERSION = (2, 27, 5)
 """Version that a CPU build of torch reports. Programs ask for it before they reduce in bfloat16."""
 
@@ -53,9 +49,7 @@ class DeviceProperties:
 
 
 class PaperRuntime(types.ModuleType):
-    """Result of ``torch.cuda.cudart``, the functions of the CUDA runtime.
-
-    Profilers have nothing to record, and host memory needs no registration, so their functions do nothing.
+    """Result of ``torch.cuda.cudart``. Profilers have nothing to record, and host memory needs no registration.
     Functions that are missing here are refused when they are called.
     """
 
@@ -77,10 +71,7 @@ class PaperRuntime(types.ModuleType):
 
 
 class PaperRanges:
-    """Replacement for the compiled module behind ``torch.cuda.nvtx``, which marks ranges of a program for profilers.
-
-    Nobody records the ranges, so all functions only return 0.
-    """
+    """Replacement for the compiled module behind ``torch.cuda.nvtx``, whose ranges nobody records."""
 
     def __init__(self) -> None:
         for name in ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA", "deviceRangeStart",
@@ -114,10 +105,7 @@ class _TensorType(type):
 
 
 def install_functions(device: Device) -> None:
-    """Replace the functions of ``torch.cuda``, under all names that torch's modules have for them.
-
-    Some methods of tensors and storages are replaced too.
-    """
+    """Replace the functions of ``torch.cuda``, under all names that torch's modules have for them, and some methods."""
     runtime = PaperRuntime(device)
     torch.cuda._cudart = runtime
     torch.cuda.nvtx._nvtx = PaperRanges()  # type: ignore[assignment]
@@ -146,10 +134,8 @@ def install_functions(device: Device) -> None:
 
 
 def replace_everywhere(owner: types.ModuleType, replacements: Mapping[str, Any]) -> None:
-    """Set the attributes of ``owner`` to ``replacements``. Also rebind all names that torch's modules have for the
-    old values.
-
-    For example, ``from torch.cuda import is_available`` in another module of torch has made such a name.
+    """Set the attributes of ``owner``, and rebind the names that other modules of torch have for the old values, as
+    after ``from torch.cuda import is_available``.
     """
     replacement_by_id = {}  # by the id of the old value
     for name, replacement in replacements.items():

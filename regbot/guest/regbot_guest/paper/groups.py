@@ -1,8 +1,5 @@
-"""Process groups on a paper GPU. They use fake backends, because the other ranks do not exist.
-
-A framework initialises ``torch.distributed`` and creates its groups by itself. Its calls are accepted, but a fake
-backend replaces the requested backend. The description with which a group is created (``group_desc``) identifies the
-mesh axis of the group.
+"""Process groups on a paper GPU. A framework's own calls are accepted, but fake backends replace the requested ones.
+The description of a group (``group_desc``) identifies its mesh axis.
 """
 
 import os
@@ -15,20 +12,16 @@ import torch.distributed as dist
 from regbot_guest.paper.gpus import GPUS_PER_NODE
 
 GPU_BACKEND = "cuda:fake"
-"""Replacement for the backend NCCL. A group with this backend accepts only GPU tensors, so object collectives use the
-GPU too.
-"""
+"""Replacement for NCCL. Such a group accepts only GPU tensors, so object collectives use the GPU too."""
 HOST_BACKEND = "fake"
 """Replacement for the backend gloo. A group with this backend also accepts host tensors."""
 
 
 @contextmanager
 def rank_zero_of(world: int) -> Iterator[None]:
-    """While active, this process is rank 0 of ``world`` ranks.
-
-    The environment variables are those that a launcher would set. ``init_process_group`` and ``new_group`` of torch use
-    fake backends, and ignore most other options. On exit, the variables and functions are restored, and all process
-    groups are destroyed.
+    """While active, this process is rank 0 of ``world`` ranks, with a launcher's environment variables.
+    ``init_process_group`` and ``new_group`` use fake backends, and ignore most other options. All groups are destroyed
+    on exit.
     """
     from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend 'fake'
 
@@ -67,9 +60,8 @@ def rank_zero_of(world: int) -> Iterator[None]:
 
 
 def fake_backend(backend: Any) -> str:
-    """Return the fake backend that replaces ``backend``, such as 'nccl' or 'cpu:gloo,cuda:nccl'.
-
-    A backend that accepts host tensors is replaced by one that accepts them too.
+    """Return the fake backend for ``backend``, such as 'nccl' or 'cpu:gloo,cuda:nccl'. It accepts host tensors if that
+    does.
     """
     name = str(backend or "").lower()
     accepts_host_tensors = "gloo" in name or "cpu:" in name or name == HOST_BACKEND

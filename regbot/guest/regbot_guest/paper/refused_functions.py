@@ -1,7 +1,5 @@
-"""Refusals of the functions of ``torch.cuda`` that a paper GPU lacks.
-
-A function is refused if its code reaches the driver: it uses CUDA's part of ``torch._C``, or loads a library of the
-driver. So the refusals fit every version of torch. To support a function, add it to ``cuda.py``.
+"""Refusals of the functions of ``torch.cuda`` that a paper GPU lacks: those whose code uses CUDA's part of
+``torch._C``, or loads a library of the driver. So they fit every torch. To support a function, add it to ``cuda.py``.
 """
 
 import functools
@@ -24,10 +22,8 @@ _DRIVER_NAMES = {
     "CDLL", "_get_cuda_library", "_get_gpu_runtime_library", "_broadcast", "_broadcast_coalesced",
     "_scatter", "_gather",
 }  # fmt: skip
-"""Names in the code of a function that show that it reaches the driver."""
 _DRIVERLESS_NAMES = {"_nccl_version", "_nccl_version_suffix"}
-"""Names that begin like those of the driver, but that NCCL answers by itself. In a CPU build, ``cuda.py`` replaces the
-function that uses them."""
+"""NCCL answers these by itself. In a CPU build, ``cuda.py`` replaces the function that uses them."""
 _COMPILED_MODULES = ("torch._C", "torch._utils")
 """Modules of compiled base classes, and of the dummies that replace them in a CPU build."""
 _COMPILED_CLASSES = {"GreenContext", "GdsFile"}
@@ -35,21 +31,17 @@ _COMPILED_CLASSES = {"GreenContext", "GdsFile"}
 
 
 def torch_modules() -> Iterator[types.ModuleType]:
-    """Return the modules of torch that are loaded."""
     for name, module in list(sys.modules.items()):
         if name.split(".")[0] == "torch" and isinstance(module, types.ModuleType):
             yield module
 
 
 def cuda_modules() -> list[types.ModuleType]:
-    """Return ``torch.cuda`` and its public submodules."""
     names = [info.name for info in pkgutil.iter_modules(torch.cuda.__path__) if not info.name.startswith("_")]
     return [torch.cuda, *(importlib.import_module(f"torch.cuda.{name}") for name in names)]
 
 
 def make_refusing(device: Device, name: str) -> Callable[..., Any]:
-    """Return a function that refuses to be called. ``name`` is its full name."""
-
     def refuse(*_: Any, **__: Any) -> Any:
         device.refuse(
             f"{name} was called: the paper GPU has no such function. Report it with this line and the version of torch "
@@ -60,10 +52,8 @@ def make_refusing(device: Device, name: str) -> Callable[..., Any]:
 
 
 class NoSensorsError(Untraceable, ModuleNotFoundError):
-    """A sensor of the GPU was read.
-
-    Torch raises ModuleNotFoundError if the library that reads sensors is missing. Programs catch this error and go on
-    without the value. So the step is refused only if the program does not catch it.
+    """A sensor of the GPU was read. As in a torch without that library, programs may catch ModuleNotFoundError and go
+    on.
     """
 
 
@@ -75,9 +65,8 @@ def _make_sensorless(name: str) -> Callable[..., Any]:
 
 
 def refuse_functions(device: Device) -> None:
-    """Replace every function and class of ``torch.cuda`` that reaches the driver by one that refuses to be called.
-
-    A function that reaches the driver only to read sensors raises NoSensorsError instead.
+    """Replace every function and class of ``torch.cuda`` that reaches the driver by one that refuses to be called, or,
+    if it only reads sensors, raises NoSensorsError.
     """
     replacements: dict[int, Any] = {}  # by the id of the original
     for module in cuda_modules():
@@ -113,7 +102,6 @@ def _refuse_class(device: Device, original: type, full_name: str) -> type | None
 
 
 def needs_driver(function: Any) -> bool:
-    """Whether the code of ``function`` reaches the driver."""
     return bool(_list_driver_names(function))
 
 

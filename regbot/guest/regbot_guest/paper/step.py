@@ -29,11 +29,8 @@ PATCHES = (
 
 
 def count_step(request: Request, device: Device) -> dict[str, Any]:
-    """Run ``request.steps`` steps and count the last one. Return its fields of the raw record.
-
-    The raw record is the guest's output for the trusted half. The fields are the ledger, the backends, the peaks of
-    memory, and the seconds of each stage: the build of the model and the steps (``phases_s``). Raises Untraceable if
-    the paper GPU refused something that the program did, and ContractError if the count is not reliable.
+    """Run ``request.steps`` steps and count the last one. Return its fields of the raw record. Raises Untraceable if
+    the paper GPU refused something, and ContractError if the count is not reliable.
     """
     torch.set_num_threads(1)  # traces of two arms run in parallel
     # The paper GPU counts the collectives of every thread, so other threads need no watch.
@@ -84,11 +81,8 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
 
 
 def make_expert_choice(request: Request) -> Any:
-    """Return the function ``choose`` for ``Device.set_expert_choice``, with the requested routing.
-
-    Natural routing, which the router's own scores would decide, is assumed to be balanced. ``choose`` gets the name of
-    an operator, its scores and its output of indices. It returns the values of the indices, or an empty tensor if the
-    operator does not choose experts.
+    """Return ``choose`` for ``Device.set_expert_choice``, with the requested routing; natural routing counts as
+    balanced.
     """
     geometry = request.geometry
     routing = "skewed" if request.routing == "skewed" else "balanced"

@@ -1,9 +1,8 @@
-"""``deep_ep`` on a paper GPU: DeepEP's ``Buffer`` and ``ElasticBuffer``, and HybridEP's ``HybridEPBuffer``.
+"""``deep_ep`` on a paper GPU: DeepEP's ``Buffer`` and ``ElasticBuffer``, and HybridEP's ``HybridEPBuffer``, with the
+published signatures (``tests/contracts``).
 
-The signatures are the published ones (``tests/contracts``). The real libraries exchange tokens without
-torch.distributed, so each call announces its exchange to the counter, with ``deepep`` or ``hybridep`` as ``via``. The
-numbers of rows follow from the routing. Every other rank is assumed to send the same rows as this rank. If the routing
-is unknown, the call is refused.
+Each call announces its exchange to the counter. The numbers of rows follow from the routing. Every other rank is
+assumed to send the same rows as this rank. If the routing is unknown, the call is refused.
 """
 
 from collections.abc import Sequence
@@ -63,10 +62,8 @@ class BufferConfig(Refusing):
 
 @dataclass(frozen=True)
 class Route:
-    """The experts to which this rank's tokens go.
-
-    ``experts`` is a boolean host tensor ``[tokens, experts]``: whether the token goes to the expert. ``ranks`` is the
-    number of ranks. All have equally many experts, and rank 0 has the first ones.
+    """``experts`` is a boolean host tensor ``[tokens, experts]``: whether the token goes to the expert. All ``ranks``
+    have equally many experts, and rank 0 has the first ones.
     """
 
     experts: Tensor
@@ -88,10 +85,7 @@ class Route:
 
     @property
     def rows_received(self) -> int:
-        """Number of rows that this rank, rank 0, receives.
-
-        Every rank is assumed to send as many rows to this rank as this rank sends to itself.
-        """
+        """Every rank is assumed to send as many rows to this rank, rank 0, as this rank sends to itself."""
         return int(self.in_rank[:, 0].sum()) * self.ranks
 
     @property
@@ -101,10 +95,7 @@ class Route:
 
 
 def stand_in(name: str, device: Device) -> StandIn:
-    """Return the stand-in for the module ``deep_ep``, or for one of its submodules.
-
-    Submodules other than ``deep_ep.utils`` have no contents: calls of their functions are refused.
-    """
+    """Return the stand-in for ``deep_ep`` or a submodule. Submodules other than ``deep_ep.utils`` have no contents."""
     contents: dict[str, Any] = {}
     if name in (NAME, UTILS):
         contents = {"EventHandle": EventHandle, "EventOverlap": EventOverlap}
@@ -226,7 +217,6 @@ class _ElasticHandle:
     route: Route
     num_sms: int
     num_recv_tokens_per_expert_list: list[int]
-    """Number of received rows for each local expert, padded to the alignment."""
 
 
 def _elastic_buffer(device: Device) -> type:

@@ -1,6 +1,4 @@
-"""Stand-in for ``flash_attn_2_cuda``, the compiled module of flash-attn 2.
-
-The Python part of flash-attn runs as it is installed. The functions here follow its calls in
+"""Stand-in for ``flash_attn_2_cuda``, the compiled module of flash-attn 2. It follows the calls in
 ``flash_attn/flash_attn_interface.py`` of version 2.8.
 """
 
@@ -17,7 +15,6 @@ NAME = "flash_attn_2_cuda"
 ROWS_OF_A_BLOCK = 128
 """The kernels pad the number of queries to a multiple of this number."""
 SEED_WORDS = 2
-"""Number of elements in the random state that forward keeps for backward."""
 
 
 def stand_in(device: Device) -> StandIn:

@@ -1,7 +1,5 @@
-"""The common base of all stand-ins for compiled modules.
-
-A name that a stand-in lacks can still be imported and looked up, because programs look names up to find out what a
-library offers. A call of such a name is refused, with its full name.
+"""The common base of all stand-ins for compiled modules. A name that a stand-in lacks can be looked up, because
+programs find out so what a library offers. A call of such a name is refused, with its full name.
 """
 
 from collections.abc import Callable, Mapping
@@ -47,12 +45,9 @@ class Refusing(metaclass=RefusingType):
 
 
 class StandIn(ModuleType):
-    """A module of functions that compute shapes.
-
-    Calls of functions in ``kernels`` are counted as launches. Values and functions in ``uncounted`` become attributes
-    as they are, and their calls are not counted. Any other name that begins with a capital letter, or with a prefix in
-    ``enumerations``, is an enumeration or a class: its members are numbers, and it refuses to be called. All remaining
-    names are functions that refuse to be called.
+    """A module of functions that compute shapes. Calls in ``kernels`` are counted as launches, those in ``uncounted``
+    are not. Other names that begin with a capital letter or a prefix in ``enumerations`` are enumerations or classes
+    that refuse to be called. All remaining names are functions that refuse to be called.
     """
 
     def __init__(
@@ -73,7 +68,6 @@ class StandIn(ModuleType):
             setattr(self, key, value)
 
     def __getattr__(self, name: str) -> Any:
-        """Create the attribute ``name``, which this stand-in does not have, as the docstring of the class describes."""
         if name.startswith("__"):
             raise AttributeError(name)
         attribute: Any

@@ -1,9 +1,7 @@
-"""Stand-in for ``transformer_engine_torch``, the compiled extension of Transformer Engine, in bf16.
+"""Stand-in for ``transformer_engine_torch``, the compiled extension of Transformer Engine, in bf16. It follows the
+calls in ``transformer_engine/pytorch/cpp_extensions`` of version 2.20.
 
-The Python part of Transformer Engine runs as it is installed. Only its compiled module is replaced. The functions here
-follow the calls in ``transformer_engine/pytorch/cpp_extensions`` of version 2.20. Matrix products call torch's
-operators, so that they are counted as matrix products. FP8 and FP4 recipes call functions that do not exist here. Such
-calls are refused with the name of the function.
+Matrix products call torch's operators, so that they are counted as such. FP8 and FP4 recipes are refused.
 """
 
 import enum
@@ -23,7 +21,6 @@ from regbot_guest.paper.libraries.stand_in import StandIn
 NAME = "transformer_engine_torch"
 PACKAGE = "transformer_engine"
 SEED_WORDS = 2
-"""Number of elements in the random state that fused attention keeps for its backward."""
 
 
 class DType(enum.IntEnum):
