@@ -339,8 +339,6 @@ def _find_faults(run: Run, arm: Arm) -> Iterator[str]:
         yield f"{run_name} does not prove which code it ran"
     elif run.code.foreign:
         yield f"{run_name} imported {min(run.code.foreign)} from outside its worktree"
-    elif run.code.missing:
-        yield f"{run_name} looked for {clip(run.code.missing[0], 200)}, which its sparse checkout lacks"
     if run.tier == "static" and run.ledger is not None and not _has_proven_counter(run.ledger):
         yield f"{run_name} was counted by a counter that was not proven to work"
     backend = run.backends.get(DISPATCHER)

@@ -32,7 +32,6 @@ from regbot.workloads.checkout import CheckoutError
 from regbot.workloads.checkout.changes import DiffEntry, list_diff_entries
 from regbot.workloads.checkout.git import git, try_git
 from regbot.workloads.checkout.pathspecs import has_matching_path, list_changed_paths, list_unmatched_paths
-from regbot.workloads.checkout.sparse import make_cone
 
 ANY_GPUS = 2**20
 """A number of GPUs that suffices for every variant. The proof must cover all runs that a node with so many GPUs would
@@ -174,14 +173,6 @@ def _prove(
     if unreported_file := _find_unreported_file(change, changed_files, task.workload):
         reader = "its build" if task.workload.build else "a run"
         gaps.append(f"{clip(unreported_file, 200)} changed, and {reader} does not report whether it reads such a file")
-    sparse_cone = make_cone(task.workload.sparse)  # the files that the sparse checkout has
-    files_left_out = [
-        file.name for file in changed_files if not sparse_cone.has(file.name) and _may_be_read(change, file)
-    ]
-    if files_left_out:
-        gaps.append(
-            f"{clip(files_left_out[0], 200)} changed, and 'sparse' leaves it out, so no stored run could load it"
-        )
     if gaps:
         return _unproven(task, gaps[0])
     return UnconcernedWorkload(

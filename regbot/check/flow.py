@@ -20,7 +20,7 @@ from regbot import __version__
 from regbot.baselines.arm_luck import is_luck_small
 from regbot.check.concern import ChangedTrees, ConcernResult, find_unconcerned, has_paths, list_evidence
 from regbot.check.conclusion import CheckResult, conclude
-from regbot.check.configuration import confine, find_config, refuse_unknown_folders
+from regbot.check.configuration import confine, find_config
 from regbot.check.references import store_at, stored_traces, with_references
 from regbot.check.sessions.pooled_pairs import load_pooled_runs, pool_file, save_pool
 from regbot.check.sessions.run_log import RunLog
@@ -34,7 +34,7 @@ from regbot.engines.removal import discard_folder
 from regbot.judge import Expectation
 from regbot.judge.identity import first_difference
 from regbot.judge.validity import examine_traced_runs
-from regbot.records.config import FILE_NAME, Config, ConfigError, LoadedConfig
+from regbot.records.config import Config, ConfigError, LoadedConfig
 from regbot.records.files import RecordError
 from regbot.records.ledger import Scalar
 from regbot.records.meshes import MeshName
@@ -128,9 +128,8 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
         base, head, warnings = resolve_arms(
             options.repo, options.base, options.head, options.base_overrides, options.head_overrides
         )
-    # From a partial clone, first only the configuration is copied. The configuration names the folder of the stored
-    # references, which is copied below.
-    readable = _find_readable(options, base, head, [FILE_NAME])
+    cache = repository_cache(options.cache, options.repo)
+    readable = find_readable_repository(options.repo, cache, [base.commit, head.commit])
     loaded = find_config(
         options.repo,
         base.commit,
@@ -143,8 +142,6 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
     advice = "merge one first, or give --config FILE"
     loaded = confine(loaded, options.node_config, options.untrusted, head="the pull request", advice=advice)
     config = loaded.config
-    if options.baselines is None:
-        readable = _find_readable(options, base, head, [config.baselines.folder])
 
     def say(text: str) -> None:
         watch(Progress(done=0, total=0, text=text))  # a message without a count of runs
@@ -171,12 +168,6 @@ def _open_engine(options: CheckOptions, config: Config, say: Callable[[str], Non
         untrusted=options.untrusted,
         no_sandbox=options.no_sandbox,
     )
-
-
-def _find_readable(options: CheckOptions, base: Arm, head: Arm, paths: Sequence[str]) -> Path:
-    """Return the repository from which trees and files of both commits are read, among them the files at ``paths``."""
-    cache = repository_cache(options.cache, options.repo)
-    return find_readable_repository(options.repo, cache, [base.commit, head.commit], paths)
 
 
 @dataclass(frozen=True)
@@ -216,7 +207,6 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
     for arm in (base, head):
         for task in tasks:
             task.at(arm.overrides)
-    refuse_unknown_folders(context.readable, [base.commit, head.commit], tasks)
     unconcerned, path_warnings = _find_unconcerned(context, base, head, planned_tasks)
     skipped_entries = {workload.entry for workload in unconcerned}
     tasks_to_time = [task for task in tasks_to_time if task.entry not in skipped_entries]
@@ -351,7 +341,7 @@ def _measure(
     for index, (timed_plan, task, node_kind) in enumerate(plans_to_time):
         workload_runs = [run for run in runs if run.workload == timed_plan.entry]
         static_runs = [run for run in workload_runs if run.tier == "static"]
-        runs_file = pool_file(trees.repository_cache, header, timed_plan, static_runs, node_kind, task.workload.sparse)
+        runs_file = pool_file(trees.repository_cache, header, timed_plan, static_runs, node_kind)
         timed_runs = [run for run in workload_runs if run.tier == "timed"]
         # If this session has timed nothing itself yet, copy the runs of earlier sessions into it. An interrupted check
         # may have copied the first of them already.

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems
-from regbot.judge.crashes import describe_missing, explain_doubt, explain_doubt_of_sparse_checkout
+from regbot.judge.crashes import explain_doubt
 from regbot.judge.preflight import Conflict, facts_of_run, find_conflicts
 from regbot.ledgers.cells import EXPERT_AXIS, moves_tokens
 from regbot.records.config import FRAMEWORKS, GEOMETRY_KEYS, LIBRARY_DISPATCHERS
@@ -76,8 +76,7 @@ def examine_traced_runs(session: Session, workload: str) -> TracedRuns:
     if base.outcome == "ok" and head.outcome in BROKEN:
         return TracedRuns(_judge_broken_head(head_runs, header.changed_files))
     if failed_runs := [run for run in (base, head) if run.outcome != "ok"]:
-        doubt = explain_doubt_of_sparse_checkout(failed_runs)
-        result = _invalid_result([*describe_failures(failed_runs), *([doubt] if doubt else [])])
+        result = _invalid_result(describe_failures(failed_runs))
         # Code of the step is compiled, so no trace can count it. A timed run can profile the step.
         all_refused_as_compiled = all(run.refusal == "compiled" for run in failed_runs)
         return result._replace(needs_profile=all_refused_as_compiled)
@@ -191,8 +190,8 @@ def _last_usable(runs: list[Run]) -> Run:
 def _judge_broken_head(runs: list[Run], changed_files: Sequence[str] | None) -> Validity:
     """Return the validity of a workload whose head failed while base ran. ``runs`` are the runs of head.
 
-    It is FAIL after two failed attempts, INVALID after one. It is also INVALID if a file that a sparse checkout lacks
-    may be the cause, or if a crash does not show a fault of the pull request.
+    It is FAIL after two failed attempts, INVALID after one. It is also INVALID if a crash does not show a fault of
+    the pull request.
     """
     failures = {run.attempt: run for run in runs if run.outcome in BROKEN}
     last_failure = describe_failure(runs[-1])
@@ -200,8 +199,6 @@ def _judge_broken_head(runs: list[Run], changed_files: Sequence[str] | None) -> 
         return Validity(
             status="INVALID", reasons=[f"{last_failure}; base ran. Head was tried only once: run the check again"]
         )
-    if doubt := explain_doubt_of_sparse_checkout(runs):
-        return Validity(status="INVALID", reasons=[clip_message(f"{last_failure}. Base ran. {doubt}")])
     attempts = "both attempts" if len(failures) == 2 else f"all {len(failures)} attempts"
     crashes = [run.crash for run in failures.values() if run.crash is not None]
     doubts = [doubt for crash in crashes if (doubt := explain_doubt(crash, changed_files))]
@@ -241,7 +238,7 @@ def distrust_code(run: Run, planned: Arm) -> Iterator[str]:
         yield f"{name} does not prove which code it ran: the record has no code proof"
     else:
         # ``watched`` has the packages that were imported from the commit's worktree. ``foreign`` has the packages of
-        # the checkout that were imported from elsewhere. ``missing`` has the files that the sparse checkout lacks.
+        # the checkout that were imported from elsewhere.
         if run.adapter in FRAMEWORKS and not run.code.watched and not run.code.foreign:
             yield (
                 f"{name} ran an installed {run.adapter} and no code of its commit; set 'source_roots' to the folder of "
@@ -249,8 +246,6 @@ def distrust_code(run: Run, planned: Arm) -> Iterator[str]:
             )
         for package, path in sorted(run.code.foreign.items()):
             yield _describe_foreign_import(name, package, path)
-        if run.code.missing:
-            yield f"{name} did not run its whole program. {describe_missing(run.code.missing)}"
 
 
 def distrust_run(run: Run, planned: Arm) -> Iterator[str]:

@@ -83,11 +83,6 @@ class CodeProof(Record):
     files: dict[str, Digest] = Field(
         description="loaded source file -> hash of its code without comments and docstrings"
     )
-    missing: Annotated[list[Text], Field(max_length=1000)] = Field(
-        default_factory=list,
-        description="files that the run looked for and that its sparse checkout lacks. In a raw run: all modules that "
-        "were not found, as paths without an ending",
-    )
 
 
 class Environment(Record):
@@ -408,9 +403,6 @@ class Run(Record):
     changed_by_build: Annotated[list[Text], Field(max_length=1000)] = Field(
         default_factory=list,
         description="tracked files that the build changed, so that the code is not exactly the commit",
-    )
-    sparse: Annotated[list[Text], Field(max_length=1000)] = Field(
-        default_factory=list, description="folders of a sparse checkout; [] if all files were checked out"
     )
     peak_rss_bytes: int | None = None
     peak_device_bytes: Bytes | None = Field(

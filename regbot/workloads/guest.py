@@ -9,7 +9,7 @@ import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from regbot.engines import Engine, EngineError, Launch, LaunchResult, NoSeatError, clean_environment
@@ -63,8 +63,6 @@ class Checkout:
     root: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables to add to the clean environment of a run."""
-    absent_files: Sequence[str] = ()
-    """Files of the commit that a sparse checkout lacks, relative to ``root``."""
 
     @property
     def caches(self) -> tuple[Path, ...]:
@@ -143,7 +141,7 @@ def trace_together(
     for number, task in enumerate(tasks):
         suffix = "json" if len(tasks) == 1 else f"{number}.json"
         record = RawRecord(record_folder / f"raw.{suffix}", secrets.token_hex(16), scratch.limits.max_record_bytes)
-        document = {**request_document(task, root, record, checkout.absent_files), **paper_gpu}
+        document = {**request_document(task, root, record), **paper_gpu}
         records.append(record)
         requests.append(write_json(scratch.folder / f"request.{suffix}", document))
     launch = Launch(
@@ -285,14 +283,8 @@ def missing_source_root(task: Task, root: Path) -> str:
     return f"{key}: there is no folder {missing[0]!r} in the checkout; set it in regbot.toml" if missing else ""
 
 
-def request_document(task: Task, root: Path, record: RawRecord, absent_files: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the request for the guest. ``regbot_guest.request.Request`` explains the fields.
-
-    ``absent_files`` are the files of the commit that a sparse checkout lacks, relative to ``root``. regbot's smoke
-    model is not in the checkout, so files that the checkout lacks do not matter for the adapter ``smoke``. If the
-    workload sets ``watch``, only the packages in ``watch`` must come from the checkout, and ``absent_packages`` is
-    empty.
-    """
+def request_document(task: Task, root: Path, record: RawRecord) -> dict[str, Any]:
+    """Return the request for the guest. ``regbot_guest.request.Request`` explains the fields."""
     workload, is_smoke = task.workload, task.workload.adapter == "smoke"
     return {
         "request": record.nonce,
@@ -311,10 +303,6 @@ def request_document(task: Task, root: Path, record: RawRecord, absent_files: Se
         "program": workload.training_script,
         "source_roots": [] if is_smoke else workload.source_roots,
         "watch": workload.watch or _framework_package(task, root),
-        "sparse": bool(absent_files) and not is_smoke,
-        "absent_packages": (
-            [] if is_smoke or workload.watch else list_absent_packages(workload.source_roots, absent_files)
-        ),
         "mlp": task.variant.mlp,
         # A variant with the ending -skewed has skewed routing whatever the workload says.
         "routing": task.variant.routing if task.variant.routing == "skewed" else workload.routing,
@@ -322,27 +310,6 @@ def request_document(task: Task, root: Path, record: RawRecord, absent_files: Se
         "dispatcher": workload.dispatcher or ("alltoall" if is_smoke else ""),  # '': none is requested
         "config": workload.config,
     }
-
-
-def list_absent_packages(source_roots: Sequence[str], absent_files: Sequence[str]) -> list[str]:
-    """Return the top-level packages and modules of the source roots that a sparse checkout lacks.
-
-    The guest refuses to load them from elsewhere, because an installed package of the same name is not the commit's
-    code.
-    """
-    names = set()
-    for root in source_roots:
-        is_checkout_root = PurePosixPath(root) == PurePosixPath()  # the source root is "."
-        prefix = "" if is_checkout_root else f"{PurePosixPath(root)}/"
-        for path in absent_files:
-            if not path.startswith(prefix):
-                continue
-            name, _, rest = path.removeprefix(prefix).partition("/")
-            if rest == "__init__.py":
-                names.add(name)
-            elif not rest and name.endswith(".py"):
-                names.add(name.removesuffix(".py"))
-    return sorted(names)
 
 
 def _framework_package(task: Task, root: Path) -> list[str]:

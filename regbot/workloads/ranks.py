@@ -27,9 +27,6 @@ CLOCK_TOLERANCE_S = 0.25
 """Allowed deviation in seconds. File times are exact to a few milliseconds, and a busy disk or core can delay the
 creation of a file."""
 
-MAX_MISSING = 1000
-"""Largest number of missing modules in the record."""
-
 BEGUN, STEADY, ENDED = "steps.begun", "steps.steady", "steps.ended"
 """Names of the files that mark the beginning of the steps, the end of the warm-up, and the end of the steps. See
 ``regbot_guest.probe``."""
@@ -275,6 +272,5 @@ def code_of(proofs: Sequence[CodeProof | None]) -> CodeProof | None:
             watched={**proof.watched, **merged.watched},
             foreign={**proof.foreign, **merged.foreign},
             files={**proof.files, **merged.files},
-            missing=sorted({*proof.missing, *merged.missing})[:MAX_MISSING],
         )
     return merged

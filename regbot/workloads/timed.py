@@ -91,7 +91,7 @@ def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratc
         return _with_position(bare_run(task, arm, "refused", missing, spec.attempt, "timed"), spec)
     path = scratch.folder / "record" / "raw.{rank}.json"  # {rank} stands for the number of the rank
     record = RawRecord(path, secrets.token_hex(16), scratch.limits.max_record_bytes)
-    document = request_document(task, root, record, checkout.absent_files) | {
+    document = request_document(task, root, record) | {
         "mode": "timed",
         "device": task.timed_device,
         "numa_pinning": task.workload.numa_pinning,

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from regbot.check.sessions.trace_devices import TraceDevices
-from regbot.check.sessions.worktrees import Worktrees, folder_name, with_checkout
+from regbot.check.sessions.worktrees import Worktrees, folder_name, with_build_changes
 from regbot.engines import Engine
 from regbot.records.run import Arm, Outcome, Run
 from regbot.records.text.progress import Progress, Watcher
@@ -120,15 +120,14 @@ class TraceRunner:
         names = ", ".join(task.entry for _, task in batch)
         self._say(f"trace {names} at {arm.name} {arm.commit[:7]}")
         tasks = [task.at(arm.overrides) for _, task in batch]
-        # ``absent``: files of the commit that a sparse worktree lacks.
-        checkout = Checkout(arm, tree.path, tree.environment, tree.absent)
+        checkout = Checkout(arm, tree.path, tree.environment)
         scratch = self._scratch.child(
             f"{folder_name(task.workload_name)}.{arm.name}.{folder_name(task.entry)}.together"
         )
         runs = trace_together(tasks, checkout, self._engine, scratch, attempt, library)
         if any(run.outcome != "ok" for run in runs):
             return []
-        return [self._record(with_checkout(run, tree), task) for run, task in zip(runs, tasks, strict=True)]
+        return [self._record(with_build_changes(run, tree), task) for run, task in zip(runs, tasks, strict=True)]
 
     def _trace_one(self, arm: Arm, task: Task, attempt: int) -> Run | None:
         """Trace and save one job. Return None if its workload fails on a paper GPU and will be traced again as a CPU
@@ -137,8 +136,7 @@ class TraceRunner:
         key = (arm.name, task.workload_name)
         tree = self._trees.worktree(arm, task)
         if isinstance(tree, str):  # a string says why there is no worktree
-            failed_run = bare_run(task, arm, "crashed", tree, attempt)
-            return self._record(failed_run.model_copy(update={"sparse": task.workload.sparse}), task)
+            return self._record(bare_run(task, arm, "crashed", tree, attempt), task)
         if key in self._hung:
             reason = f"not started, because {self._hung[key]} of the same arm and workload hung"
             return self._record(bare_run(task, arm, "skipped", reason, attempt), task)
@@ -174,10 +172,9 @@ class TraceRunner:
         """Trace one job on a paper GPU with its ``library``, or as a CPU program if ``library`` is None."""
         ending = "paper" if library is not None else str(attempt)  # so that every trace has a folder of its own
         scratch = self._scratch.child(f"{folder_name(task.entry)}.{arm.name}.{ending}")
-        # ``absent``: files of the commit that a sparse worktree lacks.
-        checkout = Checkout(arm, tree.path, tree.environment, tree.absent)
+        checkout = Checkout(arm, tree.path, tree.environment)
         run = trace(task.at(arm.overrides), checkout, self._engine, scratch, attempt, library)
-        return with_checkout(run, tree)
+        return with_build_changes(run, tree)
 
     def _say(self, text: str) -> None:
         self._watch(Progress(self._done, self._total, text))

@@ -13,7 +13,6 @@ from regbot_guest.affinity import pin_to_gpu
 from regbot_guest.contract import ContractError
 from regbot_guest.crash import describe_crash, last_checkout_frame, list_frames
 from regbot_guest.hang_recorder import HangRecorder
-from regbot_guest.missing_modules import MissingModules
 from regbot_guest.paper_library import find_loaded_library
 from regbot_guest.record_file import prove_code, write_record
 from regbot_guest.request import Request
@@ -74,8 +73,6 @@ def run_requests(requests: Sequence[Request]) -> list[int]:
         # Position 0 is the folder of regbot_guest, which code under test must not hide.
         sys.path.insert(1, str((root / source).resolve()))
     os.chdir(root)
-    if first_request.sparse:  # the checkout lacks files of its commit
-        MissingModules.install(root)
     return [_run_request(request, variables) for request in requests]
 
 

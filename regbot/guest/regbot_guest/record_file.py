@@ -6,7 +6,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from regbot_guest.missing_modules import MissingModules
 from regbot_guest.origin import code_proof, watched_packages
 from regbot_guest.request import Request
 
@@ -23,7 +22,6 @@ def write_record(request: Request, record: dict[str, Any]) -> None:
 
 
 def prove_code(request: Request) -> dict[str, Any]:
+    """Return from where the code was loaded."""
     watched = watched_packages(Path(request.root), request.source_roots, request.watch, request.entry)
-    # Packages that the checkout lacks are watched too, because they must not be loaded from elsewhere.
-    proof = code_proof(Path(request.root), watched | set(request.absent_packages))
-    return {**proof, "missing": MissingModules.list_missing_modules()}
+    return code_proof(Path(request.root), watched)

@@ -65,10 +65,6 @@ class Request:
     """Folders of the worktree that are put on Python's search path."""
     watch: list[str] = field(default_factory=list)
     """Packages that must be loaded from ``root``. [] means all packages and modules in the source roots."""
-    sparse: bool = False
-    """Whether the worktree lacks files of its commit. The guest then reports modules that are not found."""
-    absent_packages: list[str] = field(default_factory=list)
-    """Top-level packages and modules that the worktree lacks. They must not be loaded from elsewhere."""
     mlp: str = "moe"
     """moe, or dense for the dense counterpart: a model with an MLP in place of each MoE layer."""
     routing: str = "balanced"

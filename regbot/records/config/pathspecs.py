@@ -1,4 +1,4 @@
-"""Check the form of the git pathspecs in a workload's ``paths``, and of the folders in its ``sparse``.
+"""Check the form of the git pathspecs in a workload's ``paths``.
 
 This module does not call git. A pathspec is relative to the root of the repository. Git's magic words are allowed,
 except ``attr``. For this word git needs the ``.gitattributes`` files of a checkout, and regbot lists changes between
@@ -37,20 +37,6 @@ def find_pathspec_fault(pathspec: str) -> str:
         return f"{pathspec!r} has a character that cannot be printed; remove it"
     if pattern.startswith("/") or ".." in PurePosixPath(pattern).parts:
         return f"{pathspec!r} leaves the repository; write a path relative to its root, such as 'training/'"
-    return ""
-
-
-def find_folder_fault(folder: str) -> str:
-    """Return what is wrong with a folder of a sparse checkout and how to fix it; '' if nothing is."""
-    path = PurePosixPath(folder)
-    if not folder.isprintable():
-        return f"{folder!r} has a character that cannot be printed; remove it"
-    if path.is_absolute() or ".." in path.parts:
-        return f"{folder!r} leaves the repository; write a folder relative to its root, such as 'training'"
-    if not path.parts:
-        return f"{folder!r} is the whole repository; remove sparse to check out all files"
-    if set(folder) & set("*?[]\\") or folder.startswith((":", "!")):
-        return f"{folder!r} is a pattern; write a folder, such as 'training'. Its files and subfolders belong to it"
     return ""
 
 

@@ -20,13 +20,11 @@ from regbot.workloads.checkout.git import (
     GitResult,
     common_dir,
     git,
-    lacks_files,
     origin_of,
     try_git,
     without_credentials,
 )
 from regbot.workloads.checkout.partial import SERVE_LOCALLY, copy_files, copy_history, find_promisor
-from regbot.workloads.checkout.sparse import WHOLE, Cone
 
 _TRANSPORTS = {"GIT_ALLOW_PROTOCOL": "https:http:ssh:git"}
 """Allowed transports. Others run a command that the URL names, or read files of this machine. This overrides the
@@ -92,17 +90,16 @@ def clone_name(source: CommitSource) -> str:
     return hashlib.sha256(source.identity.encode()).hexdigest()[:24] + ".git"
 
 
-def fetch_commit(clone: Path, source: CommitSource, commit: str, cone: Cone = WHOLE) -> None:
+def fetch_commit(clone: Path, source: CommitSource, commit: str) -> None:
     """Fetch ``commit`` into the private clone ``clone``. A commit that is already there is not fetched again.
 
-    From a partial clone, only the files in ``cone`` (the folders of a sparse worktree) are fetched. Raises
-    CheckoutError.
+    Raises CheckoutError.
 
     If commits must not be fetched from the source's URL (``refusal``), the commit must be in one of the user's own
     clones. The private clone does not count, because a trusted check may have fetched the commit from the URL.
     """
     if source.is_partial:
-        _fetch_partial(clone, source, commit, cone)
+        _fetch_from_partial_clone(clone, source, commit)
         return
     wanted_ref = f"refs/wanted/{commit}"  # exists in the private clone once the commit was fetched
     _prepare_clone(clone, commit)
@@ -117,8 +114,6 @@ def fetch_commit(clone: Path, source: CommitSource, commit: str, cone: Cone = WH
                 _fetch(clone, git_dir, "+refs/tags/*:refs/tags/*", "--update-shallow", "--prune")
                 return
             reasons = [f"{git_dir}: {local_fetch.error_line}"]
-            if lacks_files(git_dir, commit, ancestors=True):
-                reasons = [f"{git_dir}: {FILTERED_REASON}; {FILTERED_ADVICE}"]
     if source.remote:  # commits may be fetched from the URL
         settings = {} if source.follows_redirects else {"http.followRedirects": "false"}
         exact_fetch = _fetch(clone, source.url, f"{commit}:{wanted_ref}", "--depth=1", settings=settings)
@@ -134,35 +129,18 @@ def fetch_commit(clone: Path, source: CommitSource, commit: str, cone: Cone = WH
     raise CheckoutError(f"{source.name}: commit {commit} cannot be fetched: {'; '.join(reasons)}")
 
 
-def _fetch_partial(clone: Path, source: CommitSource, commit: str, cone: Cone) -> None:
-    """Fetch a commit from a partial clone, and its files in ``cone``. Raises CheckoutError."""
-    fetch_history(clone, source, commit)
-    lines = git(clone, f"--git-dir={clone}", "ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
-    blobs = set()
-    for line in filter(None, lines):
-        fields, _, path = line.partition("\t")
-        _mode, kind, object_id = fields.split()
-        if kind == "blob" and cone.has(path):
-            blobs.add(object_id)
-    copy_files(clone, source.git_dirs[0], [commit], blobs)
-    reset_configuration(clone, commit)
-
-
-def fetch_history(clone: Path, source: CommitSource, commit: str) -> None:
-    """Fetch a commit and its ancestors from a partial clone, with trees and tags, and without files.
-
-    If the private clone already has the commit, nothing is fetched. Raises CheckoutError.
-    """
+def _fetch_from_partial_clone(clone: Path, source: CommitSource, commit: str) -> None:
     git_dir = source.git_dirs[0]
-    wanted_ref = f"refs/wanted/{commit}"  # exists in the private clone once the commit was fetched
+    wanted_ref = f"refs/wanted/{commit}"
     _prepare_clone(clone, commit)
     if try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted_ref).code != 0:
-        copy_result = copy_history(clone, git_dir, f"{commit}:{wanted_ref}")
-        if copy_result.code != 0:
-            reason = f"{source.name}: commit {commit} cannot be fetched: {git_dir}: {copy_result.error_line}"
+        result = copy_history(clone, git_dir, f"{commit}:{wanted_ref}")
+        if result.code != 0:
+            reason = f"{source.name}: commit {commit} cannot be fetched: {git_dir}: {result.error_line}"
             raise CheckoutError(f"{reason}; {FILTERED_REASON}", FILTERED_ADVICE)
         copy_history(clone, git_dir, "+refs/tags/*:refs/tags/*")
-        reset_configuration(clone, commit)
+    copy_files(clone, git_dir, commit)
+    reset_configuration(clone, commit)
 
 
 def _prepare_clone(clone: Path, commit: str) -> None:

@@ -208,29 +208,6 @@ def is_shallow(repo: Path) -> bool:
     return git(repo, "rev-parse", "--is-shallow-repository").strip() == "true"
 
 
-def lacks_files(repo: Path, *commits: str, ancestors: bool = False) -> bool:
-    """Return whether ``repo`` is a partial clone (``git clone --filter``) that lacks files of ``commits``.
-
-    With ``ancestors``, files of the commits' ancestors count too, because a fetch of the commits also sends these.
-    Nothing is fetched. The setting that marks a partial clone does not suffice, because it stays after all files were
-    fetched. So the missing objects are listed. Returns False if git cannot list them. Raises CheckoutError if git
-    exceeds its time limit.
-    """
-    if try_git(repo, "config", "--get-regexp", r"^remote\..*\.promisor$").code != 0:
-        return False
-    walk_options = () if ancestors else ("--no-walk",)
-    listing = ("rev-list", "--objects", *walk_options, "--missing=print", *commits)
-    objects = try_git(repo, *listing, env=OFFLINE, timeout_s=TRANSFER_TIMEOUT_S)
-    # git writes a question mark before the id of a missing object.
-    return objects.code == 0 and any(line.startswith("?") for line in objects.out.splitlines())
-
-
-def check_files_present(repo: Path, *commits: str) -> None:
-    """Raise CheckoutError if ``repo`` is a partial clone that lacks files of ``commits``. Nothing is fetched."""
-    if lacks_files(repo, *commits):
-        raise CheckoutError(f"{repo}: {FILTERED_REASON}", FILTERED_ADVICE)
-
-
 def _environment() -> dict[str, str]:
     """Return the environment variables for git. Of the GIT_ variables, only ``_INHERITED_VARIABLES`` are inherited."""
     inherited = {

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from regbot.workloads.checkout import Build, BuildError, CheckoutError, Worktree, check_out, prune, resolve_arms
-from regbot.workloads.checkout.clones import CommitSource, absolute_url, fetch_commit
+from regbot.workloads.checkout.clones import absolute_url
 from support.git_repos import Repository
 
 
@@ -624,21 +624,3 @@ def test_a_link_in_place_of_a_cache_folder_is_replaced_and_not_followed(tmp_path
     assert not second.built
     assert not Path(second.environment["XDG_CACHE_HOME"]).is_symlink()
     assert outside.is_dir()
-
-
-def test_a_failed_fetch_from_a_completed_partial_clone_keeps_the_line_of_git(tmp_path: Path) -> None:
-    """After its missing files were fetched, a partial clone is still marked as one."""
-    source = Repository.create(tmp_path / "source")
-    source.git("config", "uploadpack.allowFilter", "true")
-    first, second = (source.commit(text, {"a.txt": text}) for text in ("1", "2"))
-    partial = source.clone_to(tmp_path / "partial", "--filter=blob:none")
-    commits = CommitSource("partial", "partial", (partial.path / ".git",), "", False)
-    clone = tmp_path / "private.git"
-    with pytest.raises(CheckoutError, match=r"is a partial clone .* a fresh clone without --filter"):
-        fetch_commit(clone, commits, first)
-    partial.git("fetch", "--quiet", "--refetch", "--no-filter")
-    fetch_commit(clone, commits, first)
-    (clone / "refs" / "wanted" / f"{second}.lock").touch()
-    with pytest.raises(CheckoutError, match="cannot lock ref") as failed:
-        fetch_commit(clone, commits, second)
-    assert "partial clone" not in str(failed.value)
