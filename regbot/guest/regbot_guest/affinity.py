@@ -21,8 +21,9 @@ def pin_to_gpu(torch: Any, index: int, is_enabled: bool = True) -> str:
         allowed_cores = os.sched_getaffinity(0)
         if len(allowed_cores) < (os.cpu_count() or 1):
             return "launcher"
-        gpu_folder = PCI_DEVICES / _pci_address(torch.cuda.get_device_properties(index))
-        cores = allowed_cores & _read_cores(gpu_folder)
+        gpu = torch.cuda.get_device_properties(index)
+        address = f"{gpu.pci_domain_id:04x}:{gpu.pci_bus_id:02x}:{gpu.pci_device_id:02x}.0"
+        cores = allowed_cores & _read_cores(PCI_DEVICES / address)
         if not cores:
             return "unknown"
         os.sched_setaffinity(0, cores)  # threads that this thread starts later inherit its cores
@@ -32,11 +33,6 @@ def pin_to_gpu(torch: Any, index: int, is_enabled: bool = True) -> str:
         with contextlib.suppress(OSError):  # the thread has ended
             os.sched_setaffinity(int(thread.name), cores)
     return "numa"
-
-
-def _pci_address(properties: Any) -> str:
-    """Return the name of the GPU's folder in ``PCI_DEVICES``, such as 0000:3b:00.0."""
-    return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
 
 
 def _read_cores(device_folder: Path) -> set[int]:

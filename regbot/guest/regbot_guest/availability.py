@@ -87,24 +87,13 @@ def _find_buffer_obstacle(buffer: str, library: DeepEPInstallation, device: torc
     if buffer == "Buffer" and ep and ep not in LEGACY_GROUP_SIZES:
         sizes = ", ".join(map(str, LEGACY_GROUP_SIZES))
         return f"its Buffer has no configuration for {ep} expert-parallel ranks (only for {sizes})"
-    if buffer == "ElasticBuffer" and device.type == "cuda" and _is_older_nccl(_loaded_nccl(), ELASTIC_NCCL):
-        needed, loaded = _format_version(ELASTIC_NCCL), _format_version(_loaded_nccl())
+    loaded = nccl(torch) or ""
+    is_known = all(part.isdecimal() for part in loaded.split("."))
+    is_older = is_known and tuple(map(int, loaded.split("."))) < ELASTIC_NCCL
+    if buffer == "ElasticBuffer" and device.type == "cuda" and is_older:
+        needed = ".".join(map(str, ELASTIC_NCCL))
         return f"its ElasticBuffer needs NCCL {needed}, and torch has loaded {loaded}"
     return ""
-
-
-def _loaded_nccl() -> tuple[int, ...]:
-    """Return the version of torch's NCCL; () if it is unknown."""
-    parts = (nccl(torch) or "").split(".")
-    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
-
-
-def _is_older_nccl(version: tuple[int, ...], oldest: tuple[int, ...]) -> bool:
-    return bool(version) and version < oldest
-
-
-def _format_version(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
 
 
 def explain_missing_adapters() -> str:

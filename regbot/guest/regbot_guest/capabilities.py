@@ -2,7 +2,6 @@
 
 import json
 import platform
-from collections.abc import Callable
 from typing import Any
 
 
@@ -19,20 +18,20 @@ def main() -> int:
         capabilities["torch"] = str(torch.__version__)
         capabilities["cuda"] = torch.version.cuda
         capabilities["gpus"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-        capabilities["backends"] = _available_backends()
-        capabilities["static"] = _find_error(_trace_collective)
+        distributed = torch.distributed
+        backends = {}
+        if distributed.is_available():
+            backends = {"gloo": distributed.is_gloo_available(), "nccl": distributed.is_nccl_available()}
+        capabilities["backends"] = backends
+        capabilities["static"] = None
+        try:
+            _trace_collective()
+        except Exception as error:
+            capabilities["static"] = f"{type(error).__name__}: {error}"[:300]
         capabilities["grouped_mm"] = _test_grouped_mm()
         capabilities["dispatchers"] = _describe_dispatchers()
     print(json.dumps(capabilities))
     return 0
-
-
-def _available_backends() -> dict[str, bool]:
-    import torch.distributed as dist
-
-    if not dist.is_available():
-        return {}
-    return {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
 
 
 def _trace_collective() -> None:
@@ -89,11 +88,3 @@ def _describe_dispatchers() -> dict[str, dict[str, Any]]:
             "advice": explain_missing_adapters() if resolution.buffer == "ElasticBuffer" else "",
         }
     return dispatchers
-
-
-def _find_error(action: Callable[[], None]) -> str | None:
-    try:
-        action()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"[:300]
-    return None

@@ -145,30 +145,19 @@ def read_collective(
     func: Any, spec: CollectiveSpec, call_arguments: Mapping[str, Any], result: Any
 ) -> ExecutedCollective:
     """Return what one executed collective did. The bytes are elements x element size, not the size of the storage."""
-    tensors = _list_counted_tensors(spec, call_arguments, result)
+    counted = result if spec.volume == "result" else call_arguments.get(spec.volume)
+    tensors = flatten(counted)
     num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     is_control = spec.kind == "barrier" or _is_control(tensors, num_bytes)
+    dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors}
     return ExecutedCollective(
         kind=spec.kind,
         group=find_process_group(call_arguments),
-        dtype=_name_dtype(tensors),
+        dtype="mixed" if len(dtypes) > 1 else next(iter(dtypes), "none"),
         role="control" if is_control else "payload",
         bytes=num_bytes,
         uses_symmetric_memory=func.namespace == "symm_mem",
     )
-
-
-def _list_counted_tensors(spec: CollectiveSpec, call_arguments: Mapping[str, Any], result: Any) -> list[Tensor]:
-    if spec.volume == "result":
-        return flatten(result)
-    return flatten(call_arguments.get(spec.volume)) if spec.volume else []
-
-
-def _name_dtype(tensors: Sequence[Tensor]) -> str:
-    dtypes = {tensor.dtype for tensor in tensors}
-    if len(dtypes) == 1:
-        return str(dtypes.pop()).removeprefix("torch.")
-    return "mixed" if dtypes else "none"
 
 
 _REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")

@@ -3,6 +3,7 @@ the step must not be counted.
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 
 from regbot_guest.crash import call_unchanged
 from regbot_guest.guesses import EXECUTION
+from regbot_guest.replaced import replaced
 
 
 class CompileWatch:
@@ -20,25 +22,17 @@ class CompileWatch:
     def __init__(self) -> None:
         self.called_names: list[str] = []
         """Name of the module's class or of the function, for each call."""
-        self._compile, self._module_compile = torch.compile, nn.Module.compile
-        self._optimize = torch._dynamo.optimize
+        self._stack = ExitStack()
 
     def __enter__(self) -> "CompileWatch":
-        torch.compile = self._replacement
+        self._stack.enter_context(replaced(torch, "compile", self._replacement))
         # A call of ``optimize`` has options and returns a decorator.
-        setattr(torch._dynamo, "optimize", lambda *_, **__: self._replacement)  # noqa: B010 (mypy rejects an assignment)
-        watch = self
-
-        def module_compile(module: nn.Module, *_: Any, **__: Any) -> None:
-            watch._watch_module(module)
-
-        setattr(nn.Module, "compile", module_compile)  # noqa: B010 (mypy rejects an assignment)
+        self._stack.enter_context(replaced(torch._dynamo, "optimize", lambda *_, **__: self._replacement))
+        self._stack.enter_context(replaced(nn.Module, "compile", lambda module, *_, **__: self._watch_module(module)))
         return self
 
     def __exit__(self, *_: object) -> None:
-        torch.compile = self._compile
-        setattr(torch._dynamo, "optimize", self._optimize)  # noqa: B010
-        setattr(nn.Module, "compile", self._module_compile)  # noqa: B010
+        self._stack.close()
 
     def describe(self) -> str:
         return ", ".join(sorted(set(self.called_names))[:5])

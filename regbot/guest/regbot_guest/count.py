@@ -5,7 +5,6 @@ size needs no GPU and well below 1 GiB of memory. The mode ``real`` uses the ran
 """
 
 import math
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
+from regbot_guest.axes import Axes
 from regbot_guest.backends import describe_backends
 from regbot_guest.compile_watch import CompileWatch
 from regbot_guest.contract import ContractError
@@ -32,6 +32,7 @@ from regbot_guest.observer import Observer, Shadowing
 from regbot_guest.request import Request
 from regbot_guest.routing import forced_experts
 from regbot_guest.shadow_values import ShadowValues
+from regbot_guest.stage import timed_stage
 from regbot_guest.stopwatch import peak_resident_bytes
 from regbot_guest.tally import StepCounter
 from regbot_guest.uncounted_collectives import UncountedWatch
@@ -105,8 +106,9 @@ def count_step(request: Request) -> dict[str, Any]:
             liveness.update(measure_sequence_advance(observer, sequence_numbers_before))
         refuse_compiled(compile_watch)
         refuse_unreliable_count(request, uncounted_watch, observer)
+        method = dispatch_method(observer, world.device.type, FAKE_PATCHES if is_static else ())
         return {
-            "ledger": build_ledger(request, world, observer, liveness, count_method(observer, world, is_static)),
+            "ledger": build_ledger(request, world.axes, observer, liveness, method, request.resolved()),
             "loss": [] if warnings else losses,  # a warning means that a loss is not finite
             "backends": describe_backends(request, observer, world.device),
             "phases_s": seconds_by_stage,
@@ -137,21 +139,17 @@ def plant_collectives(observer: StepCounter, world: World) -> dict[str, Any]:
     world of one rank has no collectives, so an operator takes their place.
     """
     if world.size == 1:
-        return _plant_operator(observer, world.device)
+        observer.new_step()
+        with observer:
+            torch.erfinv(torch.zeros(1, device=world.device))
+        observer.read_operators()
+        return {"planted": 1, "seen": observer.operators["aten::erfinv"]}
     return plant_on_groups(observer, list_mesh_groups(world), world.device)
 
 
 def list_mesh_groups(world: World) -> list[dist.ProcessGroup]:
     """Return this rank's groups of the world's meshes, including groups of one rank."""
     return [group for mesh in (world.data, world.expert) if mesh is not None for group in mesh.get_all_groups()]
-
-
-def _plant_operator(observer: StepCounter, device: torch.device) -> dict[str, Any]:
-    observer.new_step()
-    with observer:
-        torch.erfinv(torch.zeros(1, device=device))
-    observer.read_operators()
-    return {"planted": 1, "seen": observer.operators["aten::erfinv"]}
 
 
 def plant_on_groups(
@@ -171,14 +169,11 @@ def issue_on_groups(groups: Iterable[dist.ProcessGroup], device: torch.device | 
     return len(large_groups)
 
 
-def _multi_rank_groups() -> dict[str, Any]:
-    return {group.group_name: group for group in dist.distributed_c10d._world.pg_map if group.size() > 1}
-
-
 def read_sequence_numbers() -> Any:
     """Return how many collectives the backend has issued in each group, by name. None if it keeps no such numbers."""
+    groups: list[Any] = [group for group in dist.distributed_c10d._world.pg_map if group.size() > 1]
     try:
-        return {name: group._get_sequence_number_for_group() for name, group in _multi_rank_groups().items()}
+        return {group.group_name: group._get_sequence_number_for_group() for group in groups}
     except RuntimeError:
         return None
 
@@ -196,45 +191,46 @@ def sum_advances(before: dict[str, int]) -> int:
     return sum(after[name] - number for name, number in before.items() if name in after)
 
 
-def refuse_compiled(compile_watch: CompileWatch) -> None:
+def refuse_compiled(*compile_watches: CompileWatch) -> None:
     """Raise ContractError if ``torch.compile`` would compile code of the step."""
-    if compile_watch.called_names:
+    if names := {name for watch in compile_watches for name in watch.called_names}:
         raise ContractError(
             "compiled",
-            f"{compile_watch.describe()} would be compiled by torch.compile. While regbot counts a step, it would "
+            f"{', '.join(sorted(names)[:5])} would be compiled by torch.compile. While regbot counts a step, it would "
             "run eagerly, as another program. Timed runs profile compiled code, so time this workload too, or turn "
             "compilation off for it",
         )
 
 
-def refuse_unreliable_count(request: Request, uncounted_watch: UncountedWatch, observer: StepCounter) -> None:
-    """Raise ContractError if the count misses a collective, or if balanced routing was requested and not followed."""
+def refuse_uncounted(uncounted_watch: UncountedWatch) -> None:
+    """Raise ContractError if the count misses a collective."""
     if uncounted_watch.collectives:
         raise ContractError(
             "liveness",
             f"a collective was issued where it cannot be counted ({uncounted_watch.collectives[0]}); issue it through "
             "torch.distributed, from the thread that calls forward and backward",
         )
+
+
+def refuse_unreliable_count(request: Request, uncounted_watch: UncountedWatch, observer: StepCounter) -> None:
+    """Raise ContractError if the count misses a collective, or if balanced routing was requested and not followed."""
+    refuse_uncounted(uncounted_watch)
     if request.routing == "balanced" and request.mlp == "moe":
         for axis, splits in observer.payload_splits:
             is_on_ep = "ep" in axis.split("|")  # the axis may be 'ep|dp'
             are_equal = len(set(splits)) == 1
             if is_on_ep and not are_equal:
+                advice = "; honour config['routing'] == 'balanced' in the router" if request.entry else ""
                 raise ContractError(
                     "routing",
                     f"balanced routing was requested, but an all-to-all sends {min(splits)} to {max(splits)} rows per "
-                    "rank; honour config['routing'] == 'balanced' in the router",
+                    f"rank{advice}",
                 )
 
 
-def count_method(observer: Observer, world: World, is_static: bool) -> "CountMethod":
-    return CountMethod(
-        source="dispatch-mode",
-        device=world.device.type,
-        program=observer.fingerprint.hexdigest(),
-        patches=FAKE_PATCHES if is_static else (),
-        guesses=observer.shadows.guesses if observer.shadows is not None else {},
-    )
+def dispatch_method(observer: Observer, device: str | None, patches: Sequence[str] = ()) -> "CountMethod":
+    guesses = observer.shadows.guesses if observer.shadows is not None else {}
+    return CountMethod("dispatch-mode", device, observer.fingerprint.hexdigest(), patches, guesses)
 
 
 @dataclass(frozen=True)
@@ -244,19 +240,23 @@ class CountMethod:
     """
 
     source: str
-    device: str
+    device: str | None
     program: str | None
     patches: Sequence[str] = ()
     guesses: Mapping[str, str] = field(default_factory=dict)
 
 
 def build_ledger(
-    request: Request, world: World, counter: StepCounter, liveness: dict[str, Any], method: CountMethod
+    request: Request,
+    axes: Axes,
+    counter: StepCounter,
+    liveness: Mapping[str, Any],
+    method: CountMethod,
+    config: Mapping[str, Any],
+    software: Mapping[str, str] | None = None,
+    warnings: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Return the ledger of the step that ``counter`` counted, as a JSON document."""
-    warnings = []
-    if request.mode == "static" and request.routing == "natural":
-        warnings.append("routing is natural; without values it was taken to be balanced")
     return {
         "schema": "regbot/ledger@1",
         "source": method.source,
@@ -266,24 +266,21 @@ def build_ledger(
         "steps": 1,
         "workload": request.workload,
         "variant": request.variant,
-        "world_size": world.size,
-        "rank": world.rank,
-        "axes": world.axes.as_record(),
+        "world_size": dist.get_world_size(),
+        "rank": dist.get_rank(),
+        "axes": axes.as_record(),
         "entries": counter.tally.entries(),
         "host_reads": dict(counter.host_reads),
-        "liveness": liveness,
+        "liveness": dict(liveness),
         "program": method.program,
-        "config": request.resolved(),
+        "config": dict(config),
+        "software": dict(software or {}),
         "patches": list(method.patches),
         **as_ledger_fields(method.guesses),
-        "warnings": warnings,
+        "warnings": list_routing_warnings(request) if warnings is None else list(warnings),
     }
 
 
-@contextmanager
-def timed_stage(name: str, seconds: dict[str, float]) -> Iterator[None]:
-    start = time.perf_counter()
-    try:
-        yield
-    finally:
-        seconds[name] = round(time.perf_counter() - start, 3)
+def list_routing_warnings(request: Request) -> list[str]:
+    is_assumed = request.mode == "static" and request.routing == "natural"
+    return ["routing is natural; without values it was taken to be balanced"] if is_assumed else []

@@ -63,17 +63,13 @@ def list_frames(error: BaseException, root: Path) -> list[Frame]:
                 frames.pop()
         else:
             frames.append(frame)
-    if frames and _is_getattr_of_torch(frames[-1]):
+    if frames and frames[-1]["function"] == "__getattr__" and frames[-1]["file"].endswith(_TORCH_MODULE):
         frames.pop()  # torch only reports that the caller's module has no such attribute
     if isinstance(error, SyntaxError) and error.filename:
         frames.append(_make_frame(error.filename, error.lineno, "<module>", root))
     if (misused_code := _misused_code_of_regbot(error)) is not None:
         frames.append(_make_frame(*misused_code, root))
     return frames
-
-
-def _is_getattr_of_torch(frame: Frame) -> bool:
-    return frame["function"] == "__getattr__" and frame["file"].endswith(_TORCH_MODULE)
 
 
 def last_checkout_frame(frames: Sequence[Frame]) -> str:

@@ -10,7 +10,7 @@ are sums. So the gradient of a weight does not depend on the sharding, also for 
 
 import importlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch.distributed.tensor import Shard
 from regbot_guest import moe
 from regbot_guest.contract import ContractError
 from regbot_guest.model import DenseMLP, Transformer, token_loss
+from regbot_guest.replaced import replaced
 from regbot_guest.request import Request
 from regbot_guest.world import World
 
@@ -187,18 +188,12 @@ def skip_other_chunks() -> Iterator[None]:
     """While active, FSDP creates the chunks of other ranks only when they are used. A trace of 1024 ranks would spend
     two thirds of its time on them.
     """
-    try:
-        from torch.distributed.fsdp._fully_shard import _fsdp_param as fsdp
-
-        original = fsdp._chunk_with_empty
-    except (ImportError, AttributeError):  # a private name; without it, the trace is only slower
+    fsdp: Any = None
+    with suppress(ImportError):
+        fsdp = importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_param")
+    # This name is private. Without it, the trace is only slower.
+    with replaced(fsdp, "_chunk_with_empty", _LazyChunks) if hasattr(fsdp, "_chunk_with_empty") else nullcontext():
         yield
-        return
-    fsdp._chunk_with_empty = _LazyChunks  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        fsdp._chunk_with_empty = original
 
 
 class _LazyChunks:

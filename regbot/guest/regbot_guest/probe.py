@@ -21,7 +21,7 @@ from regbot_guest.compile_watch import CompileWatch
 from regbot_guest.contract import ContractError
 from regbot_guest.count import (
     build_ledger,
-    count_method,
+    dispatch_method,
     list_mesh_groups,
     measure_sequence_advance,
     plant_collectives,
@@ -150,8 +150,9 @@ def _count_step(request: Request, training: Training, world: World) -> dict[str,
             "routing",
             f"balanced routing was requested, but {imbalance}; honour config['routing'] == 'balanced' in the router",
         )
+    method = dispatch_method(observer, world.device.type)
     return {
-        "ledger": build_ledger(request, world, observer, liveness, count_method(observer, world, is_static=False)),
+        "ledger": build_ledger(request, world.axes, observer, liveness, method, request.resolved()),
         "backends": describe_backends(request, observer, world.device),
         "tokens_per_expert": routed_tokens.per_expert,
         "dropped_tokens": routed_tokens.dropped,

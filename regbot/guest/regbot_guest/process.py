@@ -219,7 +219,7 @@ def _fill_record_without_torch(
     record["environment"] = environment(None, variables)
     try:
         record.update(maxtext.run_request(request))
-    except maxtext.MaxTextError as error:
+    except ContractError as error:
         return _refusal(error.kind, str(error))
     except (Exception, SystemExit) as error:
         return _describe_code_error(error, request)

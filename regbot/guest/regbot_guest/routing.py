@@ -35,3 +35,11 @@ def _zipf(tokens: int, experts: int, top_k: int, seed: int) -> tuple[tuple[int, 
         return tuple(sorted(range(experts), key=keys.__getitem__, reverse=True)[:top_k])
 
     return tuple(row() for _ in range(tokens))
+
+
+def order_experts(chosen: Tensor, experts: int) -> Tensor:
+    """Return all experts for every token, ``[tokens, experts]``, the ``chosen [tokens, top_k]`` first."""
+    tokens, top_k = chosen.shape
+    is_not_chosen = torch.ones(tokens, experts, dtype=torch.bool).scatter_(1, chosen, False)
+    other_experts = is_not_chosen.nonzero()[:, 1].view(tokens, experts - top_k)
+    return torch.cat([chosen, other_experts], dim=1)

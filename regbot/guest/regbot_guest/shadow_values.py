@@ -25,6 +25,8 @@ from regbot_guest.collective_values import find_source, output_values, outputs_a
 from regbot_guest.collectives import CollectiveSpec, find_process_group, flatten, name_arguments
 from regbot_guest.crash import call_unchanged
 from regbot_guest.guesses import VALUE
+from regbot_guest.replaced import replaced
+from regbot_guest.routing import order_experts
 from regbot_guest.untraceable import Untraceable
 
 aten = torch.ops.aten
@@ -118,11 +120,8 @@ class ShadowValues:
             with _disable_current_modes():
                 return value.numpy(force=force)
 
-        setattr(FakeTensor, "numpy", numpy)  # noqa: B010 (mypy rejects an assignment)
-        try:
+        with replaced(FakeTensor, "numpy", numpy):
             yield
-        finally:
-            delattr(FakeTensor, "numpy")
 
     def find_values(self, tensor: Tensor) -> Tensor | None:
         """Return the values of a fake (its shadow) or a real tensor, or None if they are unknown."""
@@ -234,7 +233,7 @@ class ShadowValues:
             return
         with _disable_current_modes():
             if packet is aten.sort:
-                chosen = self._order_experts(tokens)
+                chosen = order_experts(self._route(tokens, self._experts, self._top_k), self._experts)
             else:
                 experts_per_token = call_arguments["k"] if packet is aten.topk else 1
                 chosen = self._route(tokens, self._experts, experts_per_token)
@@ -247,13 +246,6 @@ class ShadowValues:
         default_dim = None if packet is aten.argmax else -1
         dim = call_arguments.get("dim", default_dim)
         return dim is not None and dim % scores.ndim == scores.ndim - 1
-
-    def _order_experts(self, tokens: int) -> Tensor:
-        """Return all experts for every token, ``[tokens, experts]``, the chosen ones first."""
-        chosen = self._route(tokens, self._experts, self._top_k)
-        is_not_chosen = torch.ones(tokens, self._experts, dtype=torch.bool).scatter_(1, chosen, False)
-        other_experts = is_not_chosen.nonzero()[:, 1].view(tokens, self._experts - self._top_k)
-        return torch.cat([chosen, other_experts], dim=1)
 
     def _write(self, output: Tensor, value: Tensor | None) -> None:
         """None as ``value`` means that the written values are unknown."""

@@ -13,6 +13,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakSet
@@ -20,6 +21,7 @@ from weakref import WeakSet
 import torch
 import torch.distributed as dist
 
+from regbot_guest.replaced import replaced
 from regbot_guest.uncounted_collectives import METHODS
 
 DEEP_EP_CALLS = {
@@ -93,7 +95,7 @@ class Stopwatch:
         self._collective_streams: set[Any] = set()
         self._collective_events: WeakSet[Any] = WeakSet()
         self._wraps_deep_ep = False
-        self._replaced: list[tuple[type, str, Any]] = []
+        self._stack = ExitStack()
 
     def __enter__(self) -> "Stopwatch":
         for name in METHODS:
@@ -111,9 +113,7 @@ class Stopwatch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for owner, name, original in reversed(self._replaced):
-            setattr(owner, name, original)
-        self._replaced.clear()
+        self._stack.close()
 
     def end_step(self) -> None:
         if self._slowdown:
@@ -167,7 +167,7 @@ class Stopwatch:
             finally:
                 spans.append((start, mark()))
 
-        self._replace(owner, name, wrapper)
+        self._stack.enter_context(replaced(owner, name, wrapper))
 
     def _current_spans(self) -> list[tuple[Any, Any]]:
         """Return the running step's wait spans, or its overlapped spans on another stream than the compute stream."""
@@ -202,8 +202,8 @@ class Stopwatch:
                 original_wait(event, stream)
                 self.wait_spans[-1].append((start, mark()))
 
-        self._replace(torch.cuda.Event, "record", record_event)
-        self._replace(torch.cuda.Event, "wait", wait_for_event)
+        self._stack.enter_context(replaced(torch.cuda.Event, "record", record_event))
+        self._stack.enter_context(replaced(torch.cuda.Event, "wait", wait_for_event))
 
     def _wrap_deep_ep(self) -> None:
         library = sys.modules.get("deep_ep")
@@ -215,10 +215,6 @@ class Stopwatch:
             for name in method_names:
                 if hasattr(owner, name):
                     self._wrap(owner, name)  # type: ignore[arg-type]
-
-    def _replace(self, owner: type, name: str, replacement: Callable[..., Any]) -> None:
-        self._replaced.append((owner, name, owner.__dict__.get(name, getattr(owner, name))))
-        setattr(owner, name, replacement)
 
 
 def resident_bytes() -> int:

@@ -6,6 +6,7 @@ pass through torch's dispatcher, and direct calls of its backend do not.
 """
 
 import threading
+from contextlib import ExitStack
 from typing import Any
 
 import torch.distributed as dist
@@ -15,6 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from regbot_guest.collectives import collective_spec
 from regbot_guest.crash import call_unchanged
+from regbot_guest.replaced import replaced
 from regbot_guest.tally import StepCounter
 
 METHODS = (
@@ -40,28 +42,20 @@ class UncountedWatch:
         self.collectives: list[str] = []
         self._counting_thread = threading.get_ident()
         """The thread that created the watch. Of its collectives, only direct calls of a backend are uncounted."""
-        self._replaced: list[tuple[type, str, Any]] = []
+        self._stack = ExitStack()
 
     def __enter__(self) -> "UncountedWatch":
         for name in METHODS:
             if hasattr(dist.ProcessGroup, name):
-                self._replace(dist.ProcessGroup, name, self._watch_group(name))
+                self._stack.enter_context(replaced(dist.ProcessGroup, name, self._watch_group(name)))
             if hasattr(Backend, name):
-                self._replace(Backend, name, self._watch_backend(name))
+                self._stack.enter_context(replaced(Backend, name, self._watch_backend(name)))
         # FakeTensor's own dispatch runs even in threads without an active dispatch mode, so it is watched too.
-        self._replace(FakeTensor, "__torch_dispatch__", self._watch_fake())
+        self._stack.enter_context(replaced(FakeTensor, "__torch_dispatch__", self._watch_fake()))
         return self
 
     def __exit__(self, *_: object) -> None:
-        for owner, name, original in reversed(self._replaced):
-            setattr(owner, name, original)
-        self._replaced.clear()
-
-    def _replace(self, owner: type, name: str, replacement: Any) -> None:
-        # A class method is saved from __dict__, because getattr would return a method that is bound to the class.
-        original = owner.__dict__.get(name, getattr(owner, name))
-        self._replaced.append((owner, name, original))
-        setattr(owner, name, replacement)
+        self._stack.close()
 
     def _is_uncounted_thread(self) -> bool:
         if not self._watch_other_threads or threading.get_ident() == self._counting_thread:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from regbot_guest.crash import call_unchanged
+from regbot_guest.replaced import replaced
 
 PATCH = "config.json of a model comes from the local cache of Hugging Face or, if that lacks it, from regbot"
 FILE_NAME = "config.json"
@@ -89,17 +90,12 @@ def offline() -> Iterator[None]:
                 paths = call_unchanged(original, positional_arguments, kwargs)
             except OSError:  # the cache lacks the file
                 paths = None
-            return paths or [str(_write_config(Path(folder), repository))]
+            if paths:
+                return paths
+            copy = Path(folder) / repository / FILE_NAME
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(json.dumps(CONFIGS[repository]), encoding="utf-8")
+            return [str(copy)]
 
-        hub.cached_files = cached_files
-        try:
+        with replaced(hub, "cached_files", cached_files):
             yield
-        finally:
-            hub.cached_files = original
-
-
-def _write_config(folder: Path, repository: str) -> Path:
-    path = folder / repository / FILE_NAME
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(CONFIGS[repository]), encoding="utf-8")
-    return path

@@ -5,21 +5,18 @@ counts the collectives in both. This module does not import torch.
 """
 
 import importlib
+import importlib.util
 import os
 import re
 import resource
 import shutil
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+from regbot_guest.contract import ContractError, refuse_revision
 from regbot_guest.frameworks import maxtext_planted
 from regbot_guest.frameworks.maxtext_config import (
     FORCED_KEYS,
-    MaxTextError,
     ResolvedConfig,
     check_shape,
     compile_arguments,
@@ -27,14 +24,18 @@ from regbot_guest.frameworks.maxtext_config import (
     flatten_config,
     list_warnings,
 )
-from regbot_guest.frameworks.maxtext_package import PACKAGE, UNKNOWN_REVISION, find_checkout_package
+from regbot_guest.replaced import replaced
 from regbot_guest.request import Request
-
-__all__ = ["MaxTextError", "run_request"]
+from regbot_guest.stage import timed_stage
 
 STEP = "jit_train_step"
 """Name that XLA gives to the compiled train step."""
+PACKAGE = "maxtext"
 ENTRY_MODULE = "maxtext.trainers.pre_train.train_compile"
+ENTRY = Path("trainers", "pre_train", "train_compile.py")
+"""Entry point in the package, of revisions since 20 February 2026."""
+OLD_ENTRIES = (Path("src", "MaxText", ENTRY.name), Path("MaxText", ENTRY.name))
+"""Entry points of older revisions, in the checkout."""
 TARGETS_MODULE = "maxtext.utils.accelerator_to_spec_map"
 PROGRAM, PLANTED = "program.hlo.txt", "planted.hlo.txt"
 TOPOLOGY = "a3"
@@ -55,20 +56,25 @@ _PROGRAM_FILE = re.compile(r"module_[0-9]+\.(?P<module>.+?)\.(?:[a-z0-9_]+_)?aft
 
 def run_request(request: Request) -> dict[str, Any]:
     """Compile the requested step and the planted program. Return the request's part of the raw record. Raises
-    MaxTextError.
+    ContractError.
     """
     _check_request(request)
     folder = Path(request.record).parent
     dump = folder / "dump"
     seconds: dict[str, float] = {}  # duration of each named block below, such as "compile"
-    _set_variables(dump, request.world)
+    # jax and MaxText read these variables while they are imported.
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ["DECOUPLE_GCLOUD"] = "TRUE"  # MaxText then works without Google Cloud
+    os.environ["XLA_FLAGS"] = (
+        f'--xla_force_host_platform_device_count={request.world} --xla_dump_to="{dump}" --xla_dump_hlo_as_text'
+    )
     try:
-        with _timed_phase(seconds, "import"):
+        with timed_stage("import", seconds):
             package = find_checkout_package(request)
             jax, train_compile = _import_maxtext()
-        with _timed_phase(seconds, "compile"):
+        with timed_stage("compile", seconds):
             config, mesh = _compile(train_compile, compile_arguments(request, package, dump), request)
-        with _timed_phase(seconds, "planted"):
+        with timed_stage("planted", seconds):
             maxtext_planted.compile_on(jax, mesh)
         move_program(dump, STEP, folder / PROGRAM)
         move_program(dump, f"jit_{maxtext_planted.NAME}", folder / PLANTED)
@@ -93,35 +99,51 @@ def run_request(request: Request) -> dict[str, Any]:
     }
 
 
+def find_checkout_package(request: Request) -> Path:
+    """Return the folder of the package ``maxtext`` that Python will import, without importing it.
+
+    Python imports an installed MaxText if the checkout has none, or has no ``__init__.py`` in it, as before 30 April
+    2026. Counts of the installed one would say nothing about the checkout. Raises ContractError.
+    """
+    root = Path(request.root).resolve()
+    spec = importlib.util.find_spec(PACKAGE)
+    locations = spec.submodule_search_locations if spec is not None else None
+    folder: Any = Path(next(iter(locations))).resolve() if locations else None
+    # A virtual environment inside the checkout does not belong to it.
+    is_own = folder is not None and folder.is_relative_to(root)
+    is_own = is_own and "site-packages" not in folder.relative_to(root).parts
+    if is_own and (folder / ENTRY).is_file():
+        return folder
+    if is_own or any((root / entry).is_file() for entry in OLD_ENTRIES):
+        raise refuse_revision(f"it has no maxtext/{ENTRY}, which compiles the train step since 20 February 2026")
+    raise ContractError(
+        "no_framework",
+        f"Python imports maxtext from {folder or 'nowhere'}, which is not the checkout's code; set 'source_roots' of "
+        "this workload to the folder that holds it, such as src, and uninstall MaxText from its 'python'",
+    )
+
+
 def _check_request(request: Request) -> None:
     if request.mode != "static":
-        raise MaxTextError("config", "MaxText is compiled, not run; remove this workload's shapes from 'timed'")
+        raise ContractError("config", "MaxText is compiled, not run; remove this workload's shapes from 'timed'")
     if request.mlp != "moe":
-        raise MaxTextError(
+        raise ContractError(
             "config",
             f"MaxText has no control with a {request.mlp} MLP instead of the MoE; choose another variant",
         )
     if request.routing == "skewed":
-        raise MaxTextError(
+        raise ContractError(
             "routing", "a compiled program does not depend on the routing; choose a variant that is not skewed"
         )
     if request.dispatcher:
-        raise MaxTextError(
+        raise ContractError(
             "config",
             f"dispatcher {request.dispatcher!r} cannot be set for MaxText; set MaxText's keys in 'config' instead",
         )
     if request.world % request.ep:
-        raise MaxTextError(
+        raise ContractError(
             "config", f"EP {request.ep} does not divide {request.world} ranks; choose another --ep or --world"
         )
-
-
-def _set_variables(dump: Path, world: int) -> None:
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ["DECOUPLE_GCLOUD"] = "TRUE"  # MaxText then works without Google Cloud
-    os.environ["XLA_FLAGS"] = (
-        f'--xla_force_host_platform_device_count={world} --xla_dump_to="{dump}" --xla_dump_hlo_as_text'
-    )
 
 
 def _import_maxtext() -> tuple[Any, Any]:
@@ -134,7 +156,7 @@ def _import_maxtext() -> tuple[Any, Any]:
     except ImportError as error:
         if (error.name or "").partition(".")[0] == PACKAGE:
             raise
-        raise MaxTextError(
+        raise ContractError(
             "no_framework",
             f"MaxText cannot be imported: {error}; install requirements/maxtext.txt in this workload's 'python', or "
             "set it to an interpreter that has it",
@@ -147,14 +169,10 @@ def _import_maxtext() -> tuple[Any, Any]:
     )
     for owner, name in required_names:
         if not hasattr(owner, name):
-            raise _unknown_revision(
+            raise refuse_revision(
                 f"there is no {getattr(owner, '__name__', ENTRY_MODULE)}.{name}, which regbot watches"
             )
     return jax, train_compile
-
-
-def _unknown_revision(reason: str) -> MaxTextError:
-    return MaxTextError("revision", f"{UNKNOWN_REVISION}: {reason}")
 
 
 def _set_devices(world: int) -> None:
@@ -162,11 +180,11 @@ def _set_devices(world: int) -> None:
         targets = importlib.import_module(TARGETS_MODULE)
         target = targets.UserFacingNameToSystemCharacteristics[TOPOLOGY]
     except (ImportError, AttributeError, KeyError) as error:
-        raise _unknown_revision(
+        raise refuse_revision(
             f"{TARGETS_MODULE}.UserFacingNameToSystemCharacteristics has no target {TOPOLOGY!r} ({error})"
         ) from error
     if not hasattr(target, "devices_per_slice"):
-        raise _unknown_revision(f"the target {TOPOLOGY!r} of {TARGETS_MODULE} has no devices_per_slice")
+        raise refuse_revision(f"the target {TOPOLOGY!r} of {TARGETS_MODULE} has no devices_per_slice")
     target.devices_per_slice = world
 
 
@@ -191,20 +209,20 @@ def _compile(train_compile: Any, argv: list[str], request: Request) -> tuple[Res
         mesh = get_mesh(*args, **kwargs)
         sizes = dict(_list_axes(mesh))
         if mesh.devices.size != request.world or sizes.get("expert", 1) != request.ep:
-            raise MaxTextError(
+            raise ContractError(
                 "config", f"MaxText made the mesh {sizes}, not {request.world} ranks with EP {request.ep}"
             )
         results["mesh"] = mesh
         return mesh
 
     with (
-        _replace_attribute(train_compile.pyconfig, "initialize", initialize_and_check),
-        _replace_attribute(train_compile, "get_topology_mesh", record_mesh),
+        replaced(train_compile.pyconfig, "initialize", initialize_and_check),
+        replaced(train_compile, "get_topology_mesh", record_mesh),
     ):
         train_compile.main(argv)
     for name, function in (("config", "pyconfig.initialize"), ("mesh", "get_topology_mesh")):
         if name not in results:
-            raise _unknown_revision(f"{ENTRY_MODULE}.main did not call {function}")
+            raise refuse_revision(f"{ENTRY_MODULE}.main did not call {function}")
     return results["config"], results["mesh"]
 
 
@@ -214,7 +232,7 @@ def _list_axes(mesh: Any) -> list[tuple[str, int]]:
 
 
 def move_program(dump: Path, name: str, target: Path) -> None:
-    """Move the text of the program ``name`` to the file ``target``. Raises MaxTextError if there is not one."""
+    """Move the text of the program ``name`` to the file ``target``. Raises ContractError if there is not one."""
     paths_by_module: dict[str, list[Path]] = {}
     for path in sorted(dump.glob("*.txt")):
         if match := _PROGRAM_FILE.fullmatch(path.name):
@@ -222,7 +240,7 @@ def move_program(dump: Path, name: str, target: Path) -> None:
     paths = paths_by_module.get(name, [])
     if len(paths) != 1:
         modules = ", ".join(sorted(paths_by_module)[:20]) or "none"
-        raise MaxTextError(
+        raise ContractError(
             "untraceable", f"{len(paths)} programs called {name} were compiled instead of one; compiled: {modules}"
         )
     paths[0].replace(target)
@@ -232,20 +250,3 @@ def _read_versions() -> dict[str, str]:
     """Read the modules themselves: the imported MaxText is the checkout's, and another one may be installed."""
     modules = {name: importlib.import_module(name) for name in ("maxtext", "jax", "jaxlib", "flax", "optax")}
     return {name: str(module.__version__) for name, module in modules.items() if hasattr(module, "__version__")}
-
-
-@contextmanager
-def _timed_phase(seconds: dict[str, float], name: str) -> Iterator[None]:
-    start = time.perf_counter()
-    yield
-    seconds[name] = round(time.perf_counter() - start, 3)
-
-
-@contextmanager
-def _replace_attribute(owner: ModuleType, name: str, stand_in: Any) -> Iterator[None]:
-    original = getattr(owner, name)
-    setattr(owner, name, stand_in)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)

@@ -3,7 +3,6 @@
 Each layer of keys overrides those before it: the shape's numbers or a recipe, the user's ``config``, ``FORCED_KEYS``.
 """
 
-import difflib
 import math
 import re
 from collections.abc import Mapping
@@ -11,6 +10,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
+from regbot_guest.contract import ContractError, refuse_revision
+from regbot_guest.frameworks.keys import suggest
 from regbot_guest.request import Geometry, Request
 
 Scalar = str | int | float | bool | None
@@ -46,14 +47,6 @@ EXCLUDED_KEYS = {"run_name", "hf_access_token"}
 """Keys that are left out of the record. They do not influence the step, and one is a secret."""
 
 
-class MaxTextError(Exception):
-    """The requested step cannot be compiled. ``kind`` names the kind of refusal, such as ``shape``."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-
 class ResolvedConfig(Protocol):
     """MaxText's configuration, as ``pyconfig.initialize`` returns it."""
 
@@ -62,7 +55,7 @@ class ResolvedConfig(Protocol):
 
 def compile_arguments(request: Request, package: Path, scratch: Path) -> list[str]:
     """Return ``argv`` for ``train_compile``. ``package`` is the folder of ``maxtext``, ``scratch`` one for its output.
-    Raises MaxTextError if the user sets a key that regbot sets, or if there is no such recipe.
+    Raises ContractError if the user sets a key that regbot sets, or if there is no such recipe.
     """
     user_keys = dict(request.config)
     advice_by_key = {**dict.fromkeys(FORCED_KEYS, "nothing: regbot sets it"), **OWNED_KEYS}
@@ -73,29 +66,34 @@ def compile_arguments(request: Request, package: Path, scratch: Path) -> list[st
     refused_keys = sorted(user_keys.keys() & advice_by_key.keys())
     if refused_keys:
         key = refused_keys[0]
-        raise MaxTextError("config", f"config.{key}: fixed by this workload; use {advice_by_key[key]}")
+        raise ContractError("config", f"config.{key}: fixed by this workload; use {advice_by_key[key]}")
     if request.recipe:
         base_file, keys = _recipe_keys(request, package)
     else:
-        base_file, keys = package / "configs" / "base.yml", _pinned_keys(request)
+        shape_and_version = request.workload.split(":")[-1]  # the workload is called [label:]shape@version/mesh
+        model = shape_and_version.split("@")[0]
+        base_file = package / "configs" / "base.yml"
+        keys = {"model_name": model, **SHAPE_DEFAULTS, **_shape_keys(request.geometry), "dtype": request.dtype}
     keys |= {"ici_fsdp_parallelism": -1, **user_keys}  # -1 means all ranks that are left over by the other axes
     keys |= {**FORCED_KEYS, "ici_expert_parallelism": request.ep, "base_output_directory": str(scratch / "output")}
     return ["train_compile", str(base_file), *(f"{key}={_format_value(value)}" for key, value in keys.items())]
 
 
 def check_shape(config: ResolvedConfig, request: Request) -> None:
-    """Raise MaxTextError if MaxText's configuration has other numbers than the shape and the user's batch size. A
+    """Raise ContractError if MaxText's configuration has other numbers than the shape and the user's batch size. A
     recipe is not checked.
     """
     if request.recipe:
         return
     keys = config.get_keys()
-    expected = {**_resolved_shape_keys(request.geometry), **_user_batch(request)}
+    # MaxText's model code reads the keys without the prefix ``base_``.
+    shape_keys = {key.removeprefix("base_"): value for key, value in _shape_keys(request.geometry).items()}
+    expected = {**shape_keys, **_user_batch(request)}
     mismatches = [
         f"{name} is {keys.get(name)!r}, not {number!r}" for name, number in expected.items() if keys.get(name) != number
     ]
     if mismatches:
-        raise MaxTextError("shape", f"MaxText did not use the shape's numbers: {'; '.join(mismatches)}")
+        raise ContractError("shape", f"MaxText did not use the shape's numbers: {'; '.join(mismatches)}")
 
 
 def list_warnings(request: Request) -> list[str]:
@@ -110,23 +108,14 @@ def _user_batch(request: Request) -> dict[str, Scalar]:
     return {BATCH: request.config[BATCH]} if BATCH in request.config else {}
 
 
-def explain_refusal(error: BaseException, request: Request) -> MaxTextError:
+def explain_refusal(error: BaseException, request: Request) -> ContractError:
     """Return the refusal for MaxText's error. An unknown key that regbot has set means an unsupported revision."""
-    unknown_key = _UNKNOWN_KEY.match(str(_cause(error)))
-    if unknown_key and _is_set_by_regbot(unknown_key["key"], request):
-        return MaxTextError(
-            "revision",
-            f"regbot does not support this revision: MaxText has no key {unknown_key['key']!r}, which regbot sets"
-            f"{_suggest(unknown_key)}",
-        )
-    return MaxTextError("config", describe_error(error))
-
-
-def _is_set_by_regbot(key: str, request: Request) -> bool:
-    """Without a recipe, regbot sets all keys that the user does not set."""
-    if key in request.config:
-        return False
-    return not request.recipe or key in {*FORCED_KEYS, *OWNED_KEYS}
+    if unknown_key := _UNKNOWN_KEY.match(str(_cause(error))):
+        key = unknown_key["key"]
+        may_be_of_regbot = not request.recipe or key in {*FORCED_KEYS, *OWNED_KEYS}
+        if may_be_of_regbot and key not in request.config:
+            return refuse_revision(f"MaxText has no key {key!r}, which regbot sets{_suggest(unknown_key)}")
+    return ContractError("config", describe_error(error))
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -135,9 +124,7 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def _suggest(unknown_key: re.Match[str]) -> str:
-    known_keys = re.findall(r"'([^']+)'", unknown_key["known_keys"])
-    similar_keys = difflib.get_close_matches(unknown_key["key"], known_keys, n=3)
-    return f"; did you mean {' or '.join(similar_keys)}?" if similar_keys else ""
+    return suggest(unknown_key["key"], re.findall(r"'([^']+)'", unknown_key["known_keys"]))
 
 
 def describe_error(error: BaseException) -> str:
@@ -205,17 +192,6 @@ def _shape_keys(geometry: Geometry) -> dict[str, Scalar]:
     }
 
 
-def _resolved_shape_keys(geometry: Geometry) -> dict[str, Scalar]:
-    """MaxText's model code reads the keys without the prefix ``base_``."""
-    return {key.removeprefix("base_"): value for key, value in _shape_keys(geometry).items()}
-
-
-def _pinned_keys(request: Request) -> dict[str, Any]:
-    shape_and_version = request.workload.split(":")[-1]  # the workload is called [label:]shape@version/mesh
-    model = shape_and_version.split("@")[0]
-    return {"model_name": model, **SHAPE_DEFAULTS, **_shape_keys(request.geometry), "dtype": request.dtype}
-
-
 def _recipe_keys(request: Request, package: Path) -> tuple[Path, dict[str, Any]]:
     """A recipe is the name of a model, or a file ``.yml`` in the checkout. A file in a folder ``models`` configures a
     model, which is also selected by its name. Any other file is a complete configuration.
@@ -225,7 +201,7 @@ def _recipe_keys(request: Request, package: Path) -> tuple[Path, dict[str, Any]]
         return base_file, {"model_name": request.recipe}
     path = Path(request.root) / request.recipe
     if not path.is_file():
-        raise MaxTextError("config", f"recipe: there is no file {request.recipe!r} in the checkout")
+        raise ContractError("config", f"recipe: there is no file {request.recipe!r} in the checkout")
     if path.parent.name == "models":
         return base_file, {"model_name": path.stem}
     return path, {}

@@ -20,7 +20,7 @@ from regbot_guest.contract import ContractError, refuse_revision
 from regbot_guest.crash import call_unchanged
 from regbot_guest.frameworks import hugging_face
 from regbot_guest.frameworks.keys import list_keys, suggest
-from regbot_guest.frameworks.megatron_command import FLEX, explain_smaller_step
+from regbot_guest.frameworks.megatron_command import dispatcher_flags, explain_smaller_step
 from regbot_guest.frameworks.megatron_flat import flatten_config
 from regbot_guest.frameworks.megatron_lm import (
     AXES,
@@ -135,8 +135,11 @@ class _RecipeJob:
             **{key: None for key in SERVICE_KEYS if recipe_settings.get(key)},
             **_tokenizer_overrides(settings),
             "train.global_batch_size": self._choose_global_batch(settings),
-            **_dispatcher_overrides(request),
         }
+        if request.dispatcher:
+            flags: Mapping[str, Any] = dispatcher_flags(request)
+            for name in ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"):
+                own_overrides[f"model.{name}"] = flags.get(name)
         refuse_unknown_keys(own_overrides, user_overrides, list_keys(container))
         experts, top_k = settings.get("model.num_moe_experts"), settings.get("model.moe_router_topk")
         if isinstance(experts, int) and isinstance(top_k, int):  # otherwise the model has no experts
@@ -259,26 +262,13 @@ def _tokenizer_overrides(settings: Mapping[str, Any]) -> dict[str, Scalar]:
 def _count_micro_batches(settings: Mapping[str, Any], ranks: int) -> int:
     """Return the smallest number that Megatron accepts: several if a rank has several pipeline stages."""
     layout = settings.get(LAYOUT)
-    layout_stages = _count_stages(layout) if isinstance(layout, str) else len(layout or ())
+    layout_stages = len(layout or ())
+    if isinstance(layout, str):
+        module = importlib.import_module("megatron.core.transformer.pipeline_parallel_layer_layout")
+        layout_stages = int(module.PipelineParallelLayerLayout.get_num_stages_from_str(layout))
     stages_per_rank = max(_read_size(settings, "model.virtual_pipeline_model_parallel_size"), layout_stages // ranks)
     group_size = _read_size(settings, "model.microbatch_group_size_per_vp_stage")
     return max(ranks, group_size) if stages_per_rank > 1 else 1
-
-
-def _count_stages(layout: str) -> int:
-    """``layout`` has a form such as ``Et*12|t*12|(t|)*2L``."""
-    module = importlib.import_module("megatron.core.transformer.pipeline_parallel_layer_layout")
-    return int(module.PipelineParallelLayerLayout.get_num_stages_from_str(layout))
-
-
-def _dispatcher_overrides(request: Request) -> dict[str, Scalar]:
-    if not request.dispatcher:
-        return {}
-    is_flex = request.dispatcher in FLEX
-    return {
-        "model.moe_token_dispatcher_type": "flex" if is_flex else request.dispatcher,
-        "model.moe_flex_dispatcher_backend": request.dispatcher if is_flex else None,
-    }
 
 
 def _read_size(settings: Mapping[str, Any], key: str) -> int:

@@ -115,7 +115,7 @@ def make_command_line(request: Request, test_case: MegatronTestCase | None = Non
     if request.routing == "skewed":
         raise ContractError("config", "routing of Megatron's own program is balanced or natural; use another variant")
     user_flags = read_user_flags(request.config, () if test_case is not None else SHAPE_FLAGS)
-    workload_flags = {**_dispatcher_flags(request), **user_flags}
+    workload_flags = {**dispatcher_flags(request), **user_flags}
     if test_case is None:
         flags_of_shape = shape_flags(request, count_model_parallel_ranks(user_flags, "config"))
         return CommandLine({**flags_of_shape, **DEFAULT_FLAGS, **OFFLINE_FLAGS, **workload_flags}, given=workload_flags)
@@ -244,7 +244,7 @@ def read_size(flags: Mapping[str, Scalar | FlagValue], name: str, where: str) ->
     return int(text)
 
 
-def _dispatcher_flags(request: Request) -> dict[str, Scalar | FlagValue]:
+def dispatcher_flags(request: Request) -> dict[str, Scalar | FlagValue]:
     if request.dispatcher in FLEX:
         return {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": request.dispatcher}
     return {"moe_token_dispatcher_type": request.dispatcher} if request.dispatcher else {}

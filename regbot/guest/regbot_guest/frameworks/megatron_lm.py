@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import nn
 
+from regbot_guest.backends import backend_entry, count_exchanges, list_exchanges, name_dispatcher
 from regbot_guest.contract import ContractError
 from regbot_guest.frameworks.megatron_command import (
     FLEX,
@@ -29,7 +30,9 @@ from regbot_guest.frameworks.own_program import ProgramDescription, TrainingProg
 from regbot_guest.frameworks.training_loop import Scalar
 from regbot_guest.paper.counter import PaperCounter
 from regbot_guest.paper.device import Device
+from regbot_guest.replaced import replaced
 from regbot_guest.request import Request
+from regbot_guest.tally import Key
 
 STEP = ("megatron.training.training", "train_step")
 
@@ -105,20 +108,13 @@ def _without_nvcc(patches: list[str]) -> Iterator[None]:
     fused_kernels: Any = None
     with suppress(Exception):  # if the program needs this module, its own import fails and reports the error
         fused_kernels = importlib.import_module("megatron.legacy.fused_kernels")
-    original = getattr(fused_kernels, "load", None)
-    if original is None or _has_cuda_toolkit():
+    has_cuda_toolkit = importlib.import_module("torch.utils.cpp_extension").CUDA_HOME is not None
+    if not hasattr(fused_kernels, "load") or has_cuda_toolkit:
         yield
         return
     patches.append(NVCC)
-    fused_kernels.load = lambda _: None
-    try:
+    with replaced(fused_kernels, "load", lambda _: None):
         yield
-    finally:
-        fused_kernels.load = original
-
-
-def _has_cuda_toolkit() -> bool:
-    return importlib.import_module("torch.utils.cpp_extension").CUDA_HOME is not None
 
 
 def add_python_to_path() -> None:
@@ -138,7 +134,7 @@ def get_model_chunks(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence
 def _describe_program(
     request: Request, counter: PaperCounter, command_line: CommandLine, test_case: MegatronTestCase | None
 ) -> ProgramDescription:
-    arguments = vars(_megatron_arguments())
+    arguments = vars(importlib.import_module("megatron.training").get_args())
     scalars = {name: to_scalar(value) for name, value in sorted(arguments.items())}
     config = {name: value for name, value in scalars.items() if not is_path(value)}
     recorded_config: dict[str, Scalar] = {**config, "routing": request.routing, "mlp": request.mlp}
@@ -177,10 +173,6 @@ def check_shape(arguments: Mapping[str, Any], request: Request) -> None:
         raise ContractError("shape", f"{request.program} did not use the shape's numbers: {'; '.join(mismatches)}")
 
 
-def _megatron_arguments() -> Any:
-    return importlib.import_module("megatron.training").get_args()
-
-
 def describe_attention(counter: PaperCounter) -> dict[str, str]:
     """Return which attention ran: the fused operator with the most calls, or ``unfused``. None is requested."""
     launches = {name: count for name, count in counter.operators.items() if _ATTENTION.search(name)}
@@ -189,7 +181,7 @@ def describe_attention(counter: PaperCounter) -> dict[str, str]:
         executed, evidence = name.split("::")[-1].strip("_"), f"launched {name} x{launches[name]}"
     else:
         executed, evidence = "unfused", "no fused attention operator was launched"
-    return _backend_entry(requested="", resolved="", executed=executed, evidence=evidence)
+    return backend_entry(requested="", resolved="", executed=executed, evidence=evidence)
 
 
 def describe_dispatcher(
@@ -198,32 +190,18 @@ def describe_dispatcher(
     """Return requested, configured and executed dispatcher, or {} if no tokens are exchanged."""
     if request.mlp != "moe" or request.ep == 1:
         return {}
-    counts = _count_exchanges(counter)
-    # Dispatcher by the library or kind of its exchanges. The first that was executed is named.
-    dispatchers = {**{library: library for library in FLEX}, "all_to_all": "alltoall", "all_gather": "allgather"}
-    executed = next((dispatcher for exchange, dispatcher in dispatchers.items() if exchange in counts), "none")
+    exchanges = count_exchanges(counter, FLEX, _is_of_experts)
+    names = {**{library: library for library in FLEX}, "all_to_all": "alltoall", "all_gather": "allgather"}
+    executed = name_dispatcher(exchanges, names)
     configured = str(config.get("moe_token_dispatcher_type"))
     if configured == "flex":
         configured = str(config.get("moe_flex_dispatcher_backend"))
-    exchanges = ", ".join(f"{count} {exchange}" for exchange, count in sorted(counts.items())) or "none"
-    evidence = f"exchanges of expert layers on axis ep: {exchanges}"
+    evidence = f"exchanges of expert layers on axis ep: {list_exchanges(exchanges)}"
     requested = request.dispatcher or configured  # a request without a dispatcher leaves the choice to Megatron
-    return {"dispatcher": _backend_entry(requested, configured, executed, evidence)}
+    return {"dispatcher": backend_entry(requested, configured, executed, evidence)}
 
 
-def _count_exchanges(counter: PaperCounter) -> dict[str, int]:
-    """Count payload collectives of expert layers on axis ep, by library or kind."""
-    counts: dict[str, int] = {}
-    for key, count in counter.tally.count.items():
-        # A schedule that overlaps layers calls parts of them outside of their modules. The module path is then empty.
-        is_in_overlapped_layer = not key.where and key.phase in ("forward", "backward")
-        is_of_experts = key.via in FLEX or is_in_overlapped_layer or ".mlp" in key.where
-        is_on_ep = "ep" in re.split(r"[_|]", key.axis)
-        if key.role == "payload" and is_on_ep and is_of_experts:
-            exchange = key.via if key.via in FLEX else key.kind
-            counts[exchange] = counts.get(exchange, 0) + count
-    return counts
-
-
-def _backend_entry(requested: str, resolved: str, executed: str, evidence: str) -> dict[str, str]:
-    return {"requested": requested, "resolved": resolved, "executed": executed, "evidence": evidence}
+def _is_of_experts(key: Key) -> bool:
+    # A schedule that overlaps layers calls parts of them outside of their modules. The module path is then empty.
+    is_in_overlapped_layer = not key.where and key.phase in ("forward", "backward")
+    return key.via in FLEX or is_in_overlapped_layer or ".mlp" in key.where

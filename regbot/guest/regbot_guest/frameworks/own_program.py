@@ -21,7 +21,7 @@ from torch import nn
 from regbot_guest.axes import Axes
 from regbot_guest.compile_watch import CompileWatch
 from regbot_guest.contract import ContractError, refuse_revision
-from regbot_guest.count import plant_on_groups, timed_stage
+from regbot_guest.count import CountMethod, build_ledger, plant_on_groups, refuse_uncounted
 from regbot_guest.crash import call_unchanged
 from regbot_guest.frameworks.keys import suggest
 from regbot_guest.frameworks.training_loop import Scalar, track_phases
@@ -31,8 +31,10 @@ from regbot_guest.paper import libraries
 from regbot_guest.paper.counter import PaperCounter
 from regbot_guest.paper.device import Device
 from regbot_guest.paper.groups import rank_zero_of
-from regbot_guest.paper.step import make_expert_choice
+from regbot_guest.paper.step import PAPER_PATCHES, make_expert_choice
+from regbot_guest.replaced import replaced
 from regbot_guest.request import Request
+from regbot_guest.stage import timed_stage
 from regbot_guest.stopwatch import peak_resident_bytes
 from regbot_guest.uncounted_collectives import UncountedWatch
 from regbot_guest.untraceable import Untraceable
@@ -43,9 +45,6 @@ STEPS = 2
 BAD_COMMAND_LINE = 2
 
 _FLAG = re.compile(r"--[A-Za-z][\w-]*")
-
-NO_PEERS = "process groups without peers (fake backend)"
-PAPER = "a paper GPU in place of one: kernels compute shapes"
 
 
 @dataclass(frozen=True)
@@ -129,10 +128,7 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
             )
         if device.refusals:  # the paper GPU raised an exception, which the program has caught
             raise Untraceable(device.refusals[0])
-        if uncounted_watch.collectives:
-            raise ContractError(
-                "liveness", f"a collective was issued where it cannot be counted ({uncounted_watch.collectives[0]})"
-            )
+        refuse_uncounted(uncounted_watch)
         guesses = compile_watch.guesses() | device.notes()  # the notes are the paper GPU's own guesses
         step_watch.record["ledger"] |= as_ledger_fields(guesses)
         return step_watch.record
@@ -187,30 +183,27 @@ class _StepWatch:
 
     def _make_record(self, counter: PaperCounter, liveness: Mapping[str, Any], peak_bytes: int) -> dict[str, Any]:
         description = self._program.describe(counter)
-        request = self._request
-        ledger = {
-            "schema": "regbot/ledger@1",
-            "source": "paper-gpu",
-            "device": "cuda",
-            "gpu": request.gpu,
-            "scope": "step",
-            "steps": 1,
-            "workload": request.workload,
-            "variant": request.variant,
-            "world_size": dist.get_world_size(),
-            "rank": dist.get_rank(),
-            "axes": self._axes.as_record(),
-            "entries": counter.tally.entries(),
-            "host_reads": dict(counter.host_reads),
-            "liveness": dict(liveness),
-            "program": self._device.fingerprint(),
-            "config": dict(description.config),
-            "software": dict(description.software),
-            "patches": [PAPER, NO_PEERS, *self._program.patches, *_list_stand_ins()],
-            "warnings": list(description.warnings),
-        }
+        method = CountMethod(
+            source="paper-gpu",
+            device="cuda",
+            program=self._device.fingerprint(),
+            patches=[
+                *PAPER_PATCHES,
+                *self._program.patches,
+                *(f"{name} is a stand-in whose functions give shapes" for name in libraries.imported()),
+            ],
+        )
         return {
-            "ledger": ledger,
+            "ledger": build_ledger(
+                self._request,
+                self._axes,
+                counter,
+                liveness,
+                method,
+                description.config,
+                description.software,
+                description.warnings,
+            ),
             "loss": [],  # a paper GPU has no values
             "backends": {name: dict(backend) for name, backend in description.backends.items()},
             "phases_s": self.seconds,
@@ -218,10 +211,6 @@ class _StepWatch:
             "peak_device_bytes": peak_bytes,
             "warnings": [],
         }
-
-
-def _list_stand_ins() -> list[str]:
-    return [f"{name} is a stand-in whose functions give shapes" for name in libraries.imported()]
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -292,11 +281,8 @@ def _wrap_step_function(program: TrainingProgram, step_watch: _StepWatch) -> Ite
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return step_watch.step(original, args, kwargs)
 
-    setattr(owner, name, wrapper)
-    try:
+    with replaced(owner, name, wrapper):
         yield
-    finally:
-        setattr(owner, name, original)
 
 
 def _unknown_revision(module: str, name: str, error: Exception) -> ContractError:
@@ -349,11 +335,8 @@ def _watch_parsers() -> Iterator[list[_ParserError]]:
         call_unchanged(original, (parser, message), {})
         raise AssertionError("argparse returned from an error")
 
-    argparse.ArgumentParser.error = record_error  # type: ignore[method-assign, assignment]
-    try:
+    with replaced(argparse.ArgumentParser, "error", record_error):
         yield errors
-    finally:
-        argparse.ArgumentParser.error = original  # type: ignore[method-assign]
 
 
 def _explain_command_line(program: TrainingProgram, errors: Sequence[_ParserError]) -> ContractError:

@@ -18,7 +18,7 @@ from torch import nn
 from regbot_guest.axes import Axes
 from regbot_guest.compile_watch import CompileWatch
 from regbot_guest.contract import ContractError
-from regbot_guest.count import timed_stage
+from regbot_guest.count import list_routing_warnings
 from regbot_guest.frameworks import torchtitan_config as configuration
 from regbot_guest.frameworks.own_program import ProgramDescription, TrainingProgram, count_own_step
 from regbot_guest.frameworks.timed_loop import time_loop
@@ -37,6 +37,7 @@ from regbot_guest.frameworks.training_loop import Scalar, TrainingLoop, count_lo
 from regbot_guest.paper.device import Device
 from regbot_guest.paper.step import make_expert_choice
 from regbot_guest.request import Request
+from regbot_guest.stage import timed_stage
 from regbot_guest.tally import StepCounter
 from regbot_guest.world import choose_device
 
@@ -147,8 +148,7 @@ class _TorchtitanJob:
             use_known_backend(config, self.changes)
         use_test_data(config, self.changes)
         configuration.validate(config)
-        if request.routing == "natural" and request.mode == "static":
-            self.warnings.append("routing is natural; without values it was taken to be balanced")
+        self.warnings += list_routing_warnings(request)
 
     def refuse_recipe(self, error: Exception) -> ContractError:
         return configuration.explain_unknown_recipe(self.request, error)
@@ -163,9 +163,14 @@ class _TorchtitanJob:
 
     def describe(self, counter: StepCounter) -> ProgramDescription:
         assert self.backends is not None
-        config = _resolve_config(flatten_config(self.trainer.config), self.requested)
+        request = self.request
+        config = flatten_config(self.trainer.config)
+        if SPMD_BACKEND in self.requested:  # regbot replaces a backend that the installed torch refuses
+            config[SPMD_BACKEND] = self.requested[SPMD_BACKEND]
+        config["recipe"] = request.recipe or f"{PINNED_RECIPE[1]} with the numbers of the shape"
+        config |= {"world": request.world, "ep": request.ep, "routing": request.routing}
         return ProgramDescription(
-            config=config | _request_settings(self.request),
+            config=config,
             software={"torchtitan": _read_version(Path(self.request.root)), "torch": str(torch.__version__)},
             backends=self.backends.describe(counter),
             warnings=[*self.warnings, *self.changes.skipped, *check_shape(self.trainer, self.request)],
@@ -228,17 +233,6 @@ def name_axes(dims: Any) -> tuple[Axes, list[dist.ProcessGroup]]:
             axes.add(AXES.get(name, name), group)
         spanned_ranks.add(ranks)
     return axes, list(groups.values())
-
-
-def _resolve_config(built_config: dict[str, Scalar], requested_config: dict[str, Scalar]) -> dict[str, Scalar]:
-    """Keep the requested SPMD backend: regbot replaces one that the installed torch refuses."""
-    requested_backend = {SPMD_BACKEND: requested_config[SPMD_BACKEND]} if SPMD_BACKEND in requested_config else {}
-    return {**built_config, **requested_backend}
-
-
-def _request_settings(request: Request) -> dict[str, Scalar]:
-    recipe = request.recipe or f"{PINNED_RECIPE[1]} with the numbers of the shape"
-    return {"recipe": recipe, "world": request.world, "ep": request.ep, "routing": request.routing}
 
 
 def _read_version(root: Path) -> str:

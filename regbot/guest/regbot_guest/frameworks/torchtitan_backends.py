@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from regbot_guest.availability import FALLBACK, Resolution, resolve
+from regbot_guest.backends import backend_entry, count_exchanges, explain_fallback, list_exchanges, name_dispatcher
 from regbot_guest.contract import ContractError
 from regbot_guest.frameworks.torchtitan_shape import find_dispatcher, moe_layers
 from regbot_guest.grouped_gemm import describe_grouped_gemm
@@ -37,8 +38,6 @@ ATTENTION = re.compile(r"(scaled_dot_product|flex_attention)(?!.*backward)")
 ONLY_DISPATCHER = "AllToAll"
 """Dispatcher of revisions whose model configuration names no dispatcher (until April 2026)."""
 LIBRARY_OPERATORS = ("deepep::dispatch", "hybridep::dispatch", "minimal_async_ep::dispatch")
-MAX_EVIDENCE_CHARACTERS = 4000
-"""The record allows no longer text as evidence."""
 
 
 @dataclass(frozen=True)
@@ -68,24 +67,20 @@ class TorchtitanBackends:
         else:
             executed = fused_operator.split("::")[-1].strip("_")
             evidence = f"dispatched {fused_operator} x{operators[fused_operator]}"
-        return _backend_entry(self.attention, self.attention, executed, evidence)
+        return backend_entry(self.attention, self.attention, executed, evidence)
 
     def _describe_dispatcher(self, observer: StepCounter) -> dict[str, str]:
-        exchanges = _count_exchanges(observer)
+        # The module path of an expert layer's exchange contains '.moe'. That of an FSDP collective ends at the block.
+        exchanges = count_exchanges(observer, BUFFER_CLASSES, lambda key: ".moe" in key.where)
         library_operator = next((name for name in observer.operators if name in LIBRARY_OPERATORS), None)
-        evidence = f"payload collectives of expert layers on axis ep: {_list_exchanges(exchanges)}"
+        evidence = f"payload collectives of expert layers on axis ep: {list_exchanges(exchanges)}"
         if library_operator is not None:
             executed = library_operator.split("::")[0]
             evidence = f"dispatched {library_operator} x{observer.operators[library_operator]}; {evidence}"
         else:
-            executed = next((name for kind, name in _DISPATCHER_BY_EXCHANGE.items() if exchanges.get(kind)), "none")
-        if self.resolution.reason:
-            evidence = (
-                f"{self.dispatcher} is not usable here, {self.resolution.resolved} ran instead: "
-                f"{self.resolution.reason}; {evidence}"
-            )
-        evidence = evidence[:MAX_EVIDENCE_CHARACTERS]
-        return _backend_entry(self.dispatcher, self.resolution.resolved, executed, evidence)
+            executed = name_dispatcher(exchanges, _DISPATCHER_BY_EXCHANGE)
+        evidence = f"{explain_fallback(self.dispatcher, self.resolution)}{evidence}"
+        return backend_entry(self.dispatcher, self.resolution.resolved, executed, evidence)
 
 
 _DISPATCHER_BY_EXCHANGE = {
@@ -97,21 +92,12 @@ _DISPATCHER_BY_EXCHANGE = {
 """Dispatcher by library or kind of the expert layers' exchanges. The first kind in this table decides."""
 
 
-def _count_exchanges(observer: StepCounter) -> dict[str, int]:
-    """Count payload collectives of expert layers on axis ep, by library or kind."""
-    exchanges: dict[str, int] = {}
-    for key, count in observer.tally.count.items():
-        # The module path of an expert layer's exchange contains '.moe'. That of an FSDP collective ends at the block.
-        if key.role == "payload" and "ep" in key.axis.split("|") and ".moe" in key.where:
-            exchange = key.via if key.via in BUFFER_CLASSES else key.kind
-            exchanges[exchange] = exchanges.get(exchange, 0) + count
-    return exchanges
-
-
 def choose_dispatcher(config: Any, request: Request, device: torch.device) -> TorchtitanBackends:
     """Set the requested dispatcher in ``config``, or the one that replaces it on this machine. Raises ContractError."""
     layers = moe_layers(config.model_spec.model)
-    configured = _configured_dispatcher(layers[0])
+    owner = find_dispatcher(layers[0])
+    class_name = _outer_class_name(owner.token_dispatcher) if owner is not None else ONLY_DISPATCHER
+    configured = next((name for prefix, name in CLASS_PREFIXES.items() if class_name.startswith(prefix)), class_name)
     requested = request.dispatcher or configured
     if request.dispatcher and requested not in TORCHTITAN_NAMES:
         raise ContractError(
@@ -128,12 +114,6 @@ def choose_dispatcher(config: Any, request: Request, device: torch.device) -> To
         attention=_outer_class_name(attention),
         device=device,
     )
-
-
-def _configured_dispatcher(layer: Any) -> str:
-    owner = find_dispatcher(layer)
-    class_name = _outer_class_name(owner.token_dispatcher) if owner is not None else ONLY_DISPATCHER
-    return next((name for prefix, name in CLASS_PREFIXES.items() if class_name.startswith(prefix)), class_name)
 
 
 def _outer_class_name(section: Any) -> str:
@@ -161,11 +141,3 @@ def _set_dispatcher(layers: list[Any], width: int, name: str) -> None:
         raise ContractError(
             "config", f"regbot cannot set the dispatcher {name!r} in this torchtitan as in 0.3.0: {error}"
         ) from error
-
-
-def _list_exchanges(exchanges: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in sorted(exchanges.items())) or "none"
-
-
-def _backend_entry(requested: str, resolved: str, executed: str, evidence: str) -> dict[str, str]:
-    return {"requested": requested, "resolved": resolved, "executed": executed, "evidence": evidence}

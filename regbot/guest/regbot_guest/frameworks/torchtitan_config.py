@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,8 @@ def configure(config: Any, request: Request) -> list[str]:
             set_field(config, key, value)
         else:
             warnings.append(f"this torchtitan has no key {key}, which regbot sets to {value!r}")
-    for key, value in _request_fields(request).items():
+    request_values = (request.ep, request.routing == "balanced", request.seed)
+    for key, value in zip(REQUEST_KEYS, request_values, strict=True):
         if not has_key(config, key):
             raise refuse_revision(
                 f"torchtitan's configuration has no key {key!r}, which regbot sets{_suggest_keys(config, key)}"
@@ -101,7 +103,12 @@ def configure(config: Any, request: Request) -> list[str]:
 def explain_unknown_recipe(request: Request, error: Exception) -> ContractError:
     """Return the refusal, which lists the recipes that torchtitan has, or ``error`` if none is known."""
     module, recipe = PINNED_RECIPE if not request.recipe else _split_recipe(request.recipe)
-    known_recipes = _list_recipes(module)
+    known_recipes: list[str] = []
+    with suppress(ImportError):
+        # Recipes are the functions that the registry itself defines, without the imported ones.
+        registry = importlib.import_module(f"{MODELS}.{module}.config_registry")
+        own_values = vars(registry).items()
+        known_recipes = [name for name, value in own_values if getattr(value, "__module__", "") == registry.__name__]
     hint = f"there are {', '.join(known_recipes)}" if known_recipes else f"{error}"
     return ContractError("config", f"torchtitan has no recipe {recipe!r} in module {module!r}; {hint}")
 
@@ -122,9 +129,14 @@ def set_field(config: Any, key: str, value: Scalar) -> None:
     owner, name = _find_owner(config, key), key.split(".")[-1]
     if owner is None:
         raise ContractError("config", f"torchtitan's configuration has no key {key!r}{_suggest_keys(config, key)}")
-    allowed_type = _field_type(owner, name)
+    allowed_type: Any = Any
+    with suppress(NameError):  # the type hint can be resolved only by a type checker
+        allowed_type = typing.get_type_hints(type(owner)).get(name, Any)
     if not _is_allowed(value, allowed_type):
-        raise ContractError("config", f"{key}: torchtitan accepts {_type_name(allowed_type)}, not {value!r}")
+        type_name = getattr(allowed_type, "__name__", str(allowed_type))
+        if typing.get_origin(allowed_type) is typing.Literal:
+            type_name = " or ".join(map(repr, typing.get_args(allowed_type)))
+        raise ContractError("config", f"{key}: torchtitan accepts {type_name}, not {value!r}")
     setattr(owner, name, value)
 
 
@@ -147,15 +159,6 @@ def validate(config: Any) -> None:
                 check()
         except (ValueError, NotImplementedError) as error:
             raise ContractError("config", f"torchtitan refuses this configuration: {error}") from error
-
-
-def _list_recipes(module: str) -> list[str]:
-    """Recipes are the functions that the registry itself defines, without the imported ones."""
-    try:
-        registry = importlib.import_module(f"{MODELS}.{module}.config_registry")
-    except ImportError:
-        return []
-    return [name for name, value in vars(registry).items() if getattr(value, "__module__", "") == registry.__name__]
 
 
 def _split_recipe(recipe: str) -> tuple[str, str]:
@@ -188,10 +191,6 @@ def _list_modules() -> list[str]:
     return [path.parent.name for folder in folders for path in Path(folder).glob("models/*/config_registry.py")]
 
 
-def _request_fields(request: Request) -> dict[str, Scalar]:
-    return dict(zip(REQUEST_KEYS, (request.ep, request.routing == "balanced", request.seed), strict=True))
-
-
 def _override(config: Any, key: str, value: Scalar, is_pinned: bool) -> None:
     advice_by_key = {**OWNED_KEYS, **(OWNED_KEYS_OF_SHAPE if is_pinned else {})}
     if key in advice_by_key or key.startswith(MODEL_SPEC):
@@ -201,13 +200,6 @@ def _override(config: Any, key: str, value: Scalar, is_pinned: bool) -> None:
         set_checkpointing(config, value)
     else:
         set_field(config, key, value)
-
-
-def _field_type(owner: Any, name: str) -> Any:
-    try:
-        return typing.get_type_hints(type(owner)).get(name, Any)
-    except NameError:  # the type hint can be resolved only by a type checker
-        return Any
 
 
 def _is_allowed(value: Scalar, allowed_type: Any) -> bool:
@@ -227,9 +219,3 @@ def _is_allowed(value: Scalar, allowed_type: Any) -> bool:
     if allowed_type is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     return isinstance(allowed_type, type) and type(value) is allowed_type
-
-
-def _type_name(allowed_type: Any) -> str:
-    if typing.get_origin(allowed_type) is typing.Literal:
-        return " or ".join(map(repr, typing.get_args(allowed_type)))
-    return getattr(allowed_type, "__name__", str(allowed_type))

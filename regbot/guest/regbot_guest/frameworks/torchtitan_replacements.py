@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from regbot_guest.contract import ContractError, refuse_revision
 from regbot_guest.crash import call_unchanged
+from regbot_guest.replaced import replaced
 
 DESCRIPTIONS = {
     "settings": "regbot's keys are set in the configuration after ConfigManager has loaded the recipe",
@@ -77,11 +78,8 @@ def replacements(
             return loaded
 
         changes.make("settings")
-        manager._load_config = load_config
-        try:
+        with replaced(manager, "_load_config", load_config):
             yield
-        finally:
-            manager._load_config = load
 
 
 def import_torchtitan(name: str) -> Any:
@@ -134,12 +132,9 @@ def _no_op_timeout(changes: Changes) -> Iterator[None]:
     if hasattr(dist, "set_timeout"):
         yield
         return
-    setattr(dist, "set_timeout", lambda *_, **__: None)  # noqa: B010 (mypy rejects an assignment)
     changes.make("set_timeout")
-    try:
+    with replaced(dist, "set_timeout", lambda *_, **__: None):
         yield
-    finally:
-        delattr(dist, "set_timeout")
 
 
 @contextmanager
@@ -189,11 +184,8 @@ def _write_assets(folder: Path) -> None:
     (tokenizer / "tokenizer_config.json").write_text(
         json.dumps({"bos_token": begin, "eos_token": end}), encoding="utf-8"
     )
-    lines = [json.dumps({"text": _make_text(number)}) + "\n" for number in range(TEXTS)]
+    lines = []
+    for stride in range(1, TEXTS + 1):  # each text goes through the alphabet in steps of another length
+        words = [WORDS[stride * position % len(WORDS)] for position in range(WORDS_PER_TEXT)]
+        lines.append(json.dumps({"text": " ".join(words)}) + "\n")
     (dataset / "data.json").write_text("".join(lines), encoding="utf-8")
-
-
-def _make_text(number: int) -> str:
-    """Each text goes through the alphabet in steps of another length."""
-    stride = number + 1
-    return " ".join(WORDS[stride * position % len(WORDS)] for position in range(WORDS_PER_TEXT))

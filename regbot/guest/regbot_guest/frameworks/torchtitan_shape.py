@@ -104,8 +104,11 @@ def set_checkpointing(config: Any, value: Any) -> None:
 def _resize(model: Any, shape: Geometry) -> Any:
     module, _ = PINNED_RECIPE
     qwen3 = importlib.import_module(f"{MODELS}.{module}")
-    replace, first_layer = dataclasses.replace, model.layers[0]
+    replace = dataclasses.replace
+    rope_numbers = {"dim": shape.head_dim, "theta": shape.rope_theta, "max_seq_len": shape.sequence}
     try:
+        rope = model.layers[0].attention.rope
+        rope_numbers = {name: number for name, number in rope_numbers.items() if hasattr(rope, name)}
         layers = qwen3._build_qwen3_moe_layers(
             n_layers=shape.layers,
             dim=shape.hidden,
@@ -117,7 +120,7 @@ def _resize(model: Any, shape: Geometry) -> Any:
             top_k=shape.top_k,
             attn_backend="flex",
             moe_comm_backend="standard",  # all-to-all; choose_dispatcher sets the requested dispatcher later
-            rope=_resize_rope(first_layer.attention.rope, shape),
+            rope=replace(rope, **rope_numbers),
         )
         if not shape.qk_norm:
             for layer in layers:
@@ -137,11 +140,6 @@ def _resize(model: Any, shape: Geometry) -> Any:
             f"regbot cannot resize this torchtitan's qwen3 as in 0.3.0 ({error}); set 'recipe' to a recipe of the "
             "repository instead, or use a shape that the repository has",
         ) from error
-
-
-def _resize_rope(rope: Any, shape: Geometry) -> Any:
-    numbers = {"dim": shape.head_dim, "theta": shape.rope_theta, "max_seq_len": shape.sequence}
-    return dataclasses.replace(rope, **{name: value for name, value in numbers.items() if hasattr(rope, name)})
 
 
 def check_shape(trainer: Any, request: Request) -> list[str]:

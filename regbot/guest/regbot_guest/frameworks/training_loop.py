@@ -17,11 +17,19 @@ from torch import nn
 
 from regbot_guest.axes import Axes
 from regbot_guest.compile_watch import CompileWatch
-from regbot_guest.contract import ContractError
-from regbot_guest.count import measure_sequence_advance, plant_on_groups, read_sequence_numbers
+from regbot_guest.count import (
+    build_ledger,
+    dispatch_method,
+    measure_sequence_advance,
+    plant_on_groups,
+    read_sequence_numbers,
+    refuse_compiled,
+    refuse_unreliable_count,
+)
 from regbot_guest.crash import call_unchanged
 from regbot_guest.module_tracker import ModuleTracker
 from regbot_guest.observer import Observer
+from regbot_guest.replaced import replaced
 from regbot_guest.request import Request
 from regbot_guest.stopwatch import peak_resident_bytes
 from regbot_guest.tally import StepCounter
@@ -81,29 +89,16 @@ def count_loop(request: Request, loop: TrainingLoop, steps: int) -> dict[str, An
                 losses.append(loss)
         if numbers_before is not None:  # None: the backend keeps no sequence numbers
             liveness.update(measure_sequence_advance(observer, numbers_before))
-    _refuse_unreliable_count(request, loop, compile_watch, uncounted_watch, observer)
+    # The build watch sees calls of code that was compiled while the loop was built.
+    refuse_compiled(compile_watch, *([loop.build_watch] if loop.build_watch is not None else []))
+    refuse_unreliable_count(request, uncounted_watch, observer)
+    method = dispatch_method(observer, None, loop.patches)
     backends = loop.backends(observer)
     loss_warnings = [f"the loss of step {n + 1} is {loss}" for n, loss in enumerate(losses) if not math.isfinite(loss)]
     return {
-        "ledger": {
-            "schema": "regbot/ledger@1",
-            "source": "dispatch-mode",
-            "scope": "step",
-            "steps": 1,
-            "workload": request.workload,
-            "variant": request.variant,
-            "world_size": dist.get_world_size(),
-            "rank": dist.get_rank(),
-            "axes": loop.axes.as_record(),
-            "entries": observer.tally.entries(),
-            "host_reads": dict(observer.host_reads),
-            "liveness": liveness,
-            "program": observer.fingerprint.hexdigest(),
-            "config": dict(loop.config),
-            "software": dict(loop.software),
-            "patches": list(loop.patches),
-            "warnings": list(loop.warnings),
-        },
+        "ledger": build_ledger(
+            request, loop.axes, observer, liveness, method, loop.config, loop.software, loop.warnings
+        ),
         "loss": [] if loss_warnings else losses,
         "backends": {name: dict(backend) for name, backend in backends.items()},
         "phases_s": loop.seconds,
@@ -142,42 +137,10 @@ def track_phases(models: Sequence[nn.Module], observer: StepCounter) -> Iterator
             observer.phase = "forward"
 
     hooks = [model.register_forward_pre_hook(begin_forward) for model in models]
-    variable._execution_engine = _TrackedEngine(engine, observer)  # every call of backward looks up the engine here
+    tracked_engine = _TrackedEngine(engine, observer)  # every call of backward looks up the engine in ``variable``
     try:
-        yield
+        with replaced(variable, "_execution_engine", tracked_engine):
+            yield
     finally:
-        variable._execution_engine = engine
         for hook in hooks:
             hook.remove()
-
-
-def _refuse_unreliable_count(
-    request: Request,
-    loop: TrainingLoop,
-    compile_watch: CompileWatch,
-    uncounted_watch: UncountedWatch,
-    observer: Observer,
-) -> None:
-    if uncounted_watch.collectives:
-        raise ContractError(
-            "liveness", f"a collective was issued where it cannot be counted ({uncounted_watch.collectives[0]})"
-        )
-    compiled_functions = set(compile_watch.called_names)
-    if loop.build_watch is not None:  # it sees calls of code that was compiled while the loop was built
-        compiled_functions |= set(loop.build_watch.called_names)
-    if compiled_functions:
-        raise ContractError(
-            "compiled",
-            f"{', '.join(sorted(compiled_functions)[:5])} would be compiled by torch.compile. While regbot counts a "
-            "step, it would run eagerly, as another program. Timed runs profile compiled code, so time this workload "
-            "too, or turn compilation off for it",
-        )
-    if request.routing == "balanced":
-        for axis, splits in observer.payload_splits:  # splits: rows that an all-to-all sends to each rank
-            is_on_ep = "ep" in axis.split("|")  # the axis may be 'ep|dp'
-            if is_on_ep and len(set(splits)) > 1:
-                raise ContractError(
-                    "routing",
-                    f"balanced routing was requested, but an all-to-all sends {min(splits)} to {max(splits)} rows per "
-                    "rank",
-                )

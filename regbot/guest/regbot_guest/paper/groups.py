@@ -3,13 +3,14 @@ The description of a group (``group_desc``) identifies its mesh axis.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch.distributed as dist
 
 from regbot_guest.paper.gpus import GPUS_PER_NODE
+from regbot_guest.replaced import replaced
 
 GPU_BACKEND = "cuda:fake"
 """Replacement for NCCL. Such a group accepts only GPU tensors, so object collectives use the GPU too."""
@@ -46,7 +47,10 @@ def rank_zero_of(world: int) -> Iterator[None]:
         kept_options = {name: options[name] for name in ("group_desc", "sort_ranks") if name in options}
         return original_new_group(ranks, backend=fake_backend(backend or dist.get_backend()), **kept_options)
 
-    with _replace_functions({"init_process_group": init_process_group, "new_group": new_group}):
+    with ExitStack() as stack:
+        for module in (dist, dist.distributed_c10d):
+            stack.enter_context(replaced(module, "init_process_group", init_process_group))
+            stack.enter_context(replaced(module, "new_group", new_group))
         try:
             yield
         finally:
@@ -66,18 +70,3 @@ def fake_backend(backend: Any) -> str:
     name = str(backend or "").lower()
     accepts_host_tensors = "gloo" in name or "cpu:" in name or name == HOST_BACKEND
     return HOST_BACKEND if accepts_host_tensors else GPU_BACKEND
-
-
-@contextmanager
-def _replace_functions(functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    modules = (dist, dist.distributed_c10d)
-    originals = {name: getattr(dist, name) for name in functions}
-    for module in modules:
-        for name, function in functions.items():
-            setattr(module, name, function)
-    try:
-        yield
-    finally:
-        for module in modules:
-            for name, function in originals.items():
-                setattr(module, name, function)

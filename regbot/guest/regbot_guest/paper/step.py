@@ -8,21 +8,22 @@ from torch import Tensor
 
 from regbot_guest.backends import describe_backends
 from regbot_guest.compile_watch import CompileWatch
-from regbot_guest.count import CountMethod, build_ledger, plant_collectives, refuse_unreliable_count, timed_stage
+from regbot_guest.count import CountMethod, build_ledger, plant_collectives, refuse_unreliable_count
 from regbot_guest.harness import Training, load_plugin, skip_other_chunks
 from regbot_guest.module_tracker import ModuleTracker
 from regbot_guest.paper.counter import PaperCounter
 from regbot_guest.paper.device import Device
 from regbot_guest.request import Request
-from regbot_guest.routing import forced_experts
+from regbot_guest.routing import forced_experts, order_experts
+from regbot_guest.stage import timed_stage
 from regbot_guest.stopwatch import peak_resident_bytes
 from regbot_guest.uncounted_collectives import UncountedWatch
 from regbot_guest.untraceable import Untraceable
 from regbot_guest.world import open_world
 
+PAPER_PATCHES = ("a paper GPU in place of one: kernels compute shapes", "process groups without peers (fake backend)")
 PATCHES = (
-    "a paper GPU in place of one: kernels compute shapes",
-    "process groups without peers (fake backend)",
+    *PAPER_PATCHES,
     "of every parameter that FSDP cuts up, the own piece only",
 )
 """What differs from a run on a real GPU. The ledger lists these texts."""
@@ -70,7 +71,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
             guesses=compile_watch.guesses() | device.notes(),
         )
         return {
-            "ledger": build_ledger(request, world, counter, liveness, method),
+            "ledger": build_ledger(request, world.axes, counter, liveness, method, request.resolved()),
             "loss": [],  # a paper GPU has no values
             "backends": describe_backends(request, counter, world.device),
             "phases_s": seconds,
@@ -98,15 +99,7 @@ def make_expert_choice(request: Request) -> Any:
         if operator == "aten::topk" and indices.shape[:-1] == scores.shape[:-1]:
             return route(tokens, indices.shape[-1])
         if operator == "aten::sort" and indices.shape == scores.shape:
-            return _order_experts(route(tokens, geometry.top_k), geometry.experts)
+            return order_experts(route(tokens, geometry.top_k), geometry.experts)
         return torch.empty(0, dtype=torch.int64)
 
     return choose
-
-
-def _order_experts(chosen: Tensor, experts: int) -> Tensor:
-    """Return all experts for every token, ``[tokens, experts]``, the ``chosen [tokens, top_k]`` first."""
-    tokens, top_k = chosen.shape
-    is_not_chosen = torch.ones(tokens, experts, dtype=torch.bool).scatter_(1, chosen, False)
-    other_experts = is_not_chosen.nonzero()[:, 1].view(tokens, experts - top_k)
-    return torch.cat([chosen, other_experts], dim=1)
