@@ -217,7 +217,7 @@ def test_a_layer_cannot_pass_a_program_off_as_its_ledger(tmp_path: Path) -> None
 def test_a_checkout_without_maxtext_says_where_it_has_to_be(tmp_path: Path) -> None:
     found = trace(compiled_task(""), Checkout(ARM, tmp_path), LocalEngine(), Scratch(tmp_path / "scratch", LIMITS))
     assert found.outcome == "refused"
-    assert "no source root of the checkout (.) has the package maxtext. Set 'source_roots'" in found.reason
+    assert "Python imports maxtext from nowhere, which is not the checkout's code; set 'source_roots'" in found.reason
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is not None, reason="this interpreter has jax")

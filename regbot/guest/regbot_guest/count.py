@@ -108,7 +108,7 @@ def count_step(request: Request) -> dict[str, Any]:
         refuse_unreliable_count(request, uncounted_watch, observer)
         method = dispatch_method(observer, world.device.type, FAKE_PATCHES if is_static else ())
         return {
-            "ledger": build_ledger(request, world.axes, observer, liveness, method, request.resolved()),
+            "ledger": build_ledger(request, world.axes, observer, liveness, method, config=request.resolved()),
             "loss": [] if warnings else losses,  # a warning means that a loss is not finite
             "backends": describe_backends(request, observer, world.device),
             "phases_s": seconds_by_stage,
@@ -252,6 +252,7 @@ def build_ledger(
     counter: StepCounter,
     liveness: Mapping[str, Any],
     method: CountMethod,
+    *,
     config: Mapping[str, Any],
     software: Mapping[str, str] | None = None,
     warnings: Sequence[str] | None = None,

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import metadata
 
 
@@ -17,14 +18,8 @@ def main(pairs: Sequence[str]) -> int:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            if _has_module(module):
-                versions[name] = ""
+            with suppress(ImportError, AttributeError, ValueError):  # a parent package is missing or broken
+                if importlib.util.find_spec(module) is not None:
+                    versions[name] = ""
     print(json.dumps({"python": platform.python_version(), "versions": versions}))
     return 0
-
-
-def _has_module(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, AttributeError, ValueError):  # a parent package is missing or broken
-        return False

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+_DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 SKIPPED_FILES = {"setup.py", "conftest.py", "noxfile.py", "tasks.py"}
 """Python files in a source root that training does not import."""
 
@@ -40,8 +41,14 @@ def code_proof(root: Path, watched: set[str]) -> dict[str, Any]:
     own_packages: dict[str, str] = {}
     foreign_packages: dict[str, str] = {}
     file_hashes: dict[str, str] = {}
-    for name, path in _list_loaded_modules():
-        package = _find_package(name, watched)
+    loaded_files = [(name, getattr(module, "__file__", None)) for name, module in list(sys.modules.items())]
+    for name, file in sorted((name, file) for name, file in loaded_files if isinstance(file, str)):
+        path = Path(file)
+        if not path.is_file():
+            continue
+        package = name
+        while package and package not in watched:
+            package, _, _ = package.rpartition(".")  # the package that contains it
         relative = _relative_path(path, root)
         if relative is not None:
             with suppress(OSError):  # no hash for a file that is removed or unreadable by now
@@ -54,43 +61,17 @@ def code_proof(root: Path, watched: set[str]) -> dict[str, Any]:
     return {"watched": own_packages, "foreign": foreign_packages, "files": dict(sorted(file_hashes.items()))}
 
 
-def _find_package(module: str, watched: set[str]) -> str:
-    while module and module not in watched:
-        module, _, _ = module.rpartition(".")  # the package that contains the module
-    return module
-
-
 def code_hash(path: Path) -> str:
     """Return the SHA-256 of the syntax tree without docstrings, or of the bytes if the file is not valid Python."""
     source = path.read_bytes()
     try:
-        return hashlib.sha256(_dump_code(source).encode()).hexdigest()
+        tree = ast.parse(source)
+        for node in ast.walk(tree):
+            if isinstance(node, _DEFINITIONS) and ast.get_docstring(node, clean=False) is not None:
+                node.body = node.body[1:] or [ast.Pass()]  # a body must not be empty
+        return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # not Python, or nested too deeply for the parser
         return hashlib.sha256(source).hexdigest()
-
-
-def _dump_code(source: bytes) -> str:
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and _has_docstring(node):
-            node.body = node.body[1:] or [ast.Pass()]  # a body must not be empty
-    return ast.dump(tree)
-
-
-def _has_docstring(node: Any) -> bool:
-    statement = node.body[0] if node.body else None
-    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Constant):
-        return False
-    return isinstance(statement.value.value, str)
-
-
-def _list_loaded_modules() -> list[tuple[str, Path]]:
-    loaded_modules: list[tuple[str, Path]] = []
-    for name, module in list(sys.modules.items()):
-        path = getattr(module, "__file__", None)
-        if isinstance(path, str) and Path(path).is_file():
-            loaded_modules.append((name, Path(path)))
-    return sorted(loaded_modules)
 
 
 def _relative_path(path: Path, root: Path) -> str | None:

@@ -152,7 +152,7 @@ def _count_step(request: Request, training: Training, world: World) -> dict[str,
         )
     method = dispatch_method(observer, world.device.type)
     return {
-        "ledger": build_ledger(request, world.axes, observer, liveness, method, request.resolved()),
+        "ledger": build_ledger(request, world.axes, observer, liveness, method, config=request.resolved()),
         "backends": describe_backends(request, observer, world.device),
         "tokens_per_expert": routed_tokens.per_expert,
         "dropped_tokens": routed_tokens.dropped,

@@ -11,9 +11,12 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from regbot_guest.record_file import write_json
 
 EXIT_REFUSED = 10
 JOIN_S = 60.0
@@ -37,7 +40,7 @@ def main(path: str) -> int:
         record["refusal"] = f"{sys.executable} cannot import torch ({error}); the probe needs torch as training does"
     else:
         record |= _probe(torch, request, rank)
-    _write_record(Path(request["record"].replace("{rank}", str(rank))), record)
+    write_json(request["record"], record)
     if "refusal" in record:
         print(record["refusal"], file=sys.stderr)
     return EXIT_REFUSED if "refusal" in record else 0
@@ -56,11 +59,9 @@ def _probe(torch: Any, request: dict[str, Any], rank: int) -> dict[str, Any]:
         return {
             "refusal": f"torch {torch.__version__} sees {visible_gpus} GPUs here, but {local_ranks} ranks need one each"
         }
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if on_gpu else torch.device("cpu")
     if on_gpu:
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
-    else:
-        device = torch.device("cpu")
     dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(seconds=JOIN_S))
     try:
         results = _measure(torch, dist, request, device, rank)
@@ -88,7 +89,10 @@ def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: 
     sizes, seconds, host_ranks = request["sizes"], request["seconds"], request["ranks_per_host"]
     hosts = request["ranks"] // host_ranks
     time_repetitions = _time_on_gpu if device.type == "cuda" else _time_on_cpu
-    host_group = _create_host_group(dist, hosts, host_ranks, rank)
+    host_group = None
+    for host in range(hosts):  # every rank must call new_group for every group
+        new_group = dist.new_group(list(range(host * host_ranks, (host + 1) * host_ranks)))
+        host_group = new_group if host == rank // host_ranks else host_group
     barrier_tensor = torch.zeros(1, device=device)
     dist.all_reduce(barrier_tensor)
     results: dict[str, Any] = {}
@@ -118,23 +122,11 @@ def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: 
         if is_collective:  # all ranks must repeat a collective equally often
             slowest_median_s = torch.tensor([statistics.median(warmup_times)], device=device)
             dist.all_reduce(slowest_median_s, op=dist.ReduceOp.MAX)
-            num_repetitions = _fit_repetitions(budget_s, slowest_median_s.item())
+            fitting_repetitions = int(budget_s / max(slowest_median_s.item(), 1e-6))
+            num_repetitions = max(MIN_REPETITIONS, min(MAX_REPETITIONS, fitting_repetitions))
         results[operation.name] = _summarize(time_repetitions(torch, work, budget_s, count=num_repetitions))
     dist.all_reduce(barrier_tensor)  # no rank leaves while another rank is still measuring
     return results
-
-
-def _create_host_group(dist: Any, hosts: int, host_ranks: int, rank: int) -> Any:
-    own_group = None
-    for host in range(hosts):  # every rank must call new_group for every group
-        new_group = dist.new_group(list(range(host * host_ranks, (host + 1) * host_ranks)))
-        own_group = new_group if host == rank // host_ranks else own_group
-    return own_group
-
-
-def _fit_repetitions(budget_s: float, repetition_s: float) -> int:
-    fitting_repetitions = int(budget_s / max(repetition_s, 1e-6))
-    return max(MIN_REPETITIONS, min(MAX_REPETITIONS, fitting_repetitions))
 
 
 def _make_product(torch: Any, sizes: dict[str, Any], device: Any, slowed_pct: float) -> Work:
@@ -209,15 +201,11 @@ def _summarize(times: list[float]) -> dict[str, Any]:
 
 def _describe_processor() -> str:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    name = "CPU"
-    try:
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                name = line.partition(":")[2].strip()
-                break
-    except OSError:
-        pass
-    return f"{name}, {cores} {'core' if cores == 1 else 'cores'}"
+    names: list[str] = []
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else 'CPU'}, {cores} {'core' if cores == 1 else 'cores'}"
 
 
 def _read_driver_version() -> "str | None":
@@ -225,12 +213,3 @@ def _read_driver_version() -> "str | None":
         return Path("/sys/module/nvidia/version").read_text(errors="replace").strip()[:100] or None
     except OSError:
         return None
-
-
-def _write_record(path: Path, record: dict[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(record, file, allow_nan=False)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

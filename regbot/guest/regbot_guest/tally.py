@@ -65,11 +65,11 @@ class StepCounter:
             self.tracker.new_step()
 
     def __enter__(self) -> "StepCounter":
-        start_listening(self)
+        _active_counters.append(self)
         return self
 
     def __exit__(self, *_: Any) -> None:
-        stop_listening(self)
+        _active_counters.remove(self)
 
     def read_operators(self) -> None:
         """Bring ``operators`` up to date. This is needed only if the device counts operators, as the paper GPU does."""
@@ -120,14 +120,6 @@ class StepCounter:
 
 
 _active_counters: list[StepCounter] = []
-
-
-def start_listening(counter: StepCounter) -> None:
-    _active_counters.append(counter)
-
-
-def stop_listening(counter: StepCounter) -> None:
-    _active_counters.remove(counter)
 
 
 def announce(

@@ -24,7 +24,7 @@ class RoutedTokens:
         values = sent.detach().flatten().tolist()
         if len(values) == self.experts:
             counts = values
-        elif self._are_chosen_experts(values):
+        elif len(values) == self.tokens * self.top_k and min(values) >= 0 and max(values) < self.experts:
             counts = [0] * self.experts
             for expert in values:
                 counts[expert] += 1
@@ -32,9 +32,6 @@ class RoutedTokens:
             return
         if min(counts) >= 0:  # negative integers are not counts
             self.by_module[module] = counts
-
-    def _are_chosen_experts(self, values: "list[int]") -> bool:
-        return len(values) == self.tokens * self.top_k and min(values) >= 0 and max(values) < self.experts
 
     @property
     def per_expert(self) -> list[int]:

@@ -200,9 +200,9 @@ class _StepWatch:
                 counter,
                 liveness,
                 method,
-                description.config,
-                description.software,
-                description.warnings,
+                config=description.config,
+                software=description.software,
+                warnings=description.warnings,
             ),
             "loss": [],  # a paper GPU has no values
             "backends": {name: dict(backend) for name, backend in description.backends.items()},

@@ -97,7 +97,14 @@ def count_loop(request: Request, loop: TrainingLoop, steps: int) -> dict[str, An
     loss_warnings = [f"the loss of step {n + 1} is {loss}" for n, loss in enumerate(losses) if not math.isfinite(loss)]
     return {
         "ledger": build_ledger(
-            request, loop.axes, observer, liveness, method, loop.config, loop.software, loop.warnings
+            request,
+            loop.axes,
+            observer,
+            liveness,
+            method,
+            config=loop.config,
+            software=loop.software,
+            warnings=loop.warnings,
         ),
         "loss": [] if loss_warnings else losses,
         "backends": {name: dict(backend) for name, backend in backends.items()},

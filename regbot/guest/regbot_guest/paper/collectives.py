@@ -71,14 +71,11 @@ def _write_outputs(device: Device, spec: CollectiveSpec, call_arguments: Mapping
         keeps_values = spec.kind == "send_recv" and output is source
         if keeps_values:
             continue
-        input_values = device.values(source) if source is not None and _may_be_known(source) else None
+        # Large float tensors count as unknown without a look-up.
+        is_large = source is not None and source.is_floating_point() and source.numel() > _MAX_FLOATS
+        input_values = device.values(source) if source is not None and not is_large else None
         if input_values is None:
             device.write(output, None)
         else:
             device.write(output, output_values(spec.kind, input_values, output.shape, call_arguments))
     return outputs
-
-
-def _may_be_known(tensor: Tensor) -> bool:
-    """Large float tensors count as unknown without a look-up."""
-    return not tensor.is_floating_point() or tensor.numel() <= _MAX_FLOATS

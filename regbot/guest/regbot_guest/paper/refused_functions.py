@@ -77,8 +77,10 @@ def refuse_functions(device: Device) -> None:
             if isinstance(value, type) and value.__module__.startswith("torch.cuda"):
                 if (refusing_class := _refuse_class(device, value, full_name)) is not None:
                     replacements[id(value)] = refusing_class
-            elif _is_torch_function(value) and needs_driver(value):
-                replacement = _make_sensorless(full_name) if _reads_sensors(value) else make_refusing(device, full_name)
+            elif isinstance(value, types.FunctionType) and value.__module__.startswith("torch") and needs_driver(value):
+                # A function that reaches the driver only to read sensors raises NoSensorsError.
+                only_reads_sensors = all(name.startswith(_SENSOR_PREFIXES) for name in _list_driver_names(value))
+                replacement = _make_sensorless(full_name) if only_reads_sensors else make_refusing(device, full_name)
                 replacements[id(value)] = functools.update_wrapper(replacement, value)
     for module in torch_modules():
         for name, value in list(vars(module).items()):
@@ -86,27 +88,27 @@ def refuse_functions(device: Device) -> None:
                 setattr(module, name, replacements[id(value)])
 
 
-def _is_torch_function(value: Any) -> bool:
-    return isinstance(value, types.FunctionType) and value.__module__.startswith("torch")
-
-
 def _refuse_class(device: Device, original: type, full_name: str) -> type | None:
     """Return the class that replaces ``original``, or None if ``original`` itself was changed to refuse calls."""
     if issubclass(original, torch.TypedStorage):  # such as torch.cuda.FloatStorage
         original.__new__ = make_refusing(device, full_name)  # type: ignore[method-assign]
         return None
-    if _is_compiled(original):
-        return _make_refusing_class(device, original, full_name)
-    _refuse_methods(device, original, full_name)
+    # Classes of compiled code, and the dummies that replace them in a CPU build.
+    has_compiled_base = any(base.__module__ in _COMPILED_MODULES for base in original.__mro__[1:])
+    if has_compiled_base or original.__name__ in _COMPILED_CLASSES:
+        names = [name for name in vars(original) if not name.startswith("_")]
+        methods = {name: staticmethod(make_refusing(device, f"{full_name}.{name}")) for name in names}
+        refused = {"__new__": make_refusing(device, full_name), "__module__": original.__module__}
+        return type(original.__name__, (), {**methods, **refused})
+    for name, method in list(vars(original).items()):
+        if isinstance(method, types.FunctionType) and needs_driver(method):
+            called_name = full_name if name == "__init__" else f"{full_name}.{name}"
+            setattr(original, name, make_refusing(device, called_name))
     return None
 
 
 def needs_driver(function: Any) -> bool:
     return bool(_list_driver_names(function))
-
-
-def _reads_sensors(function: Any) -> bool:
-    return all(name.startswith(_SENSOR_PREFIXES) for name in _list_driver_names(function))
 
 
 def _list_driver_names(function: Any) -> list[str]:
@@ -129,27 +131,3 @@ def _iterate_names(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _iterate_names(constant)
-
-
-def _is_compiled(owner: type) -> bool:
-    """Also for the dummy that replaces a compiled class in a CPU build."""
-    _, *base_classes = owner.__mro__
-    has_compiled_base = any(base.__module__ in _COMPILED_MODULES for base in base_classes)
-    return has_compiled_base or owner.__name__ in _COMPILED_CLASSES
-
-
-def _refuse_methods(device: Device, owner: type, full_name: str) -> None:
-    for name, method in list(vars(owner).items()):
-        if isinstance(method, types.FunctionType) and needs_driver(method):
-            called_name = full_name if name == "__init__" else f"{full_name}.{name}"
-            setattr(owner, name, make_refusing(device, called_name))
-
-
-def _make_refusing_class(device: Device, original: type, full_name: str) -> type:
-    methods: dict[str, Any] = {
-        name: staticmethod(make_refusing(device, f"{full_name}.{name}"))
-        for name in vars(original)
-        if not name.startswith("_")
-    }
-    refused = {"__new__": make_refusing(device, full_name), "__module__": original.__module__}
-    return type(original.__name__, (), {**methods, **refused})

@@ -71,7 +71,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
             guesses=compile_watch.guesses() | device.notes(),
         )
         return {
-            "ledger": build_ledger(request, world.axes, counter, liveness, method, request.resolved()),
+            "ledger": build_ledger(request, world.axes, counter, liveness, method, config=request.resolved()),
             "loss": [],  # a paper GPU has no values
             "backends": describe_backends(request, counter, world.device),
             "phases_s": seconds,
