@@ -14,9 +14,9 @@ from regbot.records.config import Workload
 from regbot.records.run import Arm, Run
 from regbot.workloads import Checkout, Limits, Scratch, Task, single_task, trace
 from regbot.workloads.shapes import load_shape
+from regbot_guest.contract import ContractError
 from regbot_guest.frameworks.maxtext_config import (
     FORCED_KEYS,
-    MaxTextError,
     compile_arguments,
     flatten_config,
 )
@@ -245,7 +245,7 @@ def test_a_recipe_may_be_a_file_of_the_repository(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     assert keys_of(request(root=str(tmp_path), recipe="own.yml"))[""] == str(tmp_path / "own.yml")
     assert keys_of(request(root=str(tmp_path), recipe="models/mixtral-8x7b.yml"))["model_name"] == "mixtral-8x7b"
-    with pytest.raises(MaxTextError, match=r"there is no file 'other\.yml'"):
+    with pytest.raises(ContractError, match=r"there is no file 'other\.yml'"):
         keys_of(request(root=str(tmp_path), recipe="other.yml"))
 
 
@@ -260,7 +260,7 @@ def test_a_recipe_may_be_a_file_of_the_repository(tmp_path: Path) -> None:
     ],
 )
 def test_a_key_that_is_fixed_is_refused_with_what_to_use(key: str, instead: str) -> None:
-    with pytest.raises(MaxTextError, match=f"config.{key}: fixed by this workload; use .*{instead}") as refusal:
+    with pytest.raises(ContractError, match=f"config.{key}: fixed by this workload; use .*{instead}") as refusal:
         keys_of(request(config={key: 1}))
     assert refusal.value.kind == "config"
 

@@ -11,11 +11,14 @@ from regbot_guest.request import Request
 
 
 def write_record(request: Request, record: dict[str, Any]) -> None:
-    """Write ``record`` atomically to the file that ``request`` names for its rank.
+    write_json(request.record, record)
 
-    Raises ValueError if the record contains NaN, which callers have to replace or omit.
+
+def write_json(file_name: str, record: dict[str, Any]) -> None:
+    """Write ``record`` atomically; ``{rank}`` in the name is its rank. Raises ValueError if it contains NaN, which
+    callers have to replace or omit.
     """
-    path = Path(request.record.replace("{rank}", str(record["rank"])))
+    path = Path(file_name.replace("{rank}", str(record["rank"])))
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(record, file, allow_nan=False)
