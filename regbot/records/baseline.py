@@ -114,9 +114,7 @@ class RunSummary(Record):
     steady_steps: Positive
     cut: NonNegativeInt = Field(description="leading warm-up steps, which are left out")
     memory_peak_bytes: Bytes
-    loss: Annotated[list[float | None], Field(max_length=10_000)] = Field(
-        [], description="per step; stored for the first runs of a session only"
-    )
+    loss: Annotated[list[float | None], Field(max_length=10_000)] = Field([], description="per step, of the first runs")
     dropped_tokens: Bytes | None = Field(None, description="in one step; None if unknown")
     wall_s: NonNegativeFloat | None = Field(None, description="of the whole launch")
 

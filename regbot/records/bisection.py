@@ -5,6 +5,7 @@ header line, then one line per observation, appended when the observation ends. 
 alone, so that a killed bisection can continue.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -45,10 +46,7 @@ class Point(Record):
     date: Text = Field("", description="author date of the commit, ISO 8601")
     pull_request: PositiveInt | None = Field(None, description="number of the pull request, from the subject")
     version: Text = Field("", description="version of the dependency; '' in a search over commits")
-    same_as_before: bool = Field(
-        False,
-        description="whether it runs the same code as the previous point: only comments, documents or tests differ",
-    )
+    same_as_before: bool = Field(False, description="only comments, documents or tests differ from the previous point")
 
     @property
     def key(self) -> str:
@@ -96,9 +94,7 @@ class Observation(Record):
     void: bool = Field(False, description="the failure is not the commit's fault; the measurement is repeated")
     reason: Message = Field("", description="why it is not usable; '' if it is")
     state: Text = Field("", description="exact search: the compared value (a digest, or a number as text)")
-    values: dict[str, float] = Field(
-        {}, description="noisy search: natural logarithm of each summary; exact search: 'cost', unchanged"
-    )
+    values: dict[str, float] = Field({}, description="noisy search: logarithm of each summary; exact: 'cost'")
     stratum: Text = Field("", description="group of runs with a common level: one node and session")
     contrast: Text = Field("", description="confirmation: key of the culprit that is compared")
     block: NonNegativeInt = Field(0, description="confirmation: number of the block, from 1")
@@ -133,10 +129,7 @@ class Change(Record):
     cannot distinguish them."""
 
     candidates: Annotated[list[Candidate], Field(min_length=1)] = Field(description="most probable first")
-    parent: Text = Field(
-        description="key of the point that the culprit is compared with: its first parent, the version before it, or "
-        "the measured commit before it"
-    )
+    parent: Text = Field(description="key of the point that it is compared with: the measured one before it")
     merge: Commit | None = Field(None, description="merge commit through which the culprit joined the branch")
     entries: list[Text] = Field([], description="workloads that the culprit changed")
     findings: list[Finding] = Field([], description="changes in the ledger")
@@ -200,7 +193,8 @@ class BisectionPlan(Record):
     reasons: list[Message] = Field([])
 
 
-class BisectionLog(Record):
+@dataclass(frozen=True)
+class BisectionLog:
     """A log as read from its file."""
 
     header: BisectionHeader

@@ -35,6 +35,4 @@ class Crash(Record):
         description="frames of the checkout and of regbot, and the innermost one, which is the last; [] if the process "
         "died without a traceback",
     )
-    keys: Annotated[list[Text], Field(max_length=20)] = Field(
-        [], description="configuration keys that regbot set and that the error names"
-    )
+    keys: Annotated[list[Text], Field(max_length=20)] = Field([], description="keys set by regbot that the error names")

@@ -37,9 +37,7 @@ class RankHang(Record):
     host: Text = ""
     answered: bool = Field(description="whether the rank wrote its stacks at the time limit")
     last: Collective | None = Field(None, description="collective that it issued last, by torch's Flight Recorder")
-    frames: Annotated[list[Frame], Field(max_length=16)] = Field(
-        [], description="stack of the main thread, innermost first, without frames of regbot and the launcher"
-    )
+    frames: Annotated[list[Frame], Field(max_length=16)] = Field([], description="of the main thread, innermost first")
     code_frame: Frame | None = Field(None, alias="at", description="innermost frame of the code under test")
 
 

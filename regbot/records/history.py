@@ -55,9 +55,7 @@ class HistorySeries(Record):
     last: Text = Field(description="when the newest session was measured, UTC")
     anchor_sessions: NonNegativeInt = Field(description="sessions of the anchor's commit, repeated ones included")
     anchor_s: Seconds | None = Field(description="mean level of the anchor's sessions; None if there are none")
-    points: Annotated[list[HistoryPoint], Field(min_length=1)] = Field(
-        description="oldest first, with equal numbers of sessions"
-    )
+    points: Annotated[list[HistoryPoint], Field(min_length=1)] = Field(description="oldest first")
     stretches: Annotated[list[HistoryPoint], Field(min_length=1)] = Field(
         description="the sessions between two changes of level, combined into one point; oldest first"
     )

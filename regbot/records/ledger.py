@@ -64,9 +64,7 @@ class Entry(Record):
         description="number of these calls in the text of a compiled program, whose loops may execute a call several "
         "times; ``count`` is the number of executions. None for other sources",
     )
-    exposed_s: ExposedSeconds | None = Field(
-        None, description="seconds in which no compute overlapped the collectives; None where the source has no times"
-    )
+    exposed_s: ExposedSeconds | None = Field(None, description="without overlapping compute; None if unknown")
     hidden_s: ExposedSeconds | None = Field(None, description="seconds in which compute overlapped the collectives")
 
 
@@ -74,9 +72,7 @@ class Axis(Record):
     """One mesh axis as rank 0 sees it."""
 
     size: Annotated[int, Field(ge=1)]
-    ranks: Annotated[list[int], Field(max_length=65536)] = Field(
-        description="ranks of the axis' process group that rank 0 belongs to"
-    )
+    ranks: Annotated[list[int], Field(max_length=65536)] = Field(description="of the process group of rank 0")
 
 
 class UnclassifiedCommunication(Record):
@@ -96,9 +92,7 @@ class Liveness(Record):
 
     planted: Count
     seen: Count = Field(description="number of planted collectives that the counter saw")
-    sequence_advance: Count | None = Field(
-        None, description="by how much the sequence numbers of all groups rose in the counted step; None without any"
-    )
+    sequence_advance: Count | None = Field(None, description="of all sequence numbers in the counted step")
     sequence_counted: Count | None = Field(
         None, description="number of collectives of the same groups that the counter saw in this step"
     )
@@ -132,10 +126,7 @@ class Ledger(Record):
     rank: NonNegativeInt = Field(0, description="the rank whose collectives were counted")
     axes: dict[str, Axis] = Field({}, description="axes of the mesh, by name")
     entries: Annotated[list[Entry], Field(max_length=200_000)]
-    host_reads: dict[str, Count] | None = Field(
-        None,
-        description="values that the host read from the device in forward and backward, by module; None if unknown",
-    )
+    host_reads: dict[str, Count] | None = Field(None, description="by module, in forward and backward; None if unknown")
     rank_digests: dict[str, Digest] = Field({}, description="digests of the entries of the other ranks, by rank")
     liveness: Liveness | None = None
     program: Digest | None = Field(None, description="fingerprint of the dispatched operators")

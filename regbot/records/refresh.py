@@ -26,9 +26,7 @@ class Drift(Record):
     limit_pct: float = Field(description="sum at which the monitor raises an alarm")
     alarm: bool
     nights: NonNegativeInt = Field(description="number of nights that the monitor has seen")
-    correlation: Annotated[float, Field(ge=0, lt=1)] | None = Field(
-        None, description="estimated correlation of neighbouring nights; null in older records"
-    )
+    correlation: Annotated[float, Field(ge=0, lt=1)] | None = Field(None, description="of neighbouring nights")
     estimate_pct: float | None = Field(description="estimated creep so far; None without evidence of one")
 
 
@@ -58,9 +56,7 @@ class WorkloadRefresh(Record):
     )
     environment_changes: list[Message] = Field([])
     sharding: Status | None = Field(None, description="main's collectives compared with the anchor's")
-    series: Literal["rolling", "held"] | None = Field(
-        None, description="series in which the session is to be stored; None where it is not stored"
-    )
+    series: Literal["rolling", "held"] | None = Field(None, description="to store it in; None where it is not stored")
     accepted: Acceptance | None = None
     not_stored: Message = Field("", description="why the session was not stored although it should be")
 

@@ -72,10 +72,7 @@ class CodeProof(Record):
     """Which code really ran: the source folder of each watched package, and a hash of every loaded file."""
 
     watched: dict[str, Text] = Field(description="package of the checkout -> folder in the worktree that it came from")
-    foreign: dict[str, Text] = Field(
-        description="package of the checkout -> path outside the arm's worktree that it was imported from; must be "
-        "empty"
-    )
+    foreign: dict[str, Text] = Field(description="package of the checkout -> path outside the worktree; must be empty")
     files: dict[str, Digest] = Field(description="loaded source file -> hash without comments and docstrings")
     missing: Annotated[list[Text], Field(max_length=1000)] = Field(
         [],
@@ -97,9 +94,7 @@ class Environment(Record):
     nccl: Text | None = Field(None, description="NCCL or RCCL version; 'none' where torch has none")
     jax: Text | None = Field(None, description="version of jax, for a framework on jax; None for torch")
     jaxlib: Text | None = Field(None, description="version of jaxlib, which has the compiler of jax")
-    variables: Digest | None = Field(
-        None, description="hash over the environment variables that affect speed, at the start of the process"
-    )
+    variables: Digest | None = Field(None, description="hash over the variables that affect speed, at the start")
     pinning: Literal["numa", "launcher", "off", "unknown"] | None = Field(
         None,
         description="cores to which a rank with a GPU is pinned. numa: the cores of the GPU's NUMA node. launcher: the "
@@ -155,9 +150,7 @@ class CompiledProgram(Record):
     program: FileName = Field(description="file in the record folder: optimized HLO text of the train step")
     planted: FileName = Field(description="file with a program of known collectives, compiled in the same process")
     target: Literal["cpu"] = Field(description="kind of device that it was compiled for")
-    mesh: Annotated[list[MeshAxis], Field(max_length=16)] = Field(
-        description="axes of more than one device, the slowest-varying first; a device's number is its row-major index"
-    )
+    mesh: Annotated[list[MeshAxis], Field(max_length=16)] = Field(description="the slowest-varying axis first")
     config: dict[str, Scalar] = Field({}, description="the resolved configuration")
     software: dict[str, Text] = Field({})
     patches: list[Text] = Field([], description="changes that were needed to compile without accelerators")
@@ -194,9 +187,7 @@ class RankSteps(Record):
 
     step_s: list[Seconds]
     cpu_s: list[Seconds] = Field(description="CPU seconds of the process, all its threads")
-    wait_s: list[Seconds] = Field(
-        description="seconds in collectives: of the host on a CPU, of the waiting compute stream on a GPU"
-    )
+    wait_s: list[Seconds] = Field(description="seconds in collectives: of the host on a CPU, of the stream on a GPU")
     overlapped_s: list[Seconds] | None = Field(
         None,
         description="seconds of collectives on streams other than the compute stream, such as those of FSDP; None for "
@@ -255,14 +246,9 @@ class Position(Record):
     are one pair, slots 2 and 3 are the other."""
 
     block: NonNegativeInt = Field(description="from 1; 0 for the discarded warm-up launches and for runs of head alone")
-    slot: Annotated[int, Field(ge=0, le=3)] = Field(
-        description="position in the block; for runs of head alone, 0 is the warm-up launch and 1 to 3 are the runs"
-    )
+    slot: Annotated[int, Field(ge=0, le=3)] = Field(description="in the block; of head alone, 0 is the warm-up launch")
     order: Literal["ABBA", "BAAB", "head"] = Field(description="A is base; head: runs of head alone, for gate = stored")
-    draw: PositiveInt | None = Field(
-        None,
-        description="number of the fresh compiler caches that the run used; None if they are those of its worktree",
-    )
+    draw: PositiveInt | None = Field(None, description="number of the fresh compiler caches; None for the worktree's")
 
 
 class Node(Record):
@@ -282,9 +268,7 @@ class Allocation(Record):
 
     engine: Text
     job: Text = Field("", description="job of the scheduler; '' without a scheduler")
-    hosts: Annotated[list[Text], Field(min_length=1, max_length=10_000)] = Field(
-        description="in the order of their ranks; all hosts have equally many ranks"
-    )
+    hosts: Annotated[list[Text], Field(min_length=1, max_length=10_000)] = Field(description="in the order of ranks")
     queued_s: Seconds = Field(0.0, description="seconds of waiting for the nodes; they count towards no budget")
     sandbox: Text = Field("", description="sandbox that confined the code under test; '' without one")
 
@@ -298,11 +282,7 @@ class RawRun(Record):
     variant: Text
     rank: Annotated[int, Field(ge=0)]
     ledger: Ledger | None = None
-    compiled: CompiledProgram | None = Field(
-        None,
-        description="program whose text has the collectives; it replaces ``ledger`` for frameworks that compile the "
-        "step ahead of time",
-    )
+    compiled: CompiledProgram | None = Field(None, description="replaces ``ledger`` where steps are compiled ahead")
     profile: RawProfile | None = Field(None, description="replaces ``ledger`` if no step can be counted")
     loss: list[float | None] = Field([], description="of each step, null if not finite; [] in a trace without values")
     steps: RankSteps | None = None
@@ -315,11 +295,7 @@ class RawRun(Record):
     environment: Environment | None = None
     phases_s: dict[str, float] = Field({}, description="seconds the guest spent in each stage")
     peak_rss_bytes: int | None = None
-    peak_device_bytes: Bytes | None = Field(
-        None,
-        description="peak of the bytes allocated on the paper GPU in the counted step; each allocation is rounded up "
-        "to 512 bytes",
-    )
+    peak_device_bytes: Bytes | None = Field(None, description="on the paper GPU, each allocation rounded up to 512")
     refusal: Refusal | None = None
     warnings: list[Message] = Field([])
 
@@ -358,18 +334,12 @@ class Run(Record):
     probes: list[NodeProbe] = Field([], description="of the nodes before this run, the first of a session on them")
     hang: Hang | None = Field(None, description="what the ranks of a hung run reported")
     crash: Crash | None = Field(None, description="traceback of a traced run that crashed, unless the build failed")
-    changed_by_build: Annotated[list[Text], Field(max_length=1000)] = Field(
-        [], description="tracked files that the build changed, so that the code is not exactly the commit"
-    )
+    changed_by_build: Annotated[list[Text], Field(max_length=1000)] = Field([], description="tracked files")
     sparse: Annotated[list[Text], Field(max_length=1000)] = Field(
         [], description="folders of a sparse checkout; [] if all files were checked out"
     )
     peak_rss_bytes: int | None = None
-    peak_device_bytes: Bytes | None = Field(
-        None,
-        description="peak of the bytes allocated on the paper GPU in the counted step; each allocation is rounded up "
-        "to 512 bytes",
-    )
+    peak_device_bytes: Bytes | None = Field(None, description="on the paper GPU, each allocation rounded up to 512")
     log_tail: Message = Field("", description="last lines of the guest's output, if the run failed")
     warnings: list[Message] = Field([])
 

@@ -32,14 +32,8 @@ class TimedPlan(Record):
         "",
         description="why the stored sessions are not comparable; '' if they are comparable, and if nothing is stored",
     )
-    more_pairs: NonNegativeInt = Field(
-        0,
-        description="pairs requested in addition to an earlier session of the same code; if 0, the looks decide how "
-        "many pairs are run",
-    )
-    injected_pct: Annotated[float, Field(ge=0, le=1000)] = Field(
-        0.0, description="slowdown of head's steps, for a calibration only"
-    )
+    more_pairs: NonNegativeInt = Field(0, description="requested beside an earlier session; 0: the looks decide")
+    injected_pct: Annotated[float, Field(ge=0, le=1000)] = Field(0.0, description="slowdown of head, to calibrate")
     fresh_caches: bool = Field(False, description="begin every look with empty compiler caches, separate for each arm")
     measures_luck: bool = Field(False, description="part of a calibration, whose intervals are not widened by luck")
     max_pairs: Annotated[int, Field(ge=2)] | None = Field(None, description="if smaller than in a full session")
@@ -63,9 +57,7 @@ class UnconcernedWorkload(Record):
     """
 
     entry: Text
-    proof: Commit | None = Field(
-        description="commit whose stored trace shows that a run of base loads no changed file; null if none shows it"
-    )
+    proof: Commit | None = Field(description="stored trace by which a run of base loads no changed file")
     reason: Message = Field(description="what the stored trace shows, or why nothing is proven")
 
 
@@ -92,14 +84,8 @@ class SessionHeader(Record):
         description="files that differ between the commits in more than comments; null if there are too many of them, "
         "or if they are not known",
     )
-    inert_files: list[Text] = Field(
-        [],
-        description="those of ``changed_files`` that cannot affect a run: documentation, and files that the setting "
-        "``inert`` of the base lists",
-    )
-    unconcerned: list[UnconcernedWorkload] = Field(
-        [], description="those of ``workloads`` that were not run, because no changed file matches their paths"
-    )
+    inert_files: list[Text] = Field([], description="those of ``changed_files`` that cannot affect a run")
+    unconcerned: list[UnconcernedWorkload] = Field([], description="without a changed file in their paths")
     throughput: ThroughputThresholds = Field(ThroughputThresholds(), description="thresholds that the check used")
     sharding: ShardingThresholds = Field(ShardingThresholds(), description="thresholds that the check used")
     wire: WireBandwidths = Field(WireBandwidths(), description="bandwidths that the check used")

@@ -38,12 +38,8 @@ Gate = Literal["look0", "pairs", "stored"]
 class ThroughputThresholds(Record):
     """Thresholds of the throughput verdict. Percentages are 100 (ratio - 1); decisions use the log scale."""
 
-    threshold_pct: Annotated[float, Field(gt=0, le=50)] = Field(
-        2.0, description="no change if the interval lies within plus and minus this value"
-    )
-    indifference_pct: Annotated[float, Field(gt=0, le=50)] = Field(
-        1.0, description="regressed if the whole interval lies above this value"
-    )
+    threshold_pct: Annotated[float, Field(gt=0, le=50)] = Field(2.0, description="no change within plus and minus it")
+    indifference_pct: Annotated[float, Field(gt=0, le=50)] = Field(1.0, description="regressed above it")
     gate: Gate = Field(
         "look0",
         description="look0: the first block may pass a change, with the noise of stored pairs, else more pairs decide; "

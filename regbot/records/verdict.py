@@ -103,10 +103,7 @@ class SlowLaunch(Record):
 
     pair: PositiveInt = Field(description="number of the pair with the launch, in session order")
     arm: Literal["base", "head"]
-    slower_pct: float = Field(
-        description="how much slower the launch was, in percent; computed from the distance between the log-ratio of "
-        "its pair and the median log-ratio of all pairs"
-    )
+    slower_pct: float = Field(description="of its pair's log-ratio against the median of all pairs")
 
 
 class SecondaryTest(Record):
@@ -162,9 +159,7 @@ class RunVerdict(Record):
     role: RunRole
     pair: PositiveInt | None = Field(None, description="number of its valid pair, in session order")
     reason: Message = Field("", description="why the run was left out; '' if it counts")
-    cut: NonNegativeInt | None = Field(
-        None, description="number of leading steps that are left out; null where no steady step is left"
-    )
+    cut: NonNegativeInt | None = Field(None, description="leading steps left out; null where no step is steady")
     median_s: StepSeconds | None = Field(None, description="median step time of the slowest rank")
     mean_s: StepSeconds | None = Field(None, description="mean step time of the slowest rank")
     low_quartile_s: StepSeconds | None = Field(None, description="of the same step times; null with fewer than two")
@@ -189,9 +184,7 @@ class Throughput(Record):
     estimate_pct: float | None = Field(None, description="change of the median step time; positive: head is slower")
     low_pct: float | None = Field(None, description="low end of the interval of estimate_pct")
     high_pct: float | None = Field(None, description="high end of the interval of estimate_pct")
-    bound_pct: float | None = Field(
-        None, description="largest slowdown that a PASS does not exclude, by the median and the mean step time"
-    )
+    bound_pct: float | None = Field(None, description="largest slowdown that a PASS does not exclude")
     pairs: NonNegativeInt = Field(0, description="number of valid pairs that the decision used")
     void_pairs: NonNegativeInt = 0
     unused_pairs: NonNegativeInt = Field(0, description="number of later valid pairs, which the decision did not use")
@@ -201,15 +194,8 @@ class Throughput(Record):
     tests: list[PrimaryTest] = Field([])
     secondary: list[SecondaryTest] = Field([])
     slow_launches: list[SlowLaunch] = Field([])
-    pass_withheld: bool = Field(
-        False,
-        description="whether head does not pass, although its interval would, because it has more slow launches than "
-        "base",
-    )
-    assumed_luck_pct: NonNegativeFloat = Field(
-        0.0,
-        description="luck of an arm by which the interval is widened because no calibration has measured it; else 0",
-    )
+    pass_withheld: bool = Field(False, description="no pass, because head has more slow launches than base")
+    assumed_luck_pct: NonNegativeFloat = Field(0.0, description="luck that widens the interval before a calibration")
     decision_without_luck: Decision | None = Field(
         None,
         description="what these undecided pairs would decide without the assumed luck; None if they would stay "
@@ -227,10 +213,7 @@ class Throughput(Record):
     fallback: bool = Field(False, description="whether the times are of another dispatcher than the requested one")
     node: Text = Field("", description="node class of the timed runs")
     variant: Text = Field("", description="variant of the shape that was timed")
-    expert_flops_share: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        None,
-        description="share of the routed experts in the step's model FLOPs; null for models that a shape does not fix",
-    )
+    expert_flops_share: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="of the model FLOPs")
     cost: Cost | None = None
     runs: list[RunVerdict] = Field([], description="every timed run, in session order")
     ranks: list[RankComparison] = Field([], description="medians over the runs of each arm that decided")
@@ -244,9 +227,7 @@ class StoredTest(Record):
     estimate_pct: float = Field(description="difference from the mean of the stored sessions, in percent")
     low_pct: float
     high_pct: float
-    p_value: Annotated[float, Field(ge=0, le=1)] = Field(
-        description="two-sided; below alpha if the interval does not contain 0"
-    )
+    p_value: Annotated[float, Field(ge=0, le=1)] = Field(description="below alpha if the interval excludes 0")
 
 
 class StoredTimes(Record):
@@ -260,11 +241,7 @@ class StoredTimes(Record):
     runs: NonNegativeInt = Field(0, description="runs that are averaged, for each arm and each stored session")
     alpha: float | None = Field(None, description="two-sided error of one prediction interval")
     tests: list[StoredTest] = Field([])
-    base_drifted: bool = Field(
-        False,
-        description="whether base's step time is outside of the range that the stored sessions predict, and enough "
-        "sessions are stored for a warning",
-    )
+    base_drifted: bool = Field(False, description="base is outside of the range of enough stored sessions to warn")
 
 
 class StoredCollectives(Record):

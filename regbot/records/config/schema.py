@@ -126,15 +126,10 @@ class Workload(Record):
         description="folders that are checked out, by the rule of git's cone mode; [] for all files "
         "(docs/monorepos.md)",
     )
-    timed: list[str] | None = Field(
-        None, description="shapes whose steps are timed; default: all that have a timed variant, [] for none"
-    )
+    timed: list[str] | None = Field(None, description="shapes to time; default: all with a timed variant; [] for none")
     timed_variant: str = Field("", description="variant that is timed; default: smoke with enough GPUs, else cpu")
     dispatcher: str = Field("", description="requested from the layer; '' lets the layer choose (smoke: alltoall)")
-    device: Literal["cpu", "cuda"] = Field(
-        "cuda",
-        description="device of smoke and module traces: cuda is a paper GPU (docs/paper-gpu.md), cpu a CPU program",
-    )
+    device: Literal["cpu", "cuda"] = Field("cuda", description="of smoke and module traces; cuda: a paper GPU")
     gpu: PaperGpu = Field(DEFAULT_PAPER_GPU, description="GPU that the paper GPU imitates (docs/paper-gpu.md)")
     routing: Literal["balanced", "skewed", "natural"] = "balanced"
     config: dict[str, Scalar] = Field({}, description="extra keys of the config that build_layer receives")
@@ -331,16 +326,10 @@ class SlurmSettings(Record):
     ranks_per_node: Annotated[int, Field(ge=1, le=1024)] | None = Field(None, description="default: one rank per GPU")
     gpus_per_node: Annotated[int, Field(ge=0, le=1024)] | None = Field(None, description="default: all GPUs of a node")
     exclusive: bool = Field(True, description="no other job on the nodes, because it would disturb the timings")
-    time_limit_min: PositiveFloat | None = Field(
-        None, description="time limit of one reservation; default: the session's longest duration and a margin"
-    )
+    time_limit_min: PositiveFloat | None = Field(None, description="default: the longest session and a margin")
     queue_min: PositiveFloat = Field(24 * 60.0, description="how long a reservation may wait in the queue")
-    silent_s: Annotated[float, Field(ge=10)] = Field(
-        120.0, description="a reservation gives its nodes back after this much silence from regbot"
-    )
-    lag_s: NonNegativeFloat = Field(
-        30.0, description="longest delay until a write to the shared file system is visible on all nodes"
-    )
+    silent_s: Annotated[float, Field(ge=10)] = Field(120.0, description="it ends after this much silence from regbot")
+    lag_s: NonNegativeFloat = Field(30.0, description="longest delay until a write is visible on all nodes")
     python: str = Field("", description="regbot's interpreter on the nodes; default: the same path as here")
     environment: dict[str, str] = Field({}, description="variables of every launch, such as NCCL_SOCKET_IFNAME")
 
@@ -349,9 +338,7 @@ class SandboxSettings(Record):
     """How code under test is confined (docs/sandbox.md)."""
 
     untrusted: bool = Field(False, description="confine every launch and build, as --untrusted does")
-    read: list[str] = Field(
-        [], description="files and folders that the code may read, in addition to its own and the system's"
-    )
+    read: list[str] = Field([], description="paths that the code may read, besides its own and the system's")
     write: list[str] = Field([], description="folders that the code may write to; their content persists")
     network: bool = Field(False, description="let runs reach the network; ranks on several nodes always can")
     build_network: bool = Field(True, description="let build commands reach the network")
@@ -379,21 +366,15 @@ class SessionSettings(Record):
     """Time budget of the timed runs in a check, and the number of steps of a run."""
 
     budget_min: PositiveFloat = Field(60.0, description="minutes of timed runs in one check, all workloads together")
-    steps: Annotated[int, Field(ge=5, le=10_000)] | None = Field(
-        None, description="timed steps of one run; default: the shape's, 40"
-    )
-    warmup: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
-        None, description="warm-up steps before the timed steps; default: the shape's, 10"
-    )
+    steps: Annotated[int, Field(ge=5, le=10_000)] | None = Field(None, description="timed steps of a run; default: 40")
+    warmup: Annotated[int, Field(ge=1, le=10_000)] | None = Field(None, description="before them; default: 10")
 
 
 class Baselines(Record):
     """Folder of the stored references, and the limit on a slow creep of the step time."""
 
     folder: str = Field("baselines", description="folder in the repository; those of base judge a change")
-    creep_budget_pct: Annotated[float, Field(gt=0, le=100)] = Field(
-        2.0, description="limit on the total slowdown since the anchor; a refresh accepts no larger one"
-    )
+    creep_budget_pct: Annotated[float, Field(gt=0, le=100)] = Field(2.0, description="most slowdown since the anchor")
 
     @field_validator("folder")
     @classmethod
