@@ -55,13 +55,6 @@ class GpuProcess(Record):
     name: Text = ""
 
 
-class CpuSnapshot(Record):
-    """The processors at one moment."""
-
-    load: Annotated[float, Field(ge=0, le=1e9)] | None = Field(description="load average of the last minute")
-    free_bytes: Bytes | None = Field(description="memory that is available without swapping")
-
-
 class GpuSnapshot(Record):
     """One GPU at one moment. ``reasons`` say why it does not run at its highest clock."""
 
@@ -77,7 +70,6 @@ class GpuSnapshot(Record):
 class NodeSnapshot(Record):
     """The node at one moment."""
 
-    cpu: CpuSnapshot
     gpus: Annotated[list[GpuSnapshot], Field(max_length=MAX_GPUS)]
 
 
@@ -88,9 +80,7 @@ class CpuUsage(Record):
     own_s: Annotated[float, Field(ge=0, le=1e12)] = Field(description="CPU seconds of regbot and its processes")
     other_share: Share | None = Field(description="share of the cores' time that all other processes used")
     steal_share: Share | None = Field(description="share that the hypervisor gave to other machines")
-    load_high: Annotated[float, Field(ge=0, le=1e9)] | None = Field(description="highest one-minute load average")
     mhz: SampleRange | None = Field(description="clock of the fastest core of each sample")
-    free_low_bytes: Bytes | None = Field(description="smallest amount of memory available without swapping")
 
 
 class GpuUsage(Record):

@@ -86,9 +86,7 @@ def _combine_health(health_by_host: Mapping[str, Any]) -> Health | None:
 
     def combine_snapshots(name: str) -> NodeSnapshot:
         snapshots = [getattr(health, name) for health in by_host.values()]
-        return NodeSnapshot(
-            cpu=snapshots[0].cpu, gpus=[gpu for snapshot in snapshots for gpu in snapshot.gpus][:MAX_GPUS]
-        )
+        return NodeSnapshot(gpus=[gpu for snapshot in snapshots for gpu in snapshot.gpus][:MAX_GPUS])
 
     during = NodeUsage(
         seconds=first.during.seconds,
