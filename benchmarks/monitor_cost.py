@@ -14,12 +14,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from regbot.engines import Launch, LocalEngine, clean_environment
 from regbot.engines.health import Monitor
-from regbot.engines.health.nvml import Nvml, find_nvml
+from regbot.engines.health.nvml import find_nvml
 from support.nvml_stand_in import Card, StandIn
 
 
@@ -52,7 +53,7 @@ def main() -> None:
     parser.add_argument("--real", action="store_true", help="query the GPUs of this node")
     options = parser.parse_args()
 
-    def nvml() -> Nvml:
+    def nvml() -> Any:
         return find_nvml() if options.real else StandIn(*[Card() for _ in range(options.gpus)])
 
     extra, opening = [], []

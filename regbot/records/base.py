@@ -70,5 +70,5 @@ class Record(BaseModel):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """Return the JSON Schema (draft 2020-12) of this class, as shipped in the folder ``schemas``."""
+        """Return the JSON Schema (draft 2020-12) of this class."""
         return cls.model_json_schema(by_alias=True, mode="validation")

@@ -11,7 +11,15 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
 from regbot.records.base import Record
 from regbot.records.ledger import Digest, Message, Text
@@ -74,16 +82,16 @@ class EnvironmentKey(Record):
     values count as equal, and the comparison reports that they are unknown.
     """
 
-    driver: Text | None = Field(default=None, description="of the GPUs")
-    toolkit: Text | None = Field(default=None, description="CUDA or ROCm, with version")
-    nccl: Text | None = Field(default=None, description="NCCL or RCCL version")
-    framework: Text | None = Field(default=None, description="torch or jax, with version and build")
+    driver: Text | None = Field(None, description="of the GPUs")
+    toolkit: Text | None = Field(None, description="CUDA or ROCm, with version")
+    nccl: Text | None = Field(None, description="NCCL or RCCL version")
+    framework: Text | None = Field(None, description="torch or jax, with version and build")
     python: Text | None = None
-    container: Text | None = Field(default=None, description="digest of the image")
-    packages: Digest | None = Field(default=None, description="hash over all installed distributions and versions")
-    variables: Digest | None = Field(default=None, description="hash over the environment variables that matter")
+    container: Text | None = Field(None, description="digest of the image")
+    packages: Digest | None = Field(None, description="hash over all installed distributions and versions")
+    variables: Digest | None = Field(None, description="hash over the environment variables that matter")
     model: Digest | None = Field(
-        default=None,
+        None,
         description="hash of regbot's own model code in the timed steps; None for a trace, for models that are not "
         "regbot's, and for sessions of versions that did not store it",
     )
@@ -98,19 +106,17 @@ class EnvironmentKey(Record):
 class RunSummary(Record):
     """Summary of one run of a session (``regbot.stats.summary``)."""
 
-    block: Annotated[int, Field(ge=1)] = Field(description="number of the block in its session, from 1")
+    block: PositiveInt = Field(description="number of the block in its session, from 1")
     slot: Annotated[int, Field(ge=0, le=3)] = Field(description="place in the block, from 0")
     attempt: Positive = Field(description="attempt at the block, from 1")
     log_median: float = Field(description="log of the median steady step time in seconds, of the slowest rank")
     log_mean: float = Field(description="log of the mean steady step time in seconds, of the slowest rank")
     steady_steps: Positive
-    cut: Annotated[int, Field(ge=0)] = Field(description="leading warm-up steps, which are left out")
+    cut: NonNegativeInt = Field(description="leading warm-up steps, which are left out")
     memory_peak_bytes: Bytes
-    loss: Annotated[list[float | None], Field(max_length=10_000)] = Field(
-        default_factory=list, description="per step; stored for the first runs of a session only"
-    )
-    dropped_tokens: Bytes | None = Field(default=None, description="in one step; None if unknown")
-    wall_s: Annotated[float, Field(ge=0)] | None = Field(default=None, description="of the whole launch")
+    loss: Annotated[list[float | None], Field(max_length=10_000)] = Field([], description="per step, of the first runs")
+    dropped_tokens: Bytes | None = Field(None, description="in one step; None if unknown")
+    wall_s: NonNegativeFloat | None = Field(None, description="of the whole launch")
 
 
 class Provenance(Record):
@@ -142,11 +148,9 @@ class Baseline(Record):
     The baseline of a workload consists of several of these files. ``tree`` is the git tree of ``commit``.
     """
 
-    schema_id: Literal["regbot/baseline@1"] = Field(default="regbot/baseline@1", alias="schema")
+    schema_id: Literal["regbot/baseline@1"] = Field("regbot/baseline@1", alias="schema")
     tier: Tier = Field(description="timed: runs on a node; static: a trace, which has a ledger and no runs")
-    series: Series = Field(
-        description="the reference that it belongs to; anchor for another run of the anchor's commit"
-    )
+    series: Series = Field(description="reference that it belongs to; anchor for another run of the anchor's commit")
     measured: Text = Field(description="when the session began, UTC")
     session: Digest = Field(description="identity of the session; files with the same identity count once")
     workload: EntryName
@@ -157,7 +161,7 @@ class Baseline(Record):
     tree: Commit
     world_size: Positive
     steps: Positive | None = Field(description="steps of one run, warm-up included; None for a trace")
-    cut: Annotated[int, Field(ge=0)] | None = Field(description="how many of the steps are planned as warm-up")
+    cut: NonNegativeInt | None = Field(description="how many of the steps are planned as warm-up")
     clock: Clock | None
     dispatcher: Text = Field(description="dispatcher that the workload requests; '' if the workload chooses one")
     executed: Text | None = Field(description="the dispatcher that ran; None where no run shows it")
@@ -165,14 +169,10 @@ class Baseline(Record):
     environment: EnvironmentKey
     provenance: Provenance
     runs: Annotated[list[RunSummary], Field(max_length=1000)]
-    against: AnchorComparison | None = Field(
-        default=None, description="the anchor, where it was timed beside this commit"
-    )
-    step_s: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="the arm's step time in the verdict on the session; null for a trace, or if unknown"
-    )
+    against: AnchorComparison | None = Field(None, description="the anchor, where it was timed beside this commit")
+    step_s: PositiveFloat | None = Field(None, description="the arm's step time in the verdict; null if unknown")
     loaded_files: Annotated[list[Text], Field(max_length=MAX_LOADED_FILES)] | None = Field(
-        default=None,
+        None,
         description="source files that the runs loaded from their checkout, sorted; null if unknown, or if too many",
     )
 
@@ -242,7 +242,7 @@ class Anchor(Record):
     conflict in git, and a person has to decide.
     """
 
-    schema_id: Literal["regbot/anchor@1"] = Field(default="regbot/anchor@1", alias="schema")
+    schema_id: Literal["regbot/anchor@1"] = Field("regbot/anchor@1", alias="schema")
     workload: EntryName
     variant: VariantName
     node_class: NonEmptyText
@@ -252,9 +252,9 @@ class Anchor(Record):
     who: NonEmptyText
     why: Annotated[str, Field(min_length=1, max_length=4000)]
     previous: Commit | None = Field(description="commit of the previous anchor; None for the first anchor")
-    evidence: MoveEvidence | None = Field(default=None, description="None where the accepted slowdown was not measured")
+    evidence: MoveEvidence | None = Field(None, description="None where the accepted slowdown was not measured")
     accepted: Acceptance | None = None
-    digest: Digest | None = Field(default=None, description="hash of the other fields; None outside of a store")
+    digest: Digest | None = Field(None, description="hash of the other fields; None outside of a store")
 
     _moved = field_validator("moved")(require_canonical_time)
 
@@ -268,7 +268,7 @@ class BaselineGroup(Record):
     node_class: Text
     environment: EnvironmentKey
     folder: Text = Field(description="folder of the sessions, relative to the store")
-    sessions: Annotated[int, Field(ge=0)] = Field(description="number of sessions")
+    sessions: NonNegativeInt = Field(description="number of sessions")
     first: Text = Field(description="when the oldest session was measured, UTC")
     last: Text = Field(description="when the newest session was measured, UTC")
     anchor: Commit | None = Field(description="commit of the anchor; None without an anchor")
@@ -277,7 +277,7 @@ class BaselineGroup(Record):
 class BaselineListing(Record):
     """Output of ``baseline list``."""
 
-    schema_id: Literal["regbot/baseline-list@1"] = Field(default="regbot/baseline-list@1", alias="schema")
+    schema_id: Literal["regbot/baseline-list@1"] = Field("regbot/baseline-list@1", alias="schema")
     groups: list[BaselineGroup]
 
 
@@ -285,19 +285,19 @@ class BaselineAddition(Record):
     """Output of ``baseline add``: the paths of the session's files, relative to the store. A file is new, or was there
     before."""
 
-    schema_id: Literal["regbot/baseline-added@1"] = Field(default="regbot/baseline-added@1", alias="schema")
+    schema_id: Literal["regbot/baseline-added@1"] = Field("regbot/baseline-added@1", alias="schema")
     files: list[Text]
-    warnings: list[Message] = Field(default_factory=list)
+    warnings: list[Message] = Field([])
 
 
 class BaselineCheck(Record):
     """Output of ``baseline verify``. A problem is one line: the file, the fault, and what to do. The
     numbers are those of the stored records of each kind."""
 
-    schema_id: Literal["regbot/baseline-verify@1"] = Field(default="regbot/baseline-verify@1", alias="schema")
+    schema_id: Literal["regbot/baseline-verify@1"] = Field("regbot/baseline-verify@1", alias="schema")
     sessions: Annotated[int, Field(ge=0)]
     ledgers: Annotated[int, Field(ge=0)]
     anchors: Annotated[int, Field(ge=0)]
-    calibrations: Annotated[int, Field(ge=0)] = 0
+    calibrations: NonNegativeInt = 0
     problems: list[Message]
-    notes: list[Message] = Field(default=[], description="sound content that is no longer used for comparisons")
+    notes: list[Message] = Field([], description="sound content that is no longer used for comparisons")

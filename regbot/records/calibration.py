@@ -8,7 +8,7 @@ log-ratios of the pairs and the decision of each session are stored. All rates a
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
 from regbot.records.base import Record
 from regbot.records.baseline import (
@@ -33,13 +33,11 @@ class CalibrationSession(Record):
     session: Digest = Field(description="identity of the session; sessions with the same identity count once")
     injected_pct: Annotated[float, Field(ge=0, le=1000)] = Field(description="slowdown of head; 0 for a placebo")
     decision: Decision
-    pairs: Annotated[int, Field(ge=0)] = Field(description="pairs that the decision used")
-    covered: bool | None = Field(
-        description="whether all intervals of the last look contain the true effect; None without a look"
-    )
+    pairs: NonNegativeInt = Field(description="pairs that the decision used")
+    covered: bool | None = Field(description="whether all intervals of the last look contain the true effect")
     log_ratios: LogRatios = Field(description="log(head / base) of all valid pairs, in session order")
-    draws: list[Annotated[int, Field(ge=1)]] | None = Field(
-        default=None,
+    draws: list[PositiveInt] | None = Field(
+        None,
         description="for each pair, the number of the draw it belongs to (1, 2, ...): pairs with the same number used "
         "the same compiler caches; None where the arms shared one cache",
     )
@@ -48,7 +46,7 @@ class CalibrationSession(Record):
 class Calibration(Record):
     """Placebo and injected sessions of one workload on one node class in one environment."""
 
-    schema_id: Literal["regbot/calibration@1"] = Field(default="regbot/calibration@1", alias="schema")
+    schema_id: Literal["regbot/calibration@1"] = Field("regbot/calibration@1", alias="schema")
     measured: Text = Field(description="when the first session began, UTC")
     session: Digest = Field(description="identity of all its sessions together")
     workload: EntryName

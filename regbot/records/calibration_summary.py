@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from regbot.records.base import Record
 from regbot.records.ledger import Text
@@ -20,11 +20,9 @@ class Rate(Record):
 class PairNoise(Record):
     """Noise of a pair on a node class, from stored pairs whose true effect is known or constant."""
 
-    df: Annotated[int, Field(ge=1)] = Field(
-        description="degrees of freedom: number of stored pairs minus number of groups of pairs with the same effect"
-    )
-    median_sd: Annotated[float, Field(ge=0)] = Field(description="sd of the log-ratio of medians of one pair")
-    mean_sd: Annotated[float, Field(ge=0)] = Field(description="sd of the log-ratio of means of one pair")
+    df: PositiveInt = Field(description="number of stored pairs minus number of groups of pairs with the same effect")
+    median_sd: NonNegativeFloat = Field(description="sd of the log-ratio of medians of one pair")
+    mean_sd: NonNegativeFloat = Field(description="sd of the log-ratio of means of one pair")
 
 
 class Correlation(Record):
@@ -33,7 +31,7 @@ class Correlation(Record):
     value: Annotated[float, Field(ge=-1, le=1)]
     low: Annotated[float, Field(ge=-1, le=1)]
     high: Annotated[float, Field(ge=-1, le=1)]
-    count: Annotated[int, Field(ge=0)] = Field(description="number of products of two log-ratios in the estimate")
+    count: NonNegativeInt = Field(description="number of products of two log-ratios in the estimate")
 
 
 class ArmLuck(Record):
@@ -41,25 +39,23 @@ class ArmLuck(Record):
     of its step time."""
 
     sd_pct: Annotated[float, Field(ge=0)]
-    low_pct: Annotated[float, Field(ge=0)] = Field(description="low end of the 95% interval of sd_pct")
-    high_pct: Annotated[float, Field(ge=0)] = Field(description="high end of the 95% interval of sd_pct")
-    counted_pct: Annotated[float, Field(ge=0)] = Field(
+    low_pct: NonNegativeFloat = Field(description="low end of the 95% interval of sd_pct")
+    high_pct: NonNegativeFloat = Field(description="high end of the 95% interval of sd_pct")
+    counted_pct: NonNegativeFloat = Field(
         description="luck by which intervals are widened; 0 if chance explains the estimate, or if the luck is proven "
         "to be small"
     )
-    draws: Annotated[int, Field(ge=1)] = Field(
-        description="number of draws that were compared, each with fresh compiler caches for both arms"
-    )
+    draws: PositiveInt = Field(description="draws that were compared, each with fresh compiler caches for both arms")
 
 
 class CalibrationSummary(Record):
     """Summary of the calibrations of a node class."""
 
     measured: Text = Field(description="when the newest placebo session began, UTC")
-    pairs: Annotated[int, Field(ge=0)] = Field(description="number of placebo pairs")
-    sd_pct: Annotated[float, Field(ge=0)] = Field(description="sd of a placebo pair's log-ratio of medians")
-    sd_low_pct: Annotated[float, Field(ge=0)] = Field(description="low end of the 95% interval of sd_pct")
-    sd_high_pct: Annotated[float, Field(ge=0)] = Field(description="high end of the 95% interval of sd_pct")
+    pairs: NonNegativeInt = Field(description="number of placebo pairs")
+    sd_pct: NonNegativeFloat = Field(description="sd of a placebo pair's log-ratio of medians")
+    sd_low_pct: NonNegativeFloat = Field(description="low end of the 95% interval of sd_pct")
+    sd_high_pct: NonNegativeFloat = Field(description="high end of the 95% interval of sd_pct")
     false_flags: Rate = Field(description="placebo sessions that the gate called regressed or improved")
     covered: Rate = Field(description="placebo and injected sessions whose intervals contained the true effect")
     injected_pct: float | None = Field(description="the injected slowdown; None where none was injected")
@@ -67,13 +63,7 @@ class CalibrationSummary(Record):
     resampled_false: float | None = Field(
         description="share of sessions resampled from placebo pairs that the gate flags; known early, and optimistic"
     )
-    lag_correlation: Correlation | None = Field(
-        default=None, description="of neighbouring pairs of a session; None if there are too few pairs"
-    )
-    block_correlation: Correlation | None = Field(default=None, description="of the two pairs of a block")
-    arm_luck: ArmLuck | None = Field(
-        default=None, description="None if it is not known: the arms shared compiler caches, or there are few draws"
-    )
-    contradicted: Text = Field(
-        default="", description="why the gate may not decide on this node class; '' where it may"
-    )
+    lag_correlation: Correlation | None = Field(None, description="of neighbouring pairs; None if there are too few")
+    block_correlation: Correlation | None = Field(None, description="of the two pairs of a block")
+    arm_luck: ArmLuck | None = Field(None, description="None if the arms shared compiler caches, or after few draws")
+    contradicted: Text = Field("", description="why the gate may not decide on this node class; '' where it may")

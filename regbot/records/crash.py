@@ -31,10 +31,8 @@ class Crash(Record):
     """The traceback of a crash, as far as it shows whose fault the crash is."""
 
     frames: Annotated[list[CrashFrame], Field(max_length=100)] = Field(
-        default_factory=list,
+        [],
         description="frames of the checkout and of regbot, and the innermost one, which is the last; [] if the process "
         "died without a traceback",
     )
-    keys: Annotated[list[Text], Field(max_length=20)] = Field(
-        default_factory=list, description="configuration keys that regbot set and that the error names"
-    )
+    keys: Annotated[list[Text], Field(max_length=20)] = Field([], description="keys set by regbot that the error names")

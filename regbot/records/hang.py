@@ -8,17 +8,16 @@ from typing import Annotated
 from pydantic import Field
 
 from regbot.records.base import Record
-from regbot.records.ledger import Text
+from regbot.records.ledger import Count, Text
 
 RankNumber = Annotated[int, Field(ge=0, le=65535)]
-NonNegativeInt = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class Frame(Record):
     """One line of a stack."""
 
     file: Text = Field(description="relative to the checkout or the installed packages, where it is in them")
-    line: NonNegativeInt
+    line: Count
     function: Text
 
 
@@ -27,7 +26,7 @@ class Collective(Record):
 
     name: Text = Field(description="backend and function, e.g. 'nccl:all_to_all'")
     group: Text
-    number: NonNegativeInt = Field(description="sequence number in its group, from 1; 0 for send and recv")
+    number: Count = Field(description="sequence number in its group, from 1; 0 for send and recv")
     state: Text = Field(description="scheduled, started or completed")
 
 
@@ -37,21 +36,13 @@ class RankHang(Record):
     rank: RankNumber
     host: Text = ""
     answered: bool = Field(description="whether the rank wrote its stacks at the time limit")
-    last: Collective | None = Field(
-        default=None,
-        description="last collective that the rank issued, by torch's Flight Recorder; None where it could not be read",
-    )
-    frames: Annotated[list[Frame], Field(max_length=16)] = Field(
-        default_factory=list,
-        description="stack of the main thread, innermost first, without frames of regbot and the launcher",
-    )
-    code_frame: Frame | None = Field(default=None, alias="at", description="innermost frame of the code under test")
+    last: Collective | None = Field(None, description="collective that it issued last, by torch's Flight Recorder")
+    frames: Annotated[list[Frame], Field(max_length=16)] = Field([], description="of the main thread, innermost first")
+    code_frame: Frame | None = Field(None, alias="at", description="innermost frame of the code under test")
 
 
 class Hang(Record):
     """The ranks of a run that hung, as they reported themselves."""
 
     ranks: Annotated[list[RankHang], Field(max_length=65536)]
-    text: Annotated[str, Field(max_length=2000)] = Field(
-        description="where the ranks are, those in the rarest place first"
-    )
+    text: Annotated[str, Field(max_length=2000)] = Field(description="where the ranks are, the rarest place first")

@@ -55,13 +55,6 @@ class GpuProcess(Record):
     name: Text = ""
 
 
-class CpuSnapshot(Record):
-    """The processors at one moment."""
-
-    load: Annotated[float, Field(ge=0, le=1e9)] | None = Field(description="load average of the last minute")
-    free_bytes: Bytes | None = Field(description="memory that is available without swapping")
-
-
 class GpuSnapshot(Record):
     """One GPU at one moment. ``reasons`` say why it does not run at its highest clock."""
 
@@ -70,14 +63,13 @@ class GpuSnapshot(Record):
     reasons: list[ClockReason]
     temperature_c: int | None
     power_w: Annotated[float, Field(ge=0, le=1e6)] | None
-    used_bytes: Bytes | None = Field(description="memory of all its processes, without the driver's own")
+    used_bytes: Bytes | None = Field(description="of all processes, without the driver's own")
     processes: Annotated[list[GpuProcess], Field(max_length=MAX_PROCESSES)]
 
 
 class NodeSnapshot(Record):
     """The node at one moment."""
 
-    cpu: CpuSnapshot
     gpus: Annotated[list[GpuSnapshot], Field(max_length=MAX_GPUS)]
 
 
@@ -85,16 +77,10 @@ class CpuUsage(Record):
     """The cores available to the run, while it ran. Shares are fractions of the time of all these cores."""
 
     cores: Annotated[int, Field(ge=1, le=2**20)]
-    own_s: Annotated[float, Field(ge=0, le=1e12)] = Field(
-        description="CPU seconds of regbot and of all processes that it started"
-    )
+    own_s: Annotated[float, Field(ge=0, le=1e12)] = Field(description="CPU seconds of regbot and its processes")
     other_share: Share | None = Field(description="share of the cores' time that all other processes used")
-    steal_share: Share | None = Field(
-        description="share of the cores' time that the hypervisor gave to other machines (stolen time)"
-    )
-    load_high: Annotated[float, Field(ge=0, le=1e9)] | None = Field(description="highest one-minute load average")
+    steal_share: Share | None = Field(description="share that the hypervisor gave to other machines")
     mhz: SampleRange | None = Field(description="clock of the fastest core of each sample")
-    free_low_bytes: Bytes | None = Field(description="smallest amount of memory available without swapping")
 
 
 class GpuUsage(Record):
@@ -105,23 +91,16 @@ class GpuUsage(Record):
     uuid: Text
     sm_mhz: SampleRange | None
     sm_max_mhz: Megahertz | None = Field(description="the highest clock that can be set")
-    samples: Count | None = Field(
-        default=None, description="number of samples of clock, reasons, temperature and power; null in older records"
-    )
+    samples: Count | None = Field(None, description="of clock, reasons, temperature and power")
     reasons: dict[ClockReason, Share] = Field(description="share of the samples that show the reason")
     temperature_max_c: int | None
     power_w: SampleRange | None
     power_limit_w: Annotated[float, Field(ge=0, le=1e6)] | None
     uncorrected_ecc: Count | None = Field(description="new memory errors during the run")
     xids: Annotated[list[Count], Field(max_length=MAX_XIDS)] = Field(description="errors that the driver reported")
-    others: Annotated[list[GpuProcess], Field(max_length=MAX_PROCESSES)] = Field(
-        description="processes of others, seen during the run"
-    )
-    unplaced: Count = Field(
-        default=0,
-        description="number of processes whose PID belongs to another PID namespace; they may be processes of this run",
-    )
-    lost: bool = Field(default=False, description="whether the GPU stopped answering")
+    others: Annotated[list[GpuProcess], Field(max_length=MAX_PROCESSES)] = Field(description="processes of others")
+    unplaced: Count = Field(0, description="processes of another PID namespace, which may be this run's")
+    lost: bool = Field(False, description="whether the GPU stopped answering")
 
 
 class NodeUsage(Record):
@@ -138,11 +117,8 @@ class Cause(Record):
 
     kind: CauseKind
     text: Message
-    outside: bool = Field(
-        description="true if the code under test did not cause it, and the run says nothing about this code; the run "
-        "is then void"
-    )
-    gpu: Index | None = Field(default=None, description="the GPU with the fault; None if it is no GPU's fault")
+    outside: bool = Field(description="the code under test did not cause it, so that the run is void")
+    gpu: Index | None = Field(None, description="the GPU with the fault; None if it is no GPU's fault")
 
 
 class Health(Record):
@@ -151,4 +127,4 @@ class Health(Record):
     before: NodeSnapshot
     during: NodeUsage
     after: NodeSnapshot
-    causes: Annotated[list[Cause], Field(max_length=6 * MAX_GPUS)] = Field(default_factory=list)
+    causes: Annotated[list[Cause], Field(max_length=6 * MAX_GPUS)] = Field([])

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from regbot.records.base import Record
 from regbot.records.baseline import EntryName, EnvironmentKey, NonEmptyText, Positive, VariantName
@@ -34,9 +34,7 @@ class HistoryChange(Record):
     at: Text = Field(description="when the first session of the new level was measured, UTC")
     before: Commit = Field(description="commit of the last session at the old level")
     commit: Commit = Field(description="commit of the first session at the new level")
-    grain: Positive = Field(
-        description="number of sessions that the search for changes combines into one point; 1 if the history is short"
-    )
+    grain: Positive = Field(description="sessions that the search for changes combines into one point")
     change_pct: float = Field(description="change of the level in percent; positive means slower")
 
 
@@ -45,27 +43,19 @@ class HistorySeries(Record):
     the number of steps."""
 
     environment: EnvironmentKey
-    changed: list[Text] = Field(
-        description="names of the fields that differ from the series before; [] in the first series of a node class"
-    )
+    changed: list[Text] = Field(description="fields that differ from the series before")
     world_size: Positive
     steps: Positive
     cut: Annotated[int, Field(ge=0)]
     clock: Clock
     dispatcher: Text
     sessions: Positive
-    excluded_sessions: Annotated[int, Field(ge=0)] = Field(
-        alias="held", description="sessions that were kept out of the rolling reference"
-    )
+    excluded_sessions: NonNegativeInt = Field(alias="held", description="kept out of the rolling reference")
     first: Text = Field(description="when the oldest session was measured, UTC")
     last: Text = Field(description="when the newest session was measured, UTC")
-    anchor_sessions: Annotated[int, Field(ge=0)] = Field(
-        description="number of sessions of the anchor's commit, repeated ones included"
-    )
+    anchor_sessions: NonNegativeInt = Field(description="sessions of the anchor's commit, repeated ones included")
     anchor_s: Seconds | None = Field(description="mean level of the anchor's sessions; None if there are none")
-    points: Annotated[list[HistoryPoint], Field(min_length=1)] = Field(
-        description="oldest first, with equal numbers of sessions"
-    )
+    points: Annotated[list[HistoryPoint], Field(min_length=1)] = Field(description="oldest first")
     stretches: Annotated[list[HistoryPoint], Field(min_length=1)] = Field(
         description="the sessions between two changes of level, combined into one point; oldest first"
     )
@@ -79,14 +69,12 @@ class HistoryTrend(Record):
     variant: VariantName
     node_class: NonEmptyText
     anchor: Commit | None
-    series: Annotated[list[HistorySeries], Field(min_length=1)] = Field(
-        description="in the order of their first sessions"
-    )
+    series: Annotated[list[HistorySeries], Field(min_length=1)] = Field(description="by their first session")
 
 
 class History(Record):
     """Output of ``baseline history``."""
 
-    schema_id: Literal["regbot/history@1"] = Field(default="regbot/history@1", alias="schema")
+    schema_id: Literal["regbot/history@1"] = Field("regbot/history@1", alias="schema")
     workload: EntryName
     trends: list[HistoryTrend]

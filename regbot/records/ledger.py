@@ -6,7 +6,7 @@ all-gather the output tensor. Operations in groups of size 1 do not count as col
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from regbot.records.base import Record
 from regbot.records.text.clip import LABEL_CHARACTERS, MESSAGE_CHARACTERS
@@ -60,26 +60,19 @@ class Entry(Record):
     count: Annotated[int, Field(ge=1, le=2**53)]
     bytes: Count
     static_count: Count | None = Field(
-        default=None,
+        None,
         description="number of these calls in the text of a compiled program, whose loops may execute a call several "
         "times; ``count`` is the number of executions. None for other sources",
     )
-    exposed_s: ExposedSeconds | None = Field(
-        default=None,
-        description="seconds in which no compute overlapped the collectives; None where the source has no times",
-    )
-    hidden_s: ExposedSeconds | None = Field(
-        default=None, description="seconds in which compute overlapped the collectives"
-    )
+    exposed_s: ExposedSeconds | None = Field(None, description="without overlapping compute; None if unknown")
+    hidden_s: ExposedSeconds | None = Field(None, description="seconds in which compute overlapped the collectives")
 
 
 class Axis(Record):
     """One mesh axis as rank 0 sees it."""
 
     size: Annotated[int, Field(ge=1)]
-    ranks: Annotated[list[int], Field(max_length=65536)] = Field(
-        description="ranks of the axis' process group that rank 0 belongs to"
-    )
+    ranks: Annotated[list[int], Field(max_length=65536)] = Field(description="of the process group of rank 0")
 
 
 class UnclassifiedCommunication(Record):
@@ -99,12 +92,9 @@ class Liveness(Record):
 
     planted: Count
     seen: Count = Field(description="number of planted collectives that the counter saw")
-    sequence_advance: Count | None = Field(
-        default=None,
-        description="by how much the sequence numbers of all groups rose in the counted step; None without any",
-    )
+    sequence_advance: Count | None = Field(None, description="of all sequence numbers in the counted step")
     sequence_counted: Count | None = Field(
-        default=None, description="number of collectives of the same groups that the counter saw in this step"
+        None, description="number of collectives of the same groups that the counter saw in this step"
     )
 
     @property
@@ -121,46 +111,31 @@ DEFAULT_PAPER_GPU: PaperGpu = "h100"
 class Ledger(Record):
     """The collectives of one steady step of one workload at one arm, as rank ``rank`` issues them."""
 
-    schema_id: Literal["regbot/ledger@1"] = Field(default="regbot/ledger@1", alias="schema")
+    schema_id: Literal["regbot/ledger@1"] = Field("regbot/ledger@1", alias="schema")
     source: Text = Field(description="how it was counted, e.g. 'dispatch-mode'")
-    device: Literal["cpu", "cuda"] | None = Field(default=None, description="device of the traced or executed program")
-    gpu: PaperGpu | None = Field(
-        default=None,
-        description="GPU that the paper GPU of the trace imitated; null without a paper GPU, and in older ledgers, "
-        "whose paper GPU was an h100",
-    )
+    device: Literal["cpu", "cuda"] | None = Field(None, description="device of the traced or executed program")
+    gpu: PaperGpu | None = Field(None, description="GPU that the trace's paper GPU imitated")
     scope: Literal["step", "whole"] = Field(
         description="step: the counts are those of one step; whole: the counts are those of a whole file, whose number "
         "of steps may be unknown"
     )
-    steps: Annotated[int, Field(ge=1)] = Field(
-        description="number of steps that were counted; if scope is 'step', the counts are divided by it"
-    )
-    workload: Text | None = Field(default=None, description="entry name, e.g. 'qwen3-30b-a3b@1/ep'")
+    steps: PositiveInt = Field(description="number of counted steps; the counts of scope 'step' are divided by it")
+    workload: Text | None = Field(None, description="entry name, e.g. 'qwen3-30b-a3b@1/ep'")
     variant: Text | None = None
-    world_size: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="number of all ranks; null if unknown"
-    )
-    rank: Annotated[int, Field(ge=0)] = Field(default=0, description="the rank whose collectives were counted")
-    axes: dict[str, Axis] = Field(default_factory=dict, description="axes of the mesh, by name")
+    world_size: PositiveInt | None = Field(None, description="number of all ranks; null if unknown")
+    rank: NonNegativeInt = Field(0, description="the rank whose collectives were counted")
+    axes: dict[str, Axis] = Field({}, description="axes of the mesh, by name")
     entries: Annotated[list[Entry], Field(max_length=200_000)]
-    host_reads: dict[str, Count] | None = Field(
-        default=None,
-        description="values that the host read from the device in forward and backward, by module; None if unknown",
-    )
-    rank_digests: dict[str, Digest] = Field(
-        default_factory=dict, description="digests of the entries of the other ranks that were run, by rank"
-    )
+    host_reads: dict[str, Count] | None = Field(None, description="by module, in forward and backward; None if unknown")
+    rank_digests: dict[str, Digest] = Field({}, description="digests of the entries of the other ranks, by rank")
     liveness: Liveness | None = None
-    program: Digest | None = Field(default=None, description="fingerprint of the dispatched operators")
-    config: dict[str, Scalar] = Field(default_factory=dict, description="the resolved configuration")
-    software: dict[str, Text] = Field(default_factory=dict, description="versions of framework and torch")
-    unclassified: Annotated[list[UnclassifiedCommunication], Field(max_length=1000)] = Field(default_factory=list)
-    patches: list[Text] = Field(
-        default_factory=list, description="differences from a run on GPUs, such as parts that were replaced"
-    )
-    guesses: list[Message] = Field(default_factory=list, description="guessed values that depend on data")
+    program: Digest | None = Field(None, description="fingerprint of the dispatched operators")
+    config: dict[str, Scalar] = Field({}, description="the resolved configuration")
+    software: dict[str, Text] = Field({}, description="versions of framework and torch")
+    unclassified: Annotated[list[UnclassifiedCommunication], Field(max_length=1000)] = Field([])
+    patches: list[Text] = Field([], description="differences from a run on GPUs, such as parts that were replaced")
+    guesses: list[Message] = Field([], description="guessed values that depend on data")
     guess_kinds: dict[Message, GuessKind] = Field(
-        default_factory=dict, description="kind of each guess; a guess without a kind may have decided a size"
+        {}, description="kind of each guess; a guess without a kind may have decided a size"
     )
-    warnings: list[Message] = Field(default_factory=list)
+    warnings: list[Message] = Field([])

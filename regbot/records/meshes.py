@@ -23,7 +23,7 @@ class Parallelism(Record):
     etp: Positive = 1
     ep: Positive
     edp: Positive
-    own_name: str = Field(default="", description="name of a mesh that a workload defines; '' for a mesh of the shape")
+    own_name: str = Field("", description="name of a mesh that a workload defines; '' for a mesh of the shape")
 
     @model_validator(mode="after")
     def _check_ranks(self) -> Self:

@@ -37,7 +37,7 @@ class RawNodeProbe(Record):
     """Result of one rank of the probe, as the rank wrote it. ``refusal`` says why the rank could not measure; '' if it
     could."""
 
-    schema_id: Literal["regbot/node-probe-raw@1"] = Field(default="regbot/node-probe-raw@1", alias="schema")
+    schema_id: Literal["regbot/node-probe-raw@1"] = Field("regbot/node-probe-raw@1", alias="schema")
     request: Text = Field(description="the request's nonce")
     rank: Annotated[int, Field(ge=0, le=10_000_000)]
     refusal: Message = ""
@@ -46,9 +46,9 @@ class RawNodeProbe(Record):
     driver: Text | None = None
     torch: Text = ""
     gemm: RepeatedTiming | None = None
-    local_all_to_all: RepeatedTiming | None = Field(default=None, description="None for a host of one rank")
-    all_to_all: RepeatedTiming | None = Field(default=None, description="None where all ranks are on one host")
-    copy_: RepeatedTiming | None = Field(default=None, alias="copy")
+    local_all_to_all: RepeatedTiming | None = Field(None, description="None for a host of one rank")
+    all_to_all: RepeatedTiming | None = Field(None, description="None where all ranks are on one host")
+    copy_: RepeatedTiming | None = Field(None, alias="copy")
 
 
 class NodeProbe(Record):
@@ -69,9 +69,7 @@ class NodeProbe(Record):
     local_all_to_all: RepeatedTiming | None = Field(description="None for a host of one rank")
     all_to_all: RepeatedTiming | None = Field(description="None where all ranks are on one host")
     copy_: RepeatedTiming = Field(alias="copy")
-    disturbance: Message = Field(
-        default="", description="other work or a fault of the node during the probe, so that it is not judged"
-    )
+    disturbance: Message = Field("", description="other work or a fault during the probe, so that it is not judged")
 
     def get_timing(self, measure: Measure) -> RepeatedTiming | None:
         """Return the timing of one measurement; None where the probe did not make this measurement."""
@@ -82,5 +80,5 @@ class NodeProbe(Record):
 class NodeHistory(Record):
     """The last probes of every node, oldest first. The cache folder has one such file."""
 
-    schema_id: Literal["regbot/node-history@1"] = Field(default="regbot/node-history@1", alias="schema")
-    probes: list[NodeProbe] = Field(default_factory=list)
+    schema_id: Literal["regbot/node-history@1"] = Field("regbot/node-history@1", alias="schema")
+    probes: list[NodeProbe] = Field([])

@@ -35,7 +35,7 @@ class PreflightAdvice(Record):
 class Preflight(Record):
     """Conflicts and advice for one configuration."""
 
-    schema_id: Literal["regbot/preflight@1"] = Field(default="regbot/preflight@1", alias="schema")
+    schema_id: Literal["regbot/preflight@1"] = Field("regbot/preflight@1", alias="schema")
     workload: Text
     conflicts: list[PreflightConflict]
     advice: list[PreflightAdvice]

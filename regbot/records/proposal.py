@@ -21,14 +21,12 @@ MAX_RECORDS = 500
 class Proposal(Record):
     """Result of one nightly refresh: its report, and the records that may join the store."""
 
-    schema_id: Literal["regbot/proposal@1"] = Field(default="regbot/proposal@1", alias="schema")
+    schema_id: Literal["regbot/proposal@1"] = Field("regbot/proposal@1", alias="schema")
     regbot: Text = Field(description="version of regbot that measured")
     created: Text = Field(description="when, UTC")
     refreshed: RefreshReport
     sessions: Annotated[list[Baseline], Field(max_length=MAX_RECORDS)]
-    ledgers: Annotated[list[Ledger], Field(max_length=MAX_RECORDS)] = Field(
-        description="ledgers that the sessions name"
-    )
+    ledgers: Annotated[list[Ledger], Field(max_length=MAX_RECORDS)] = Field(description="ledgers that sessions name")
     anchors: Annotated[list[Anchor], Field(max_length=MAX_RECORDS)]
 
     _created = field_validator("created")(require_canonical_time)

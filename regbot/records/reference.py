@@ -22,10 +22,8 @@ class StoredSession(Record):
     session: Digest = Field(description="identity of the session")
     measured: Text = Field(description="when the session began, UTC")
     commit: Text = Field(description="commit that was measured")
-    node: Text | None = Field(default=None, description="name of the machine; None if unknown")
-    log_median: list[float] = Field(
-        description="log of the median step time in seconds, of each of the first runs in session order"
-    )
+    node: Text | None = Field(None, description="name of the machine; None if unknown")
+    log_median: list[float] = Field(description="log of the median step time in seconds, of each of the first runs")
     log_mean: list[float] = Field(description="log of the mean step time in seconds, of the same runs")
 
 
@@ -37,19 +35,9 @@ class Reference(Record):
     clock: Clock
     executed: Text | None = Field(description="dispatcher that the newest session executed; None if unknown")
     sessions: Annotated[list[StoredSession], Field(max_length=1000)]
-    loss: list[list[float | None]] = Field(
-        default_factory=list,
-        description="losses of the newest session's first runs, as [runs][steps]; None for a step without a loss",
-    )
-    dropped_tokens: Bytes | None = Field(
-        default=None, description="number of tokens that the newest session dropped in a step; None if unknown"
-    )
-    run_s: float | None = Field(default=None, description="median seconds of one launch; None if unknown")
-    calibrated: CalibrationSummary | None = Field(
-        default=None, description="calibration of the node class in this environment; None if there is none"
-    )
-    noise: PairNoise | None = Field(
-        default=None,
-        description="noise of a pair, for look 0; None if too few pairs are stored, or before look 0 existed",
-    )
-    warnings: list[Message] = Field(default_factory=list)
+    loss: list[list[float | None]] = Field([], description="of the newest session's first runs, as [runs][steps]")
+    dropped_tokens: Bytes | None = Field(None, description="of the newest session in a step; None if unknown")
+    run_s: float | None = Field(None, description="median seconds of one launch; None if unknown")
+    calibrated: CalibrationSummary | None = Field(None, description="calibration in this environment")
+    noise: PairNoise | None = Field(None, description="noise of a pair, for look 0; None if few pairs are stored")
+    warnings: list[Message] = Field([])

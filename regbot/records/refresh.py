@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from regbot.records.base import Record
 from regbot.records.baseline import Acceptance
@@ -22,16 +22,11 @@ class IntervalEstimate(Record):
 class Drift(Record):
     """State of the monitor for slow creep after tonight's session."""
 
-    value_pct: float = Field(
-        description="cumulative sum (CUSUM) over the nights: a night adds the part of its slowdown that is above a "
-        "small slack"
-    )
+    value_pct: float = Field(description="cumulative sum (CUSUM) of each night's slowdown above a small slack")
     limit_pct: float = Field(description="sum at which the monitor raises an alarm")
     alarm: bool
-    nights: Annotated[int, Field(ge=0)] = Field(description="number of nights that the monitor has seen")
-    correlation: Annotated[float, Field(ge=0, lt=1)] | None = Field(
-        default=None, description="estimated correlation of neighbouring nights; null in older records"
-    )
+    nights: NonNegativeInt = Field(description="number of nights that the monitor has seen")
+    correlation: Annotated[float, Field(ge=0, lt=1)] | None = Field(None, description="of neighbouring nights")
     estimate_pct: float | None = Field(description="estimated creep so far; None without evidence of one")
 
 
@@ -49,39 +44,31 @@ class WorkloadRefresh(Record):
     reasons: list[Message]
     anchor: Commit | None = Field(description="the anchor that main was timed beside; None without one")
     decision: Decision | None
-    tonight: IntervalEstimate | None = Field(
-        default=None, description="main compared with the anchor, over tonight's pairs"
-    )
-    pairs: Annotated[int, Field(ge=0)] = Field(default=0, description="number of tonight's pairs")
-    since_anchor: IntervalEstimate | None = Field(
-        default=None, description="main compared with the anchor, over the last nights combined"
-    )
+    tonight: IntervalEstimate | None = Field(None, description="main compared with the anchor, over tonight's pairs")
+    pairs: NonNegativeInt = Field(0, description="number of tonight's pairs")
+    since_anchor: IntervalEstimate | None = Field(None, description="the same over the last nights combined")
     budget_pct: float = Field(description="largest slowdown against the anchor that is tolerated, in percent")
     drift: Drift | None = None
     environment_shift: IntervalEstimate | None = Field(
-        default=None,
+        None,
         description="the anchor's commit in tonight's environment, relative to its stored sessions in the previous "
         "environment",
     )
-    environment_changes: list[Message] = Field(default_factory=list)
-    sharding: Status | None = Field(default=None, description="main's collectives compared with the anchor's")
-    series: Literal["rolling", "held"] | None = Field(
-        default=None, description="series in which the session is to be stored; None where it is not stored"
-    )
+    environment_changes: list[Message] = Field([])
+    sharding: Status | None = Field(None, description="main's collectives compared with the anchor's")
+    series: Literal["rolling", "held"] | None = Field(None, description="to store it in; None where it is not stored")
     accepted: Acceptance | None = None
-    not_stored: Message = Field(default="", description="why the session was not stored although it should be")
+    not_stored: Message = Field("", description="why the session was not stored although it should be")
 
 
 class RefreshReport(Record):
     """Output of ``baseline refresh``."""
 
-    schema_id: Literal["regbot/refresh@1"] = Field(default="regbot/refresh@1", alias="schema")
+    schema_id: Literal["regbot/refresh@1"] = Field("regbot/refresh@1", alias="schema")
     status: Status
     commit: Commit = Field(description="of main")
     branch: Text | None = Field(description="branch with the proposal; None without a proposal or branch")
-    proposal: Commit | None = Field(
-        description="commit of ``branch`` with the proposed baselines; None without a branch"
-    )
+    proposal: Commit | None = Field(description="commit of ``branch`` with the proposed baselines")
     files: list[Text]
     workloads: list[WorkloadRefresh]
-    warnings: list[Message] = Field(default_factory=list)
+    warnings: list[Message] = Field([])

@@ -8,7 +8,7 @@ the process.
 from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from regbot.records.base import Record
 from regbot.records.crash import Crash
@@ -45,10 +45,10 @@ class Arm(Record):
     revision: Text = Field(description="as the user gave it")
     commit: Commit
     tree: Commit
-    subject: Text = Field(default="", description="first line of the commit message; written by the PR's author")
-    overrides: dict[str, Scalar] = Field(default_factory=dict)
+    subject: Text = Field("", description="first line of the commit message; written by the PR's author")
+    overrides: dict[str, Scalar] = Field({})
     behaviour: Digest | None = Field(
-        default=None,
+        None,
         description="digest of everything in the commit that may affect a run, from git, without comments, docstrings "
         "and documentation; only for head, so that heads of different sessions can be compared; null if unknown",
     )
@@ -63,9 +63,7 @@ class Backend(Record):
     """An implementation that a library may replace silently, such as the dispatcher."""
 
     requested: Text = Field(description="what the configuration requests")
-    resolved: Text = Field(
-        description="what regbot chose on this machine before the step, for example because a library is missing"
-    )
+    resolved: Text = Field(description="what regbot chose on this machine before the step")
     executed: Text = Field(description="what ran in the step")
     evidence: Message = Field(description="how ``executed`` is known")
 
@@ -73,16 +71,9 @@ class Backend(Record):
 class CodeProof(Record):
     """Which code really ran: the source folder of each watched package, and a hash of every loaded file."""
 
-    watched: dict[str, Text] = Field(
-        description="package of the checkout -> folder it was imported from, relative to the worktree"
-    )
-    foreign: dict[str, Text] = Field(
-        description="package of the checkout -> path outside the arm's worktree that it was imported from; must be "
-        "empty"
-    )
-    files: dict[str, Digest] = Field(
-        description="loaded source file -> hash of its code without comments and docstrings"
-    )
+    watched: dict[str, Text] = Field(description="package of the checkout -> folder in the worktree that it came from")
+    foreign: dict[str, Text] = Field(description="package of the checkout -> path outside the worktree; must be empty")
+    files: dict[str, Digest] = Field(description="loaded source file -> hash without comments and docstrings")
 
 
 class Environment(Record):
@@ -93,25 +84,19 @@ class Environment(Record):
     platform: Text
     packages: Digest = Field(description="hash over all installed distributions and versions")
     toolkit: Text | None = Field(
-        default=None, description="toolkit that torch was built with, e.g. 'cuda 13.0'; 'none' for a CPU build"
+        None, description="toolkit that torch was built with, e.g. 'cuda 13.0'; 'none' for a CPU build"
     )
-    nccl: Text | None = Field(default=None, description="NCCL or RCCL version; 'none' where torch has none")
-    jax: Text | None = Field(default=None, description="version of jax, for a framework on jax; None for torch")
-    jaxlib: Text | None = Field(default=None, description="version of jaxlib, which has the compiler of jax")
-    variables: Digest | None = Field(
-        default=None, description="hash over the environment variables that affect speed, at the start of the process"
-    )
+    nccl: Text | None = Field(None, description="NCCL or RCCL version; 'none' where torch has none")
+    jax: Text | None = Field(None, description="version of jax, for a framework on jax; None for torch")
+    jaxlib: Text | None = Field(None, description="version of jaxlib, which has the compiler of jax")
+    variables: Digest | None = Field(None, description="hash over the variables that affect speed, at the start")
     pinning: Literal["numa", "launcher", "off", "unknown"] | None = Field(
-        default=None,
+        None,
         description="cores to which a rank with a GPU is pinned. numa: the cores of the GPU's NUMA node. launcher: the "
         "cores that the launcher chose. off: pinning is switched off. unknown: the system does not report the GPU's "
         "cores. None: a run without GPUs",
     )
-    model: Digest | None = Field(
-        default=None,
-        description="hash of regbot's own model code in the timed steps; None for a trace, and for models that are not "
-        "regbot's",
-    )
+    model: Digest | None = Field(None, description="hash of regbot's own model code in the timed steps; else None")
 
 
 RefusalKind = Literal[
@@ -139,9 +124,7 @@ class Refusal(Record):
     kind: RefusalKind
     message: Message
     where: Text = ""
-    crash: Crash | None = Field(
-        default=None, description="traceback if the code under test raised an error (kind 'code'); else None"
-    )
+    crash: Crash | None = Field(None, description="traceback of an error in the code under test (kind 'code')")
 
 
 class MeshAxis(Record):
@@ -162,15 +145,11 @@ class CompiledProgram(Record):
     program: FileName = Field(description="file in the record folder: optimized HLO text of the train step")
     planted: FileName = Field(description="file with a program of known collectives, compiled in the same process")
     target: Literal["cpu"] = Field(description="kind of device that it was compiled for")
-    mesh: Annotated[list[MeshAxis], Field(max_length=16)] = Field(
-        description="axes of more than one device, the slowest-varying first; a device's number is its row-major index"
-    )
-    config: dict[str, Scalar] = Field(default_factory=dict, description="the resolved configuration")
-    software: dict[str, Text] = Field(default_factory=dict)
-    patches: list[Text] = Field(
-        default_factory=list, description="changes that were needed to compile without accelerators"
-    )
-    warnings: list[Message] = Field(default_factory=list)
+    mesh: Annotated[list[MeshAxis], Field(max_length=16)] = Field(description="the slowest-varying axis first")
+    config: dict[str, Scalar] = Field({}, description="the resolved configuration")
+    software: dict[str, Text] = Field({})
+    patches: list[Text] = Field([], description="changes that were needed to compile without accelerators")
+    warnings: list[Message] = Field([])
 
 
 class Profile(Record):
@@ -178,21 +157,21 @@ class Profile(Record):
     graphs."""
 
     reason: Message = Field(description="why no step was counted")
-    problem: Message = Field(default="", description="why the profile gave no ledger; '' if it gave one")
+    problem: Message = Field("", description="why the profile gave no ledger; '' if it gave one")
 
 
 class RawProfile(Profile):
     """What a rank reports about its profiled steps. Only rank 0 writes trace files. The trusted half reads them."""
 
-    trace: FileName | None = Field(default=None, description="file in the record folder: Kineto trace of the steps")
-    planted_trace: FileName | None = Field(default=None, description="file with a trace of the planted collectives")
-    planted: Count = Field(default=0, description="number of planted collectives")
+    trace: FileName | None = Field(None, description="file in the record folder: Kineto trace of the steps")
+    planted_trace: FileName | None = Field(None, description="file with a trace of the planted collectives")
+    planted: Count = Field(0, description="number of planted collectives")
     sequence_advances: Annotated[list[Count], Field(max_length=100)] | None = Field(
-        default=None, description="advance of the sequence numbers of all groups, by step; None if there are none"
+        None, description="advance of the sequence numbers of all groups, by step; None if there are none"
     )
-    axes: dict[str, Axis] = Field(default_factory=dict)
-    config: dict[str, Scalar] = Field(default_factory=dict, description="the resolved configuration")
-    software: dict[str, Text] = Field(default_factory=dict)
+    axes: dict[str, Axis] = Field({})
+    config: dict[str, Scalar] = Field({}, description="the resolved configuration")
+    software: dict[str, Text] = Field({})
 
 
 class RankSteps(Record):
@@ -203,44 +182,32 @@ class RankSteps(Record):
 
     step_s: list[Seconds]
     cpu_s: list[Seconds] = Field(description="CPU seconds of the process, all its threads")
-    wait_s: list[Seconds] = Field(
-        description="seconds in collectives: of the host on a CPU, of the waiting compute stream on a GPU"
-    )
+    wait_s: list[Seconds] = Field(description="seconds in collectives: of the host on a CPU, of the stream on a GPU")
     overlapped_s: list[Seconds] | None = Field(
-        default=None,
+        None,
         description="seconds of collectives on streams other than the compute stream, such as those of FSDP; None for "
         "a run without GPUs",
     )
-    memory_bytes: list[Bytes] = Field(
-        description="after each step: resident memory on a CPU, allocated memory on a GPU"
-    )
-    peak_bytes: Bytes = Field(
-        description="peak of the run: resident memory on a CPU, allocated memory on a GPU; 0 if unknown"
-    )
+    memory_bytes: list[Bytes] = Field(description="after each step: resident on a CPU, allocated on a GPU")
+    peak_bytes: Bytes = Field(description="peak: resident memory on a CPU, allocated memory on a GPU; 0 if unknown")
 
 
 class Timing(Record):
     """The step times of one run, as the trusted side computes them. A step's time is the slowest rank's seconds."""
 
-    requested_steps: Annotated[int, Field(ge=1)] = Field(alias="asked", description="warm-up included")
-    cut: Annotated[int, Field(ge=0)] = Field(description="leading warm-up steps, which are left out")
+    requested_steps: PositiveInt = Field(alias="asked", description="warm-up included")
+    cut: NonNegativeInt = Field(description="leading warm-up steps, which are left out")
     method: Text = Field(description="how the cut was determined")
     clock: Clock
     step_s: list[Seconds] = Field(description="per step, the slowest rank's seconds, warm-up included")
     ranks: dict[str, RankSteps]
-    harness_s: Seconds | None = Field(default=None, description="all steps together by the harness's own clock")
-    harness_steady_s: Seconds | None = Field(default=None, description="the steps after the cut, by the same clock")
+    harness_s: Seconds | None = Field(None, description="all steps together by the harness's own clock")
+    harness_steady_s: Seconds | None = Field(None, description="the steps after the cut, by the same clock")
     memory_peak_bytes: Bytes = Field(description="largest of all ranks; 0 if unknown")
-    memory_slope_bytes: float = Field(
-        description="memory growth per steady step by least squares, largest of all ranks"
-    )
-    tokens_per_expert: list[Bytes] = Field(
-        default_factory=list, description="tokens sent to each expert in one step, all ranks and layers; [] if unknown"
-    )
-    dropped_tokens: Bytes | None = Field(
-        default=None, description="tokens that were dropped in the same step; None if unknown"
-    )
-    skipped_steps: Bytes = Field(default=0, description="number of steps in which the optimizer made no update")
+    memory_slope_bytes: float = Field(description="growth per steady step by least squares, largest of all ranks")
+    tokens_per_expert: list[Bytes] = Field([], description="in one step, all ranks and layers; [] if unknown")
+    dropped_tokens: Bytes | None = Field(None, description="tokens that were dropped in the same step; None if unknown")
+    skipped_steps: Bytes = Field(0, description="number of steps in which the optimizer made no update")
 
     @model_validator(mode="after")
     def _check_ranks(self) -> Self:
@@ -273,17 +240,10 @@ class Position(Record):
     """Place of a timed run in its session: a block, and a slot, which is a place in the block. Slots 0 and 1 of a block
     are one pair, slots 2 and 3 are the other."""
 
-    block: Annotated[int, Field(ge=0)] = Field(
-        description="number of the block, from 1; 0 for the discarded warm-up launches and for runs of head alone"
-    )
-    slot: Annotated[int, Field(ge=0, le=3)] = Field(
-        description="position in the block; for runs of head alone, 0 is the warm-up launch and 1 to 3 are the runs"
-    )
+    block: NonNegativeInt = Field(description="from 1; 0 for the discarded warm-up launches and for runs of head alone")
+    slot: Annotated[int, Field(ge=0, le=3)] = Field(description="in the block; of head alone, 0 is the warm-up launch")
     order: Literal["ABBA", "BAAB", "head"] = Field(description="A is base; head: runs of head alone, for gate = stored")
-    draw: Annotated[int, Field(ge=1)] | None = Field(
-        default=None,
-        description="number of the fresh compiler caches that the run used; None if they are those of its worktree",
-    )
+    draw: PositiveInt | None = Field(None, description="number of the fresh compiler caches; None for the worktree's")
 
 
 class Node(Record):
@@ -293,125 +253,87 @@ class Node(Record):
     name: Text
     node_class: Text = Field(description="hardware that determines speed, as text")
     cores: Annotated[int, Field(ge=1)]
-    gpus: list[Text] = Field(default_factory=list)
-    driver: Text | None = Field(default=None, description="driver of the GPUs; 'none' for a machine without GPUs")
-    container: Text | None = Field(default=None, description="digest of the image that the run used; None if unknown")
+    gpus: list[Text] = Field([])
+    driver: Text | None = Field(None, description="driver of the GPUs; 'none' for a machine without GPUs")
+    container: Text | None = Field(None, description="digest of the image that the run used; None if unknown")
 
 
 class Allocation(Record):
     """The nodes that an engine gave to a run, and its confinement there."""
 
     engine: Text
-    job: Text = Field(default="", description="job of the scheduler; '' without a scheduler")
-    hosts: Annotated[list[Text], Field(min_length=1, max_length=10_000)] = Field(
-        description="in the order of their ranks; all hosts have equally many ranks"
-    )
-    queued_s: Seconds = Field(default=0.0, description="seconds of waiting for the nodes; they count towards no budget")
-    sandbox: Text = Field(
-        default="", description="description of the sandbox that confined the code under test; '' without a sandbox"
-    )
+    job: Text = Field("", description="job of the scheduler; '' without a scheduler")
+    hosts: Annotated[list[Text], Field(min_length=1, max_length=10_000)] = Field(description="in the order of ranks")
+    queued_s: Seconds = Field(0.0, description="seconds of waiting for the nodes; they count towards no budget")
+    sandbox: Text = Field("", description="sandbox that confined the code under test; '' without one")
 
 
 class RawRun(Record):
     """The guest's own record of one run. Every rank writes one."""
 
-    schema_id: Literal["regbot/raw-run@1"] = Field(default="regbot/raw-run@1", alias="schema")
+    schema_id: Literal["regbot/raw-run@1"] = Field("regbot/raw-run@1", alias="schema")
     request: Text = Field(description="the request's nonce, which reveals an old or foreign record")
     workload: Text
     variant: Text
     rank: Annotated[int, Field(ge=0)]
     ledger: Ledger | None = None
-    compiled: CompiledProgram | None = Field(
-        default=None,
-        description="program whose text has the collectives; it replaces ``ledger`` for frameworks that compile the "
-        "step ahead of time",
-    )
-    profile: RawProfile | None = Field(
-        default=None, description="profile of some steps; it replaces ``ledger`` if no step can be counted"
-    )
-    loss: list[float | None] = Field(
-        default_factory=list,
-        description="loss of each step, null if it is not finite; [] in a trace whose tensors have no values",
-    )
+    compiled: CompiledProgram | None = Field(None, description="replaces ``ledger`` where steps are compiled ahead")
+    profile: RawProfile | None = Field(None, description="replaces ``ledger`` if no step can be counted")
+    loss: list[float | None] = Field([], description="of each step, null if not finite; [] in a trace without values")
     steps: RankSteps | None = None
     clock: GuestClock = "perf_counter"
-    tokens_per_expert: list[Bytes] = Field(
-        default_factory=list, description="tokens that this rank sent to each expert in the counted step"
-    )
+    tokens_per_expert: list[Bytes] = Field([], description="tokens of this rank to each expert in the counted step")
     dropped_tokens: Bytes | None = None
     skipped_steps: Bytes = 0
-    backends: dict[str, Backend] = Field(default_factory=dict)
+    backends: dict[str, Backend] = Field({})
     code: CodeProof | None = None
     environment: Environment | None = None
-    phases_s: dict[str, float] = Field(default_factory=dict, description="seconds the guest spent in each stage")
+    phases_s: dict[str, float] = Field({}, description="seconds the guest spent in each stage")
     peak_rss_bytes: int | None = None
-    peak_device_bytes: Bytes | None = Field(
-        default=None,
-        description="peak of the bytes allocated on the paper GPU in the counted step; each allocation is rounded up "
-        "to 512 bytes",
-    )
+    peak_device_bytes: Bytes | None = Field(None, description="on the paper GPU, each allocation rounded up to 512")
     refusal: Refusal | None = None
-    warnings: list[Message] = Field(default_factory=list)
+    warnings: list[Message] = Field([])
 
 
 class Run(Record):
     """One launch, as the trusted side recorded it."""
 
-    schema_id: Literal["regbot/run@1"] = Field(default="regbot/run@1", alias="schema")
+    schema_id: Literal["regbot/run@1"] = Field("regbot/run@1", alias="schema")
     arm: Arm
     workload: Text = Field(description="entry of the verdict, e.g. 'qwen3-30b-a3b@1/ep'")
     adapter: Text
     shape: Text = Field(description="shape and version, e.g. 'qwen3-30b-a3b@1'")
     variant: Text
     tier: Tier
-    attempt: Annotated[int, Field(ge=1)] = 1
+    attempt: PositiveInt = 1
     outcome: Outcome
-    reason: Message = Field(default="", description="why the outcome is not ok, and what to do")
-    refusal: RefusalKind | None = Field(default=None, description="kind of refusal, for refused traces")
+    reason: Message = Field("", description="why the outcome is not ok, and what to do")
+    refusal: RefusalKind | None = Field(None, description="kind of refusal, for refused traces")
     exit_code: int | None = None
     wall_s: Annotated[float, Field(ge=0)]
     started_unix_s: Annotated[float, Field(ge=0, le=1e11)] | None = Field(
-        default=None, description="start of the launch by the trusted side's clock, as Unix time; for timed runs"
+        None, description="start of the launch by the trusted side's clock, as Unix time; for timed runs"
     )
     ledger: Ledger | None = None
-    profile: Profile | None = Field(
-        default=None, description="profile that the ledger comes from, for timed runs of compiled or captured steps"
-    )
-    loss: list[float | None] = Field(
-        default_factory=list, description="mean loss of all ranks per step, null where not finite"
-    )
+    profile: Profile | None = Field(None, description="that the ledger comes from, for compiled or captured steps")
+    loss: list[float | None] = Field([], description="mean loss of all ranks per step, null where not finite")
     timing: Timing | None = None
     position: Position | None = None
-    joined: Digest | None = Field(
-        default=None, description="digest of the earlier session of the same code that the run comes from"
-    )
+    joined: Digest | None = Field(None, description="digest of the earlier session of the same code that it comes from")
     node: Node | None = None
     allocation: Allocation | None = None
-    backends: dict[str, Backend] = Field(default_factory=dict)
+    backends: dict[str, Backend] = Field({})
     code: CodeProof | None = None
     environment: Environment | None = None
-    health: Health | None = Field(default=None, description="health of the node, for timed runs")
-    probes: list[NodeProbe] = Field(
-        default_factory=list,
-        description="reference probe of the nodes before this run; only in the first run of a session on these nodes",
-    )
-    hang: Hang | None = Field(default=None, description="what the ranks of a hung run reported")
-    crash: Crash | None = Field(
-        default=None,
-        description="traceback of a traced run that crashed; null for other runs, and if the build of the code failed",
-    )
-    changed_by_build: Annotated[list[Text], Field(max_length=1000)] = Field(
-        default_factory=list,
-        description="tracked files that the build changed, so that the code is not exactly the commit",
-    )
+    health: Health | None = Field(None, description="health of the node, for timed runs")
+    probes: list[NodeProbe] = Field([], description="of the nodes before this run, the first of a session on them")
+    hang: Hang | None = Field(None, description="what the ranks of a hung run reported")
+    crash: Crash | None = Field(None, description="traceback of a traced run that crashed, unless the build failed")
+    changed_by_build: Annotated[list[Text], Field(max_length=1000)] = Field([], description="tracked files")
     peak_rss_bytes: int | None = None
-    peak_device_bytes: Bytes | None = Field(
-        default=None,
-        description="peak of the bytes allocated on the paper GPU in the counted step; each allocation is rounded up "
-        "to 512 bytes",
-    )
-    log_tail: Message = Field(default="", description="last lines of the guest's output, if the run failed")
-    warnings: list[Message] = Field(default_factory=list)
+    peak_device_bytes: Bytes | None = Field(None, description="on the paper GPU, each allocation rounded up to 512")
+    log_tail: Message = Field("", description="last lines of the guest's output, if the run failed")
+    warnings: list[Message] = Field([])
 
     @property
     def is_from_earlier_session(self) -> bool:

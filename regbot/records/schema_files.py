@@ -1,10 +1,10 @@
-"""Write the JSON Schemas of all records to the folder ``schemas``: ``python -m regbot.records.schema_files``.
+"""Print the JSON Schema of a record, or the names of all: ``python -m regbot.records.schema_files [NAME]``.
 
-The schemas are generated from the record classes, including their docstrings, and are shipped with the package.
+A wheel has the schemas as files in ``regbot/records/schemas`` (``hatch_build.py``).
 """
 
 import json
-from pathlib import Path
+import sys
 
 from regbot.records.base import Record
 from regbot.records.baseline import Anchor, Baseline, BaselineAddition, BaselineCheck, BaselineListing
@@ -20,7 +20,6 @@ from regbot.records.run import RawRun, Run
 from regbot.records.session import SessionHeader
 from regbot.records.verdict import LedgerDiff, Verdict
 
-FOLDER = Path(__file__).with_name("schemas")
 RECORDS: dict[str, type[Record]] = {
     "anchor@1": Anchor,
     "baseline@1": Baseline,
@@ -47,15 +46,10 @@ RECORDS: dict[str, type[Record]] = {
 
 
 def schema_text(name: str) -> str:
-    """Return the text of the schema file of the record called ``name``, such as "run@1"."""
+    """Return the schema of the record called ``name``, such as "run@1", as JSON."""
     document = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"regbot/{name}"}
     return json.dumps({**document, **RECORDS[name].json_schema()}, indent=1, sort_keys=True) + "\n"
 
 
-def main() -> None:
-    for name in RECORDS:
-        (FOLDER / f"{name}.json").write_text(schema_text(name), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    sys.stdout.write("".join(map(schema_text, sys.argv[1:])) or "\n".join([*RECORDS, ""]))

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from regbot.records.base import Record
 from regbot.records.baseline import EnvironmentKey
@@ -20,41 +20,23 @@ class TimedPlan(Record):
 
     entry: Text
     variant: Text
-    dispatcher: Text = Field(
-        default="", description="dispatcher that the workload requests; '' if the workload chooses one"
-    )
+    dispatcher: Text = Field("", description="dispatcher that the workload requests; '' if the workload chooses one")
     world_size: Annotated[int, Field(ge=1)]
-    steps: Annotated[int, Field(ge=1)] = Field(description="steps of one run, warm-up included")
-    cut: Annotated[int, Field(ge=0)] = Field(description="how many of the steps are planned as warm-up")
-    tokens_per_step: Annotated[int, Field(ge=1)] = Field(description="tokens of one rank")
-    flops_per_step: Annotated[int, Field(ge=0)] = Field(description="model FLOPs of one rank, from the shape")
-    even_if_identical: bool = Field(default=False, description="time the workload even if no relevant change was made")
-    references: list[Reference] = Field(
-        default_factory=list, description="stored sessions of this node class, one entry for each environment"
-    )
+    steps: PositiveInt = Field(description="steps of one run, warm-up included")
+    cut: NonNegativeInt = Field(description="how many of the steps are planned as warm-up")
+    tokens_per_step: PositiveInt = Field(description="tokens of one rank")
+    flops_per_step: NonNegativeInt = Field(description="model FLOPs of one rank, from the shape")
+    even_if_identical: bool = Field(False, description="time the workload even if no relevant change was made")
+    references: list[Reference] = Field([], description="stored sessions of this node class, one for each environment")
     no_reference: Message = Field(
-        default="",
+        "",
         description="why the stored sessions are not comparable; '' if they are comparable, and if nothing is stored",
     )
-    more_pairs: Annotated[int, Field(ge=0)] = Field(
-        default=0,
-        description="pairs requested in addition to an earlier session of the same code; if 0, the looks decide how "
-        "many pairs are run",
-    )
-    injected_pct: Annotated[float, Field(ge=0, le=1000)] = Field(
-        default=0.0, description="slowdown of head's steps, for a calibration only"
-    )
-    fresh_caches: bool = Field(
-        default=False, description="begin every look with empty compiler caches, separate for each arm"
-    )
-    measures_luck: bool = Field(
-        default=False,
-        description="whether the session is part of a calibration, which measures the luck of an arm; its intervals "
-        "are not widened by luck",
-    )
-    max_pairs: Annotated[int, Field(ge=2)] | None = Field(
-        default=None, description="maximum number of pairs, if smaller than in a full session"
-    )
+    more_pairs: NonNegativeInt = Field(0, description="requested beside an earlier session; 0: the looks decide")
+    injected_pct: Annotated[float, Field(ge=0, le=1000)] = Field(0.0, description="slowdown of head, to calibrate")
+    fresh_caches: bool = Field(False, description="begin every look with empty compiler caches, separate for each arm")
+    measures_luck: bool = Field(False, description="part of a calibration, whose intervals are not widened by luck")
+    max_pairs: Annotated[int, Field(ge=2)] | None = Field(None, description="if smaller than in a full session")
 
 
 class StoredTrace(Record):
@@ -75,62 +57,39 @@ class UnconcernedWorkload(Record):
     """
 
     entry: Text
-    proof: Commit | None = Field(
-        description="commit whose stored trace shows that a run of base loads no changed file; null if none shows it"
-    )
+    proof: Commit | None = Field(description="stored trace by which a run of base loads no changed file")
     reason: Message = Field(description="what the stored trace shows, or why nothing is proven")
 
 
 class SessionHeader(Record):
     """Plan of a session: two arms, and the entries that the verdict must have."""
 
-    schema_id: Literal["regbot/session@1"] = Field(default="regbot/session@1", alias="schema")
+    schema_id: Literal["regbot/session@1"] = Field("regbot/session@1", alias="schema")
     regbot: Text
     created: Text = Field(description="UTC, ISO 8601")
     base: Arm
     head: Arm
-    workloads: Annotated[list[Text], Field(min_length=1)] = Field(
-        description="entries that the verdict must have, such as 'mixtral-8x7b@1/ep'"
-    )
-    untraced: list[Text] = Field(
-        default_factory=list,
-        description="those of ``workloads`` that are commands; their collectives and code are unknown",
-    )
-    left_out: list[Text] = Field(
-        default_factory=list, description="entries of the configuration that the options of this check exclude"
-    )
-    timing: bool = Field(
-        default=True, description="false if an option of the check, such as --no-timing, excludes timed runs"
-    )
-    command: Literal["check", "demo"] = Field(default="check", description="the regbot command that made this session")
-    expectations: list[Message] = Field(default_factory=list, description="rules of --expect options")
-    timed: list[TimedPlan] = Field(default_factory=list, description="workloads to time, in this order")
-    stored: list[StoredTrace] = Field(
-        default_factory=list,
-        description="for each workload one stored ledger: that of base's commit if there is one, else the newest",
-    )
-    seed: Annotated[int, Field(ge=0)] = Field(default=0, description="decides the order of runs in every block")
-    budget_min: Annotated[float, Field(gt=0)] | None = Field(default=None, description="maximum minutes of timed runs")
+    workloads: Annotated[list[Text], Field(min_length=1)] = Field(description="entries that the verdict must have")
+    untraced: list[Text] = Field([], description="those of ``workloads`` that are commands, with unknown collectives")
+    left_out: list[Text] = Field([], description="entries of the configuration that the options of this check exclude")
+    timing: bool = Field(True, description="false if an option of the check, such as --no-timing, excludes timed runs")
+    command: Literal["check", "demo"] = Field("check", description="the regbot command that made this session")
+    expectations: list[Message] = Field([], description="rules of --expect options")
+    timed: list[TimedPlan] = Field([], description="workloads to time, in this order")
+    stored: list[StoredTrace] = Field([], description="for each workload the ledger of base's commit, else the newest")
+    seed: NonNegativeInt = Field(0, description="decides the order of runs in every block")
+    budget_min: PositiveFloat | None = Field(None, description="maximum minutes of timed runs")
     changed_files: list[Text] | None = Field(
-        default=None,
+        None,
         description="files that differ between the commits in more than comments; null if there are too many of them, "
         "or if they are not known",
     )
-    inert_files: list[Text] = Field(
-        default_factory=list,
-        description="those of ``changed_files`` that cannot affect a run: documentation, and files that the setting "
-        "``inert`` of the base lists",
-    )
-    unconcerned: list[UnconcernedWorkload] = Field(
-        default_factory=list,
-        description="those of ``workloads`` that were not run, because no changed file matches their paths",
-    )
-    throughput: ThroughputThresholds = Field(
-        default=ThroughputThresholds(), description="thresholds that the check used"
-    )
-    sharding: ShardingThresholds = Field(default=ShardingThresholds(), description="thresholds that the check used")
-    wire: WireBandwidths = Field(default=WireBandwidths(), description="bandwidths that the check used")
-    warnings: list[Message] = Field(default_factory=list)
+    inert_files: list[Text] = Field([], description="those of ``changed_files`` that cannot affect a run")
+    unconcerned: list[UnconcernedWorkload] = Field([], description="without a changed file in their paths")
+    throughput: ThroughputThresholds = Field(ThroughputThresholds(), description="thresholds that the check used")
+    sharding: ShardingThresholds = Field(ShardingThresholds(), description="thresholds that the check used")
+    wire: WireBandwidths = Field(WireBandwidths(), description="bandwidths that the check used")
+    warnings: list[Message] = Field([])
 
 
 class Session(Record):

@@ -3,7 +3,7 @@ machine."""
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from regbot.records.base import Record
 
@@ -11,12 +11,12 @@ from regbot.records.base import Record
 class ShardingThresholds(Record):
     """Thresholds of the sharding verdict."""
 
-    bytes_rise_pct: Annotated[float, Field(ge=0)] = Field(
-        default=5.0,
+    bytes_rise_pct: NonNegativeFloat = Field(
+        5.0,
         description="below this rise in percent, more payload bytes of one kind of collective are REVIEW and not FAIL",
     )
-    wire_rise_pct: Annotated[float, Field(ge=0)] = Field(
-        default=5.0,
+    wire_rise_pct: NonNegativeFloat = Field(
+        5.0,
         description="if the modelled wire time of the step rises by this much in percent, a finding that adds to it is "
         "FAIL",
     )
@@ -26,9 +26,9 @@ class WireBandwidths(Record):
     """Bandwidths of the wire-time model in GB/s per GPU and direction, and the number of GPUs of a node. A group of
     ranks within one node uses ``node_local_gb_s``, a group over several nodes ``inter_node_gb_s``."""
 
-    gpus_per_node: Annotated[int, Field(ge=1)] = 8
-    node_local_gb_s: Annotated[float, Field(gt=0)] = 450.0
-    inter_node_gb_s: Annotated[float, Field(gt=0)] = 50.0
+    gpus_per_node: PositiveInt = 8
+    node_local_gb_s: PositiveFloat = 450.0
+    inter_node_gb_s: PositiveFloat = 50.0
 
 
 Gate = Literal["look0", "pairs", "stored"]
@@ -38,20 +38,16 @@ Gate = Literal["look0", "pairs", "stored"]
 class ThroughputThresholds(Record):
     """Thresholds of the throughput verdict. Percentages are 100 (ratio - 1); decisions use the log scale."""
 
-    threshold_pct: Annotated[float, Field(gt=0, le=50)] = Field(
-        default=2.0, description="no change if the interval lies within plus and minus this value"
-    )
-    indifference_pct: Annotated[float, Field(gt=0, le=50)] = Field(
-        default=1.0, description="regressed if the whole interval lies above this value"
-    )
+    threshold_pct: Annotated[float, Field(gt=0, le=50)] = Field(2.0, description="no change within plus and minus it")
+    indifference_pct: Annotated[float, Field(gt=0, le=50)] = Field(1.0, description="regressed above it")
     gate: Gate = Field(
-        default="look0",
+        "look0",
         description="look0: the first block may pass a change, with the noise of stored pairs, else more pairs decide; "
         "pairs: looks at 4, 8 and 12 pairs only; stored: head is compared only with "
         "stored sessions, which may also fail a change",
     )
     screen_bound_pct: Annotated[float, Field(gt=0, le=100)] = Field(
-        default=5.0, description='gate = "stored" passes a change if slowdowns above this value are excluded'
+        5.0, description='gate = "stored" passes a change if slowdowns above this value are excluded'
     )
 
     @model_validator(mode="after")

@@ -26,7 +26,7 @@ from regbot.baselines.store import BaselineError, Store
 from regbot.cli import baseline as baseline_commands
 from regbot.records.baseline import Baseline
 from regbot.records.history import History, HistorySeries
-from regbot.records.schema_files import FOLDER as SCHEMAS
+from regbot.records.schema_files import schema_text
 from regbot.stats.history import MAX_LEVELS, MIN_SESSIONS, bucket_starts, change_points, without_outliers
 from support.baseline_builder import BASELINE, CPU, put, timed_baseline
 from support.baseline_cases import NOW
@@ -81,8 +81,7 @@ def test_the_page_of_a_workload_with_a_change_an_anchor_and_a_new_environment(st
 def test_the_document_is_of_the_shipped_schema(store: Store) -> None:
     put(store, *noisy(range(20), 0.1), *noisy(range(20, 40), 0.11))
     document = json.loads(load_history(store).to_json())
-    schema = json.loads((SCHEMAS / "history@1.json").read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator(schema).validate(document)
+    jsonschema.Draft202012Validator(json.loads(schema_text("history@1"))).validate(document)
     assert document["schema"] == "regbot/history@1"
     (change,) = document["trends"][0]["series"][0]["changes"]
     assert change["change_pct"] == pytest.approx(10, abs=0.5)

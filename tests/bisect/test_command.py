@@ -4,14 +4,13 @@ prints. What commits cost is made up (costs.py); all else is real."""
 import json
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
+from regbot.records.bisection import Bisection, BisectionPlan
 from support.bisect_repository import BisectRepository, build
 from support.costs import BROKEN, Bisecting, state_of
 from support.git_repos import Repository
@@ -53,12 +52,6 @@ def case(tmp_path: Path, history: BisectRepository, worktrees: Path) -> Bisectin
     return Bisecting(tmp_path, Repository(history.path), worktrees)
 
 
-@cache
-def schema(name: str) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads((files("regbot.records") / "schemas" / f"{name}.json").read_text())
-    return result
-
-
 def stairs(history: BisectRepository, *steps: tuple[int, float], broken: bool = True) -> dict[str, float | str]:
     """What every commit costs: from the place of a step on so many times 100; broken ones cannot be measured."""
     costs: dict[str, float | str] = {}
@@ -86,7 +79,7 @@ def test_a_noisy_cost_names_the_commit_among_two_hundred_with_ten_broken_ones(
     culprit = history.commits[58]
     command = case.costing(stairs(history, (58, STEP)), noise=NOISE)
     code, document = case.answer(history.good, history.bad, "--command", command)
-    jsonschema.validate(document, schema("bisect@1"))
+    jsonschema.validate(document, Bisection.json_schema())
     assert (code, document["found"]) == (0, "culprit")
     (commits,) = blamed(document)
     assert culprit in commits
@@ -107,7 +100,7 @@ def test_an_exact_cost_names_the_commit_in_at_most_ten_measurements(case: Bisect
     assert result.returncode == 0, result.stderr
     assert result.stderr == "", "progress would be noise beside a document"
     document = json.loads(result.stdout)
-    jsonschema.validate(document, schema("bisect@1"))
+    jsonschema.validate(document, Bisection.json_schema())
     assert document["culprit"] == history.commits[58]
     assert blamed(document) == [[history.commits[58]]]
     (change,) = document["changes"]
@@ -159,7 +152,7 @@ def test_where_nothing_changed_nobody_is_accused(
     command = case.costing(stairs(history), noise=noise)
     found = case.typed(history.good, history.bad, "--command", command, "--json", *options)
     document = json.loads(found.stdout)
-    jsonschema.validate(document, schema("bisect@1"))
+    jsonschema.validate(document, Bisection.json_schema())
     assert (found.exit_code, document["found"]) == (3, "none")
     assert (document["culprit"], document["changes"], document["confirm_runs"]) == (None, [], 0)
     assert document["search_runs"] <= 40 if noise else document["search_runs"] == 2
@@ -239,7 +232,7 @@ def test_a_plan_says_what_it_may_cost_and_begins_nothing(case: Bisecting, histor
     assert "about 11 search runs and at most 24 runs to confirm" in known.stdout
     exact = case.typed(history.good, history.bad, *asked, "--exact", "--json")
     plan = json.loads(exact.stdout)
-    jsonschema.validate(plan, schema("bisect-plan@1"))
+    jsonschema.validate(plan, BisectionPlan.json_schema())
     assert (plan["commits"], plan["exact"], plan["expected_runs"]) == (200, True, 10)
     assert exact.stderr == ""
     assert not case.out.exists()

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from regbot.engines.health.causes import find_causes
 from regbot.records.health import (
     ClockReason,
-    CpuSnapshot,
     CpuUsage,
     GpuSnapshot,
     GpuUsage,
@@ -14,8 +13,6 @@ from regbot.records.health import (
     NodeUsage,
     SampleRange,
 )
-
-CPU_MOMENT = CpuSnapshot(load=0.5, free_bytes=2**34)
 
 
 def gpu(
@@ -54,9 +51,7 @@ def cpu(other: float | None = 0.01, steal: float | None = 0.0, mhz: float | None
         own_s=60,
         other_share=other,
         steal_share=steal,
-        load_high=2.1,
         mhz=None if mhz is None else SampleRange(low=mhz - 100, median=mhz, high=mhz + 100),
-        free_low_bytes=2**33,
     )
 
 
@@ -64,9 +59,7 @@ def health(
     gpus: Sequence[GpuUsage] = (), before: Sequence[GpuSnapshot] | None = None, processors: CpuUsage | None = None
 ) -> Health:
     """A run of 40 s with a sample a second."""
-    first = NodeSnapshot(
-        cpu=CPU_MOMENT, gpus=list(before) if before is not None else [idle(each.index) for each in gpus]
-    )
+    first = NodeSnapshot(gpus=list(before) if before is not None else [idle(each.index) for each in gpus])
     during = NodeUsage(seconds=40, samples=40, cpu=processors or cpu(), gpus=list(gpus))
-    after = NodeSnapshot(cpu=CPU_MOMENT, gpus=[idle(each.index) for each in gpus])
+    after = NodeSnapshot(gpus=[idle(each.index) for each in gpus])
     return Health(before=first, during=during, after=after, causes=find_causes(first, during))

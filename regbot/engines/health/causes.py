@@ -54,17 +54,12 @@ NODE_ADVICE = "take the node out of service until it has been inspected"
 
 
 def find_causes(before: NodeSnapshot, during: NodeUsage) -> list[Cause]:
-    """Return the causes (what went wrong on the node) that the health data of a run show.
-
-    Causes from outside of the run come first.
-    """
+    """Return what went wrong on the node by the health data of a run. Causes from outside of the run come first."""
     gpus_before = {snapshot.index: snapshot for snapshot in before.gpus}
     causes: list[Cause] = []
     for gpu in during.gpus:
-        gpu_before = gpus_before.get(gpu.index)
         causes += _find_errors(gpu)
-        causes += _find_other_processes(gpu, gpu_before)
-        causes += _find_earlier_slowdown(gpu, gpu_before)
+        causes += _find_other_work(gpu, gpus_before.get(gpu.index))
         causes += _find_low_clock(gpu, during.gpus)
     return sorted(causes, key=lambda cause: not cause.outside)
 
@@ -75,50 +70,44 @@ def driver_not_answering() -> Cause:
 
 
 def _find_errors(gpu: GpuUsage) -> Iterator[Cause]:
-    """Yield causes for errors that the driver reported. An XID is the number of such an error.
-
-    XIDs in ``APPLICATION_XIDS`` may come from the code of the run.
-    """
+    """Yield causes for errors that the driver reported. An XID is the number of such an error."""
     if gpu.lost:
         yield _cause("lost", gpu, f"stopped answering; {NODE_ADVICE}")
     if gpu.uncorrected_ecc:
         number = f"{count(gpu.uncorrected_ecc, 'uncorrected memory error')} (ECC)"
         yield _cause("uncorrected_ecc", gpu, f"{number} during the run; {NODE_ADVICE}")
     xids = sorted(set(gpu.xids) - FOLLOW_UP_XIDS)
-    if node_xids := [xid for xid in xids if xid not in APPLICATION_XIDS]:
+    node_xids = [xid for xid in xids if xid not in APPLICATION_XIDS]
+    application_xids = [xid for xid in xids if xid in APPLICATION_XIDS]
+    if node_xids:
         yield _cause("xid", gpu, f"the driver reported XID {_join(node_xids)} during the run; {NODE_ADVICE}")
-    if application_xids := [xid for xid in xids if xid in APPLICATION_XIDS]:
-        explanation = "usually an error of the code that runs"
-        text = f"the driver reported XID {_join(application_xids)} during the run, {explanation}"
+    if application_xids:
+        text = (
+            f"the driver reported XID {_join(application_xids)} during the run, usually an error of the code that runs"
+        )
         yield _cause("xid", gpu, text, outside=False)
 
 
-def _find_other_processes(gpu: GpuUsage, before: GpuSnapshot | None) -> Iterator[Cause]:
-    """Yield at most one cause, for processes that are not part of the run.
+def _find_other_work(gpu: GpuUsage, before: GpuSnapshot | None) -> Iterator[Cause]:
+    """Yield causes that the run cannot have brought: processes of others, and a slowdown before the run.
 
-    ``before`` is the state before the run; None if it is unknown. Processes on the GPU at that time, and memory in use
-    at that time, cannot be the run's own.
+    ``before`` is the state before the run; None if it is unknown.
     """
-    advice = "give the run GPUs of its own"
-    if gpu.others:  # processes that are not part of the run
-        yield _cause("other_process", gpu, f"{_name_processes(gpu.others)} used it during the run; {advice}")
+    text = ""
+    if gpu.others:
+        text = f"{_name_processes(gpu.others)} used it during the run"
     elif before is not None and before.processes:
-        yield _cause(
-            "other_process", gpu, f"{_name_processes(before.processes)} was on it before the run began; {advice}"
-        )
-    elif before is not None and before.used_bytes is not None and before.used_bytes > OTHER_PROCESS_BYTES:
-        used = f"{before.used_bytes / 2**30:.1f} GiB of its memory were in use before the run began"
-        yield _cause("other_process", gpu, f"{used}, by processes that cannot be seen from here; {advice}")
-
-
-def _find_earlier_slowdown(gpu: GpuUsage, before: GpuSnapshot | None) -> Iterator[Cause]:
-    """Yield a cause if the hardware slowed the GPU down before the run, which the run cannot have caused."""
-    if before is None:
-        return
-    if reasons := [reason for reason in HARDWARE_SLOWDOWNS if reason in before.reasons]:
-        fault = f"its hardware slowed it down ({_join(reasons)}) before the run began"
+        text = f"{_name_processes(before.processes)} was on it before the run began"
+    elif before is not None and (before.used_bytes or 0) > OTHER_PROCESS_BYTES:
+        used = f"{(before.used_bytes or 0) / 2**30:.1f} GiB of its memory were in use before the run began"
+        text = f"{used}, by processes that cannot be seen from here"
+    if text:
+        yield _cause("other_process", gpu, f"{text}; give the run GPUs of its own")
+    reasons = [reason for reason in HARDWARE_SLOWDOWNS if before is not None and reason in before.reasons]
+    if before is not None and reasons:
         heat = f", at {before.temperature_c} C" if before.temperature_c is not None else ""
-        yield _cause("hardware_slowdown", gpu, f"{fault}{heat}; look at its cooling and its power supply")
+        text = f"its hardware slowed it down ({_join(reasons)}) before the run began{heat}"
+        yield _cause("hardware_slowdown", gpu, f"{text}; look at its cooling and its power supply")
 
 
 def _find_low_clock(gpu: GpuUsage, all_gpus: list[GpuUsage]) -> Iterator[Cause]:
@@ -137,7 +126,6 @@ def _find_low_clock(gpu: GpuUsage, all_gpus: list[GpuUsage]) -> Iterator[Cause]:
     observation = f"never ran above {highest_mhz:.0f} of {gpu.sm_max_mhz:.0f} MHz"
     if gpu.temperature_max_c is not None:
         observation += f" at up to {gpu.temperature_max_c} C"
-    # ``gpu.reasons`` has the share of samples that show each reason.
     lasting_reasons = {reason for reason, share in gpu.reasons.items() if share >= WHOLE_RUN_SHARE}
     slowdowns = [reason for reason in SLOWDOWN_REASONS if reason in lasting_reasons]
     settings = [reason for reason in CLOCK_SETTINGS if reason in lasting_reasons]
@@ -156,7 +144,6 @@ def _find_low_clock(gpu: GpuUsage, all_gpus: list[GpuUsage]) -> Iterator[Cause]:
 
 
 def _cause(kind: CauseKind, gpu: GpuUsage, text: str, outside: bool = True) -> Cause:
-    """Return a cause on one GPU. ``outside`` says whether the code of the run cannot have caused it."""
     return Cause(kind=kind, text=f"GPU {gpu.index}: {text}", outside=outside, gpu=gpu.index)
 
 

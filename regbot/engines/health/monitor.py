@@ -10,22 +10,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from regbot.engines.health.causes import driver_not_answering, find_causes
 from regbot.engines.health.cpu import CpuWatch, sample_range
-from regbot.engines.health.nvml import (
-    GpuDevice,
-    NoNvmlError,
-    Nvml,
-    NvmlSession,
-    find_nvml,
-    has_host_pids,
-    is_descendant,
-)
+from regbot.engines.health.nvml import GpuDevice, NoNvmlError, NvmlSession, find_nvml, has_host_pids, is_descendant
 from regbot.records.health import (
     MAX_PROCESSES,
     MAX_XIDS,
@@ -44,10 +36,7 @@ INTERVAL_S = 1.0
 PROCESSES_EVERY = 5
 """One of this many samples lists processes and memory, because this query takes the longest."""
 SETTLE_S, SETTLE_STEP_S = 3.0, 0.25
-"""Seconds to wait for a GPU that still shows effects of the previous run, such as processes or heat.
-
-The second number is the time between two queries while waiting.
-"""
+"""Seconds to wait for a GPU that still shows effects of the previous run, and between two queries meanwhile."""
 OPEN_S, CLOSE_S = 60.0, 15.0
 """Seconds to wait for the GPU thread: until NVML is open, and until the thread ends. Without persistence mode, opening
 NVML first starts every GPU of the node."""
@@ -67,11 +56,12 @@ class StepMarks:
 class Monitor:
     """Context manager that monitors one run. ``health`` is available after it exits.
 
-    ``gpus`` has the entries of the run's CUDA_VISIBLE_DEVICES; None for all GPUs. ``first`` is a count: the number of
-    these GPUs that the run uses, from the first one on; None for all. ``expected`` says whether this node has GPUs. If
-    it has, unknown GPU health causes a warning. Otherwise no GPU is queried. ``steps`` marks the steps whose clocks,
-    power and temperature describe the run; None for the whole run. ``nvml`` returns the functions of NVML.
-    ``interval_s`` is the time between two samples.
+    gpus        Entries of the run's CUDA_VISIBLE_DEVICES; None for all GPUs.
+    first       The number of these GPUs that the run uses, from the first one on; None for all.
+    expected    Whether this node has GPUs. If it has, unknown GPU health causes a warning. Otherwise none is queried.
+    steps       Marks the steps whose clocks, power and temperature describe the run; None for the whole run.
+    nvml        Returns the module ``pynvml``.
+    interval_s  Time between two samples.
     """
 
     def __init__(
@@ -79,38 +69,39 @@ class Monitor:
         gpus: Sequence[str] | None = None,
         first: int | None = None,
         expected: bool = True,
-        nvml: Callable[[], Nvml] = find_nvml,
+        nvml: Callable[[], Any] = find_nvml,
         interval_s: float = INTERVAL_S,
         steps: StepMarks | None = None,
     ) -> None:
         self.warnings: list[str] = []
-        self._cpu = CpuWatch()
-        self._gpu_thread = _GpuThread(
-            connect=lambda: GpuWatch(NvmlSession(nvml(), gpus, first), steps=steps),
-            on_sample=self._cpu.sample,
-            interval_s=interval_s,
-            has_gpus=expected,
-        )
+        self._connect: Callable[[], GpuWatch] = lambda: GpuWatch(NvmlSession(nvml(), gpus, first), steps=steps)
+        self._expected, self._interval_s = expected, interval_s
+        self._ready, self._stop = threading.Event(), threading.Event()
+        self._result = _GpuResult()
+        self._thread = threading.Thread(target=self._run, name="health", daemon=True)
         self._health: Health | None = None
 
     def __enter__(self) -> Self:
-        self._gpu_thread.open()
-        self._cpu_before, self._begun_at = self._cpu.snapshot(), time.monotonic()
-        self._cpu.begin()
+        """Start the thread. Wait until NVML is open and the state before the run is known, but at most OPEN_S."""
+        self._cpu = CpuWatch()
+        self._thread.start()
+        self._opened_in_time = self._ready.wait(OPEN_S)
+        self._begun_at, self._cpu = time.monotonic(), CpuWatch()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._cpu.end()
-        seconds, cpu_after = time.monotonic() - self._begun_at, self._cpu.snapshot()
-        result = self._gpu_thread.close()
-        before = NodeSnapshot(cpu=self._cpu_before, gpus=result.before)
-        during = NodeUsage(seconds=seconds, samples=result.samples, cpu=self._cpu.summary(), gpus=result.during)
-        after = NodeSnapshot(cpu=cpu_after, gpus=result.after)
-        # ``answered`` is False if a GPU query did not return in time. ``fault`` says why GPU health is unknown.
-        causes = find_causes(before, during) if result.answered else [driver_not_answering()]
-        self._health = Health(before=before, during=during, after=after, causes=causes)
+        cpu, seconds = self._cpu.end(), time.monotonic() - self._begun_at
+        self._stop.set()
+        self._thread.join(CLOSE_S)
+        result, is_answered = self._result, self._opened_in_time and not self._thread.is_alive()
+        if not is_answered:  # the thread may still change its result
+            result = _GpuResult(fault="GPU health is not known: the driver does not answer")
+        before = NodeSnapshot(gpus=result.before)
+        during = NodeUsage(seconds=seconds, samples=result.samples, cpu=cpu, gpus=result.during)
+        causes = find_causes(before, during) if is_answered else [driver_not_answering()]
+        self._health = Health(before=before, during=during, after=NodeSnapshot(gpus=result.after), causes=causes)
         self.warnings = [clip(printable(result.fault), 1000)] if result.fault else []
 
     @property
@@ -120,83 +111,27 @@ class Monitor:
             raise RuntimeError("the run is still being monitored")
         return self._health
 
-
-def visible_devices(environment: Mapping[str, str]) -> list[str] | None:
-    """Return the entries of CUDA_VISIBLE_DEVICES in a run's environment. None means unset, so all GPUs are visible."""
-    value = environment.get("CUDA_VISIBLE_DEVICES")
-    return None if value is None else [entry.strip() for entry in value.split(",") if entry.strip()]
-
-
-class _GpuResult:
-    """The state of the GPUs before, during and after a run, as far as the GPU thread could query it."""
-
-    def __init__(self) -> None:
-        self.before: list[GpuSnapshot] = []
-        self.during: list[GpuUsage] = []
-        self.after: list[GpuSnapshot] = []
-        self.samples = 0
-        """Number of samples during the run."""
-        self.fault = ""
-        """Why GPU health is unknown; '' if it is known."""
-        self.answered = True
-        """False if a query did not return in time."""
-
-
-class _GpuThread:
-    """Starts the thread that makes the GPU queries, and waits for its result."""
-
-    def __init__(
-        self, connect: Callable[[], "GpuWatch"], on_sample: Callable[[], None], interval_s: float, has_gpus: bool
-    ) -> None:
-        """``connect`` opens NVML, and ``on_sample`` is called before each sample. The thread calls both. Without
-        ``has_gpus``, the thread makes no GPU query and calls only ``on_sample``.
-        """
-        self._connect, self._on_sample, self._interval_s, self._has_gpus = connect, on_sample, interval_s, has_gpus
-        self._ready, self._stop = threading.Event(), threading.Event()
-        self._result = _GpuResult()
-        self._thread = threading.Thread(target=self._run, name="health", daemon=True)
-
-    def open(self) -> None:
-        """Start the thread. Wait until NVML is open and the state before the run is known, but at most OPEN_S."""
-        self._thread.start()
-        self._opened_in_time = self._ready.wait(OPEN_S)
-
-    def close(self) -> _GpuResult:
-        """Stop the thread and return its result. If it does not end within CLOSE_S, the driver did not answer."""
-        self._stop.set()
-        self._thread.join(CLOSE_S)
-        if self._opened_in_time and not self._thread.is_alive():
-            return self._result
-        no_answer = _GpuResult()  # self._result is not used, because the thread may still change it
-        no_answer.answered, no_answer.fault = False, "GPU health is not known: the driver does not answer"
-        return no_answer
-
     def _run(self) -> None:
         """Make all queries of a run. After the first query that fails, no further GPU query is made."""
-        watch = self._query_before() if self._has_gpus else None
-        self._ready.set()
-        while not self._stop.wait(self._interval_s):
-            self._result.samples += 1
-            self._on_sample()
-            if watch is not None and not self._result.fault:
-                self._run_query(watch.sample)
-        if watch is not None and not self._result.fault:
-            self._run_query(lambda: self._query_after(watch))
-
-    def _query_before(self) -> "GpuWatch | None":
-        """Open NVML and store the state before the run. Return None if NVML cannot be opened."""
         watch: GpuWatch | None = None
 
-        def connect_and_query() -> None:
+        def open_nvml() -> None:
             nonlocal watch
             watch = self._connect()
             self._result.before = watch.before()
 
-        self._run_query(connect_and_query)
-        return watch
+        if self._expected:
+            self._run_query(open_nvml)
+        self._ready.set()
+        while not self._stop.wait(self._interval_s):
+            self._result.samples += 1
+            self._cpu.sample()
+            if watch is not None and not self._result.fault:
+                self._run_query(watch.sample)
+        if watch is not None and not self._result.fault:
+            self._run_query(lambda: self._end(watch))
 
-    def _query_after(self, watch: "GpuWatch") -> None:
-        """Store the usage during the run and the state after it."""
+    def _end(self, watch: "GpuWatch") -> None:
         self._result.during, self._result.after = watch.end()
 
     def _run_query(self, query: Callable[[], None]) -> None:
@@ -209,30 +144,41 @@ class _GpuThread:
             self._result.fault = f"GPU health is not known: {type(error).__name__}: {error}"
 
 
+@dataclass
+class _GpuResult:
+    """The state of the GPUs before, during and after a run, as far as the thread could query it."""
+
+    before: list[GpuSnapshot] = field(default_factory=list)
+    during: list[GpuUsage] = field(default_factory=list)
+    after: list[GpuSnapshot] = field(default_factory=list)
+    samples: int = 0
+    fault: str = ""
+    """Why GPU health is unknown; '' if it is known."""
+
+
+def visible_devices(environment: Mapping[str, str]) -> list[str] | None:
+    """Return the entries of CUDA_VISIBLE_DEVICES in a run's environment. None means unset, so all GPUs are visible."""
+    value = environment.get("CUDA_VISIBLE_DEVICES")
+    return None if value is None else [entry.strip() for entry in value.split(",") if entry.strip()]
+
+
 class GpuWatch:
     """Watches the GPUs of one run. Call ``before``, then ``sample`` any number of times, then ``end``."""
 
     def __init__(
         self,
-        gpus: NvmlSession,
+        session: NvmlSession,
         is_own: Callable[[int, int], bool | None] = is_descendant,
         steps: StepMarks | None = None,
     ) -> None:
-        """``gpus`` is the open NVML session for the run's GPUs.
-
-        ``is_own(pid, ancestor)`` says whether a process on a GPU descends from ``ancestor``, here this process; None
+        """``is_own(pid, ancestor)`` says whether a process on a GPU descends from ``ancestor``, here this process; None
         if that is unknown. ``steps`` is as in ``Monitor``.
         """
-        self._session, self._is_own, self._steps = gpus, is_own, steps
-        self._samples_by_index = {gpu.index: _GpuSamples(gpu) for gpu in gpus.gpus}
-        """Samples by the index of the GPU."""
+        self._session, self._is_own, self._steps = session, is_own, steps
+        self._samples_by_index = {gpu.index: _GpuSamples(gpu) for gpu in session.gpus}
         self._sample_count = 0
         self._can_attribute = has_host_pids()
-        """Whether processes on a GPU can be attributed to the run or to others.
-
-        This is possible if NVML and /proc use the same process ids. It is also set to True when one of NVML's ids is
-        recognized as a process of the run.
-        """
+        """Whether NVML and /proc use the same process ids. Also True once one of NVML's ids is a process of the run."""
 
     def before(self) -> list[GpuSnapshot]:
         """Return the current state of the GPUs. Wait up to SETTLE_S while they still show effects of the previous
@@ -276,15 +222,11 @@ class GpuWatch:
         return usage, after
 
     def _are_steps_running(self) -> bool:
-        """Whether the steps that count are running. Without marks, the whole run counts."""
         return self._steps is None or self._steps.are_running()
 
     def _attribute(self, samples: "_GpuSamples", process: GpuProcess) -> None:
-        """Store a process on a GPU if it does not belong to the run (``others``), or if that is unknown
-        (``unplaced``).
-        """
         is_own = self._is_own(process.pid, os.getpid())
-        if is_own:  # NVML's id led to a process of the run, so NVML and /proc use the same ids
+        if is_own:
             self._can_attribute = True
         elif is_own is None:
             samples.unplaced.add(process.pid)
@@ -292,39 +234,34 @@ class GpuWatch:
             samples.others[process.pid] = process
 
     def _note_xids(self) -> None:
-        """Store the errors that the driver reported since the last call, for the GPUs of the run."""
         for index, xid in self._session.new_xids():
             if index in self._samples_by_index:
-                self._samples_by_index[index].xids.append(xid)
+                self._samples_by_index[index].xids.add(xid)
 
 
 def _is_settled(snapshot: GpuSnapshot) -> bool:
-    """Whether a GPU shows no effect of an earlier run: no process, and no slowdown from heat."""
     return not snapshot.processes and not set(snapshot.reasons) & {"hw_thermal", "hw_slowdown"}
 
 
+@dataclass
 class _GpuSamples:
     """All samples of one GPU during a run."""
 
-    def __init__(self, gpu: GpuDevice) -> None:
-        self.gpu = gpu
-        self.ecc_before: int | None = None
-        """Number of uncorrected memory errors before the run; None if it is unknown."""
-        self.samples = 0
-        """Number of samples that ``add`` got: those that were taken while steps were running."""
-        self.reasons: Counter[ClockReason] = Counter()
-        """Number of samples that show each reason."""
-        self.mhz: list[float] = []
-        self.power_w: list[float] = []
-        self.temperature_max_c: int | None = None
-        self.xids: list[int] = []
-        self.others: dict[int, GpuProcess] = {}
-        """Processes that are not part of the run, by process id."""
-        self.unplaced: set[int] = set()
-        """Ids of processes of which it is unknown whether they are part of the run."""
+    gpu: GpuDevice
+    ecc_before: int | None = None
+    samples: int = 0
+    """Number of samples that were taken while steps were running."""
+    reasons: Counter[ClockReason] = field(default_factory=Counter)
+    mhz: list[float] = field(default_factory=list)
+    power_w: list[float] = field(default_factory=list)
+    temperatures_c: list[int] = field(default_factory=list)
+    xids: set[int] = field(default_factory=set)
+    others: dict[int, GpuProcess] = field(default_factory=dict)
+    """Processes that are not part of the run, by process id."""
+    unplaced: set[int] = field(default_factory=set)
+    """Ids of processes of which it is unknown whether they are part of the run."""
 
     def add(self, snapshot: GpuSnapshot) -> None:
-        """Add the clock, reasons, power and temperature of one sample."""
         self.samples += 1
         self.reasons.update(snapshot.reasons)
         if snapshot.sm_mhz is not None:
@@ -332,32 +269,24 @@ class _GpuSamples:
         if snapshot.power_w is not None:
             self.power_w.append(snapshot.power_w)
         if snapshot.temperature_c is not None:
-            self.temperature_max_c = max(snapshot.temperature_c, self.temperature_max_c or snapshot.temperature_c)
+            self.temperatures_c.append(snapshot.temperature_c)
 
     def summary(self, ecc_after: int | None, can_attribute: bool, is_lost: bool) -> GpuUsage:
-        """Summarize the samples.
-
-        ``ecc_after`` is the number of uncorrected memory errors after the run; None if it is unknown. ``can_attribute``
-        says whether process ids could be attributed to the run or to others. If they could not, the processes of others
-        count as unplaced.
-        """
-        gpu = self.gpu
-        new_ecc_errors = None
-        if ecc_after is not None and self.ecc_before is not None:
-            new_ecc_errors = max(0, ecc_after - self.ecc_before)
+        """Summarize the samples. If process ids could not be attributed, the processes of others count as unplaced."""
+        is_ecc_known = ecc_after is not None and self.ecc_before is not None
         return GpuUsage(
-            index=gpu.index,
-            name=gpu.name,
-            uuid=gpu.uuid,
+            index=self.gpu.index,
+            name=self.gpu.name,
+            uuid=self.gpu.uuid,
             sm_mhz=sample_range(self.mhz),
-            sm_max_mhz=gpu.sm_max_mhz,
+            sm_max_mhz=self.gpu.sm_max_mhz,
             samples=self.samples,
             reasons={reason: count / self.samples for reason, count in self.reasons.items()},
-            temperature_max_c=self.temperature_max_c,
+            temperature_max_c=max(self.temperatures_c, default=None),
             power_w=sample_range(self.power_w),
-            power_limit_w=gpu.power_limit_w,
-            uncorrected_ecc=new_ecc_errors,
-            xids=sorted(set(self.xids))[:MAX_XIDS],
+            power_limit_w=self.gpu.power_limit_w,
+            uncorrected_ecc=max(0, (ecc_after or 0) - (self.ecc_before or 0)) if is_ecc_known else None,
+            xids=sorted(self.xids)[:MAX_XIDS],
             others=list(self.others.values()) if can_attribute else [],
             unplaced=len(self.unplaced) + (0 if can_attribute else len(self.others)),
             lost=is_lost,

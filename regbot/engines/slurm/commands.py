@@ -5,10 +5,8 @@ between releases, nor accounting, which many clusters do not have. Commands are 
 answer, for example during its restart.
 """
 
-import math
 import os
 import subprocess
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +20,6 @@ RETRY_S = 1.0
 """Seconds between two attempts at a command."""
 COMMAND_S = 60.0
 """Time limit of one command."""
-FRESH_S = 0.5
-"""Age in seconds up to which a list of all jobs is used again, without a new query."""
 
 OUTAGE_MESSAGES = (
     "unable to contact slurm controller",
@@ -45,7 +41,6 @@ DROPPED_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SCANCEL
 """All other variables with these prefixes are removed, because they would change options of the commands."""
 
 WAITING_STATES = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
-RUNNING_STATES = frozenset({"RUNNING"})
 
 
 @dataclass(frozen=True)
@@ -56,10 +51,10 @@ class Job:
     """State in squeue's long form: RUNNING, PENDING, PREEMPTED."""
     reason: str
     """Why the job waits or has ended, in Slurm's words; 'None' if there is no reason."""
-    hosts: str
-    """The job's nodes in Slurm's compressed notation; '' if it has no nodes yet."""
     cpus: int
     """Number of processors of all its nodes together."""
+    hosts: str
+    """The job's nodes in Slurm's compressed notation; '' if it has no nodes yet."""
 
 
 class Slurm:
@@ -71,82 +66,40 @@ class Slurm:
 
     def __init__(self, environment: Mapping[str, str] | None = None, outage_s: float = OUTAGE_S) -> None:
         inherited = os.environ if environment is None else environment
-        # SBATCH_... and similar variables, set by the operator or by the job that regbot runs in, change the options.
-        self._environment = {
+        self.environment = {
             name: value
             for name, value in inherited.items()
             if name in KEPT_VARIABLES or not name.startswith(DROPPED_PREFIXES)
         }
         self._outage_s = outage_s
-        self._lock = threading.Lock()
-        self._jobs: dict[str, Job] = {}
-        self._queried_at = -math.inf
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """The environment variables that the commands get."""
-        return dict(self._environment)
-
-    def submit(self, options: Sequence[str], script: str, tag: str) -> str:
+    def submit(self, options: Sequence[str], script: str) -> str:
         """Submit ``script`` as a job and return its number. Raises NoSeatError with Slurm's error.
 
-        ``tag`` is unique to this job. If the controller stops answering during a submission, the job may have been
-        accepted. So this method looks for a job with the tag before it submits again.
+        If the controller stops answering during a submission, a second job may be queued. It ends with the heartbeat of
+        the first one.
         """
-        arguments = ["sbatch", "--parsable", f"--comment={tag}", *options]
-        deadline = time.monotonic() + self._outage_s
-        while True:
-            result = self._run_once(arguments, script)
-            if result.returncode == 0:
-                number = result.stdout.strip().partition(";")[0]  # sbatch prints NUMBER or NUMBER;CLUSTER
-                # The cached list of jobs is older than this job. A new query after each submission would be too slow.
-                with self._lock:
-                    self._jobs = {**self._jobs, number: Job(state="PENDING", reason="", hosts="", cpus=0)}
-                return number
-            if not is_outage(result.stderr) or time.monotonic() > deadline:
-                raise NoSeatError(
-                    f"sbatch: {_error_text(result.stderr) or f'failed with exit code {result.returncode}'}"
-                )
-            time.sleep(RETRY_S)
-            if numbers := self.find_tagged(tag):
-                self._discard_jobs()
-                return numbers[0]
+        output = self.query(["sbatch", "--parsable", *options], script)
+        return output.strip().partition(";")[0]  # sbatch prints NUMBER or NUMBER;CLUSTER
 
-    def find_tagged(self, tag: str) -> list[str]:
-        """Return the numbers of this user's active jobs that carry ``tag``."""
-        numbers = []
-        for line in self.query(["squeue", "--me", "--noheader", "--format=%i|%k"]).splitlines():
-            number, _, comment = line.partition("|")
-            if comment.strip() == tag:
-                numbers.append(number.strip())
-        return numbers
-
-    def jobs(self) -> Mapping[str, Job]:
-        """Return this user's jobs by number. Jobs that ended a short while ago are included.
-
-        The jobs may be as they were ``FRESH_S`` seconds ago.
-        """
-        with self._lock:
-            if time.monotonic() - self._queried_at > FRESH_S:
-                fields = "%i|%T|%r|%C|%N"  # number, state, reason, processors, nodes
-                lines = self.query(["squeue", "--me", "--noheader", "--states=all", "--array", f"--format={fields}"])
-                self._jobs = dict(_parse_job(line) for line in lines.splitlines() if line.count("|") >= 4)
-                self._queried_at = time.monotonic()
-            return self._jobs
+    def job(self, number: str) -> Job | None:
+        """Return a job; None if the controller has forgotten it. Raises NoSeatError."""
+        result = self._run(["squeue", "--noheader", "--states=all", f"--jobs={number}", "--format=%T|%r|%C|%N"])
+        if result.returncode and "invalid job id" not in result.stderr.lower():
+            raise NoSeatError(f"squeue: {_error_text(result)}")
+        state, *fields = result.stdout.strip().split("|", 3)
+        if len(fields) < 3:
+            return None
+        reason, cpus, hosts = fields
+        return Job(state, reason, int(cpus) if cpus.isdigit() else 0, hosts)
 
     def cancel(self, number: str) -> None:
         """Cancel the job ``number``. If the job has already ended, do nothing. Raises NoSeatError."""
-        result = self._run_with_retries(["scancel", "--quiet", number], stdin="")
-        self._discard_jobs()
+        result = self._run(["scancel", "--quiet", number])
         if result.returncode and "invalid job id" not in result.stderr.lower():
             raise NoSeatError(
-                f"job {number} could not be cancelled: {_error_text(result.stderr)}", f"cancel it: scancel {number}"
+                f"job {number} could not be cancelled: {_error_text(result)}", f"cancel it: scancel {number}"
             )
-
-    def _discard_jobs(self) -> None:
-        """Forget the cached list of jobs, because a job has changed."""
-        with self._lock:
-            self._queried_at = -math.inf
 
     def show(self, kind: str, name: str = "") -> list[dict[str, str]]:
         """Return the objects that ``scontrol show KIND NAME`` prints, each as a dictionary of its fields."""
@@ -159,58 +112,43 @@ class Slurm:
 
     def query(self, arguments: Sequence[str], stdin: str = "") -> str:
         """Run a command and return its output. Raises NoSeatError if it fails, or if an outage exceeds ``outage_s``."""
-        result = self._run_with_retries(arguments, stdin)
+        result = self._run(arguments, stdin)
         if result.returncode:
-            raise NoSeatError(
-                f"{arguments[0]}: {_error_text(result.stderr) or f'failed with exit code {result.returncode}'}"
-            )
+            raise NoSeatError(f"{arguments[0]}: {_error_text(result)}")
         return result.stdout
 
-    def _run_with_retries(self, arguments: Sequence[str], stdin: str) -> "subprocess.CompletedProcess[str]":
+    def _run(self, arguments: Sequence[str], stdin: str = "") -> "subprocess.CompletedProcess[str]":
         """Run a command, again and again during an outage of the controller, and return the last result."""
         deadline = time.monotonic() + self._outage_s
         while True:
-            result = self._run_once(arguments, stdin)
+            try:
+                result = subprocess.run(
+                    arguments,
+                    input=stdin,
+                    env=self.environment,
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    timeout=COMMAND_S,
+                    check=False,
+                    start_new_session=True,
+                )
+            except FileNotFoundError as error:
+                raise NoSeatError(
+                    f"{arguments[0]} was not found on PATH",
+                    "--engine slurm needs a machine that submits to a Slurm cluster",
+                ) from error
+            except subprocess.TimeoutExpired:
+                result = subprocess.CompletedProcess(list(arguments), 1, stdout="", stderr="socket timed out")
             should_retry = result.returncode != 0 and is_outage(result.stderr) and time.monotonic() <= deadline
             if not should_retry:
                 return result
             time.sleep(RETRY_S)
 
-    def _run_once(self, arguments: Sequence[str], stdin: str) -> "subprocess.CompletedProcess[str]":
-        """Run a command. A command that exceeds its time limit returns the error message of an outage.
-
-        Raises NoSeatError if the command is not installed.
-        """
-        try:
-            return subprocess.run(
-                arguments,
-                input=stdin,
-                env=self._environment,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=COMMAND_S,
-                check=False,
-                start_new_session=True,
-            )
-        except FileNotFoundError as error:
-            raise NoSeatError(
-                f"{arguments[0]} was not found on PATH",
-                "--engine slurm needs a machine that submits to a Slurm cluster",
-            ) from error
-        except subprocess.TimeoutExpired:
-            return subprocess.CompletedProcess(list(arguments), returncode=1, stdout="", stderr="socket timed out")
-
 
 def is_outage(message: str) -> bool:
     """Whether an error message says that the controller does not answer at the moment."""
     return any(word in message.lower() for word in OUTAGE_MESSAGES)
-
-
-def _parse_job(line: str) -> tuple[str, Job]:
-    """Return the number of a job and the job, from a line of squeue."""
-    number, state, reason, cpus, hosts = line.split("|", 4)
-    return number, Job(state, reason, hosts, int(cpus) if cpus.isdigit() else 0)
 
 
 def _parse_fields(line: str) -> dict[str, str]:
@@ -228,7 +166,6 @@ def _parse_fields(line: str) -> dict[str, str]:
     return fields
 
 
-def _error_text(text: str) -> str:
-    """Return the error messages in a command's output as one line."""
-    lines = [line.removeprefix("sbatch: ").removeprefix("error: ").strip() for line in text.splitlines()]
-    return clip("; ".join(line for line in lines if line), 1000)
+def _error_text(result: "subprocess.CompletedProcess[str]") -> str:
+    lines = [line.removeprefix("sbatch: ").removeprefix("error: ").strip() for line in result.stderr.splitlines()]
+    return clip("; ".join(filter(None, lines)), 1000) or f"failed with exit code {result.returncode}"

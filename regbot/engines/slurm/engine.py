@@ -4,7 +4,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -42,7 +42,8 @@ class SlurmEngine:
         self._settings, self._folder, self._say = settings, folder, say
         self.sandbox = sandbox
         self._slurm = slurm or Slurm()
-        self._trace_seat = SharedSeat(self._reserve_trace_node)
+        trace_needs, trace_layout = Needs(0, name="regbot traces", shared=True), SeatLayout(nodes=1, ranks=0, gpus=0)
+        self._trace_seat = SharedSeat(lambda: self._reserve_seat(trace_needs, trace_layout))
         self._reservations: set[Reservation] = set()
 
     def __enter__(self) -> "SlurmEngine":
@@ -57,10 +58,8 @@ class SlurmEngine:
     @property
     def gpus(self) -> int:
         """Largest number of GPUs in one seat: the GPUs of all nodes of the partition."""
-        gpus_per_node = self._settings.gpus_per_node
-        if gpus_per_node is None:
-            gpus_per_node = self._partition.gpus
-        return gpus_per_node * len(self._partition.nodes)
+        per_node = self._settings.gpus_per_node
+        return (self._partition.gpus if per_node is None else per_node) * len(self._partition.nodes)
 
     def run(self, launch: Launch) -> LaunchResult:
         """Run an untimed ``launch`` on the trace node, in parallel with other launches. Raises EngineError.
@@ -76,9 +75,9 @@ class SlurmEngine:
     def seat(self, needs: Needs) -> Iterator[Seat]:
         """Wait for nodes, and reserve them until the context exits. Raises NoSeatError."""
         layout = self._layout(needs)
-        self._trace_seat.close_if_idle()  # the new seat may need the node of the trace seat
+        self._trace_seat.close(only_if_idle=True)  # the new seat may need the node of the trace seat
         with self._reserve_seat(needs, layout) as seat:
-            self._store_node(layout, seat.node)
+            write_text(self._node_file(layout), json.dumps(seat.node.model_dump()))
             yield seat
 
     def describe(self, needs: Needs) -> Node | None:
@@ -104,12 +103,8 @@ class SlurmEngine:
         digest = hashlib.sha256(f"{self._settings.constraint}\n{self._settings.reservation}".encode()).hexdigest()[:12]
         return self._folder / "classes" / f"{self._partition.name}.{layout.nodes}x{layout.gpus}.{digest}.json"
 
-    def _store_node(self, layout: SeatLayout, node: Node) -> None:
-        write_text(self._node_file(layout), json.dumps(node.model_dump()))
-
     @contextmanager
     def _reserve_seat(self, needs: Needs, layout: SeatLayout) -> Iterator[Seat]:
-        """Submit a job for the nodes, wait until it runs, and yield its nodes as a seat. Raises NoSeatError."""
         settings = self._settings.model_copy(update={"exclude": sorted(self._find_excluded(needs, layout))})
         folder = self._folder / f"seat-{secrets.token_hex(6)}"
         reservation = Reservation(self._slurm, settings, self._partition, layout, needs, folder)
@@ -122,7 +117,6 @@ class SlurmEngine:
             self._release(reservation)
 
     def _find_excluded(self, needs: Needs, layout: SeatLayout) -> frozenset[str]:
-        """Return the hosts that a seat must not use. Raises NoSeatError if ``needs.avoid`` leaves too few hosts."""
         excluded = needs.avoid | frozenset(self._settings.exclude)
         if needs.avoid:
             usable_hosts = usable_nodes(self._slurm, self._partition.nodes, excluded)
@@ -139,11 +133,6 @@ class SlurmEngine:
         except NoSeatError as error:  # the runs of this reservation have ended, so the error is only reported
             self._say(str(error))
         self._reservations.discard(reservation)
-
-    def _reserve_trace_node(self) -> AbstractContextManager[Seat]:
-        return self._reserve_seat(
-            Needs(ranks=0, name="regbot traces", shared=True), SeatLayout(nodes=1, ranks=0, gpus=0)
-        )
 
     @cached_property
     def _partition(self) -> Partition:

@@ -43,20 +43,14 @@ class Partition:
 
 
 def find_partition(slurm: Slurm, name: str) -> Partition:
-    """Return the partition ``name``, or the default partition if ``name`` is ''.
-
-    Raises NoSeatError if the partition does not exist. The error lists all partitions.
-    """
+    """Return the partition ``name``, or the default partition if ``name`` is ''. Raises NoSeatError."""
     partitions = slurm.show("partition")
-    if name:
-        matches = [partition for partition in partitions if partition.get("PartitionName") == name]
-    else:
-        matches = [partition for partition in partitions if partition.get("Default") == "YES"]
-    if not matches:
+    key, value = ("PartitionName", name) if name else ("Default", "YES")
+    match = next((partition for partition in partitions if partition.get(key) == value), None)
+    if match is None:
         names = ", ".join(sorted(partition.get("PartitionName", "?") for partition in partitions)) or "none"
         fault = f"there is no partition {name!r}" if name else "the cluster has no default partition"
         raise NoSeatError(fault, f"set slurm.partition to one of: {names}")
-    match = matches[0]
     has_nodes = match.get("Nodes") not in (None, "", "(null)")
     hosts = tuple(slurm.expand_hosts(match["Nodes"])) if has_nodes else ()
     nodes = [node for node in slurm.show("node") if node.get("NodeName") in hosts]

@@ -5,6 +5,7 @@ nodes. If standard input closes, regbot is gone. Each node runs its part of the 
 prints its report on standard output.
 """
 
+import contextlib
 import ctypes
 import dataclasses
 import json
@@ -34,19 +35,10 @@ PR_SET_DUMPABLE = 4
 
 
 def collect_facts(folder: Path, sandbox: Sandbox | None, has_gpus: bool) -> dict[str, Any]:
-    """Return facts about this node: its class, whether it sees the reservation's ``folder``, and free ports.
-
-    The facts also have the version of the sandbox program, and why the sandbox does not work ('' if it works). If the
-    reservation includes no GPUs (``has_gpus``), the node is described without its GPUs.
-    """
-    sockets = [socket.socket() for _ in range(NUM_PORTS)]
-    try:
-        for listener in sockets:
-            listener.bind(("", 0))
-        ports = [listener.getsockname()[1] for listener in sockets]
-    finally:
-        for listener in sockets:
-            listener.close()
+    """Return this node, whether it sees the reservation's ``folder``, free ports, and why the sandbox does not work."""
+    with contextlib.ExitStack() as stack:
+        listeners = [stack.enter_context(socket.create_server(("", 0))) for _ in range(NUM_PORTS)]
+        ports = [listener.getsockname()[1] for listener in listeners]
     node = this_node() if has_gpus else without_gpus(this_node())
     return {
         "node": node.model_dump(),
@@ -58,16 +50,16 @@ def collect_facts(folder: Path, sandbox: Sandbox | None, has_gpus: bool) -> dict
 
 
 def run_part(request: dict[str, Any], number: int) -> dict[str, Any]:
-    """Run this node's part of the request until it ends. Return its result, and the sizes of the files in its record.
-
-    ``number`` is the number of this node in the seat, from 0. It selects the command and the log.
-    """
+    """Run the part of node ``number``, from 0. Return its result, and the sizes of the files in its record."""
+    env = request["env"]
+    if not NO_GPUS.items() <= env.items():  # a launch that hides all GPUs keeps its environment
+        env |= {name: os.environ[name] for name in GPU_VARIABLES if name in os.environ}
     launch = Launch(
         command=tuple(request["commands"][number]),
         cwd=Path(request["cwd"]),
         log=Path(request["logs"][number]),
         record_dir=Path(request["record_dir"]),
-        env=_show_gpus_of_job(request["env"]),
+        env=env,
         readable=tuple(map(Path, request["readable"])),
         writable=tuple(map(Path, request["writable"])),
         timeout_s=request["timeout_s"],
@@ -80,17 +72,6 @@ def run_part(request: dict[str, Any], number: int) -> dict[str, Any]:
     result = engine.unlocked_seat.run(launch)
     health = result.health and result.health.model_dump(by_alias=True)
     return vars(result) | {"health": health, "files": file_sizes(launch.record_dir)}
-
-
-def _show_gpus_of_job(env: dict[str, str]) -> dict[str, str]:
-    """Return a launch's environment, with the variables that name this node's GPUs of the job.
-
-    A launch whose environment hides all GPUs keeps its environment.
-    """
-    hides_gpus = NO_GPUS.items() <= env.items()
-    if hides_gpus:
-        return env
-    return env | {name: os.environ[name] for name in GPU_VARIABLES if name in os.environ}
 
 
 def step_request(launch: Launch) -> dict[str, Any]:
@@ -107,12 +88,10 @@ def file_sizes(folder: Path) -> dict[str, int]:
 
 
 def dump_sandbox(sandbox: Sandbox) -> dict[str, Any]:
-    """Return ``sandbox`` as JSON values, to send it in a request."""
     return json.loads(json.dumps(dataclasses.asdict(sandbox), default=_to_json))  # type: ignore[no-any-return]
 
 
 def load_sandbox(fields: dict[str, Any] | None) -> Sandbox | None:
-    """Return the sandbox that a request contains; None if it contains none."""
     if fields is None:
         return None
     paths = {name: tuple(map(Path, fields[name])) for name in ("read", "write")}
@@ -128,16 +107,11 @@ def print_marked(nonce: str, number: int, text: str) -> None:
 
 
 def hide_process() -> None:
-    """Prevent other processes of the same user, such as the guest, from opening this process's files.
-
-    regbot trusts the output of this process, so the guest must not write to it.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    """Prevent the guest, a process of the same user, from writing to this process's output, which regbot trusts."""
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _to_json(value: Any) -> Any:
-    """Convert a value that JSON does not know: a path to text, and any mapping to a dictionary."""
     return str(value) if isinstance(value, Path) else dict(value)
 
 

@@ -23,10 +23,9 @@ _IGNORED_MESSAGE = "lacks support for cpu binding"
 
 
 def parse_messages(output: SupervisorOutput, nonce: str, nodes: int) -> dict[int, list[Any]]:
-    """Return the complete messages of each node, by the node's number. The messages are BEGUN and the node's report.
+    """Return the complete messages of each node, by the node's number: BEGUN, and the node's report.
 
-    ``nonce`` marks the lines of this job step, and ``nodes`` is the number of nodes. A node splits a message into
-    lines, and ends it with the line END. Incomplete messages and other lines, such as messages of srun, are left out.
+    ``nonce`` marks the lines of this job step. Other lines, such as messages of srun, are left out.
     """
     pieces: dict[int, list[str]] = {}
     messages: dict[int, list[Any]] = {number: [] for number in range(nodes)}
@@ -50,11 +49,8 @@ def parse_messages(output: SupervisorOutput, nonce: str, nodes: int) -> dict[int
 def combine_reports(
     reports: Mapping[int, Mapping[str, Any]], hosts: Sequence[str], logs: Sequence[Path]
 ) -> LaunchResult:
-    """Combine the nodes' results into one.
-
-    The exit code and the log come from the first node that timed out, or else from the first node that failed, or else
-    from the first node.
-    """
+    """Combine the nodes' results into one. Exit code and log are those of the first node that timed out, else of the
+    first that failed, else of the first."""
     results = list(reports.values())
     timed_out_nodes = [number for number, report in reports.items() if report["timed_out"]]
     failed_nodes = [number for number, report in reports.items() if report["exit_code"] != 0]
@@ -75,10 +71,7 @@ def combine_reports(
 
 
 def _combine_health(health_by_host: Mapping[str, Any]) -> Health | None:
-    """Combine the health of all nodes: the first node's processors and all nodes' GPUs, at most MAX_GPUS.
-
-    A cause is a disturbance that the monitor has seen. With several nodes, its text begins with the host.
-    """
+    """Combine the first node's processors and all nodes' GPUs and causes."""
     if not health_by_host:
         return None
     by_host = {host: Health.model_validate(health) for host, health in health_by_host.items()}
@@ -86,9 +79,7 @@ def _combine_health(health_by_host: Mapping[str, Any]) -> Health | None:
 
     def combine_snapshots(name: str) -> NodeSnapshot:
         snapshots = [getattr(health, name) for health in by_host.values()]
-        return NodeSnapshot(
-            cpu=snapshots[0].cpu, gpus=[gpu for snapshot in snapshots for gpu in snapshot.gpus][:MAX_GPUS]
-        )
+        return NodeSnapshot(gpus=[gpu for snapshot in snapshots for gpu in snapshot.gpus][:MAX_GPUS])
 
     during = NodeUsage(
         seconds=first.during.seconds,
@@ -105,17 +96,13 @@ def _combine_health(health_by_host: Mapping[str, Any]) -> Health | None:
 
 
 def srun_messages(output: SupervisorOutput) -> str:
-    """Return the last of srun's own messages as plain text."""
     lines = output.text.decode("utf-8", "replace").split("\n")
     own_lines = [line for line in lines if not _MARKED.match(line) and _IGNORED_MESSAGE not in line]
     return plain_tail("\n".join(own_lines))
 
 
 def find_missing_file(folder: Path, reports: Reports) -> tuple[int, str] | None:
-    """Return the first file that a node has written and that is missing or incomplete in ``folder`` on this machine.
-
-    The result is the number of the node and the name of the file; None if all files are complete.
-    """
+    """Return node and name of the first file that is missing or incomplete in ``folder``; None if there is none."""
     for number, report in reports.items():
         for name, size in report["files"].items():
             path = folder / name

@@ -2,16 +2,17 @@
 
 import contextlib
 import math
+import shlex
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from regbot.engines.engine import Needs
 from regbot.engines.launch import NoSeatError, SeatLostError
-from regbot.engines.slurm.commands import RETRY_S, RUNNING_STATES, WAITING_STATES, Job, Slurm
+from regbot.engines.slurm.commands import WAITING_STATES, Job, Slurm
 from regbot.engines.slurm.limits import Partition, SeatLayout
 from regbot.records.config import SlurmSettings
 from regbot.records.text.clip import clip_label
@@ -31,18 +32,11 @@ DURATION_FACTOR = 1.5
 MARGIN_MIN = 15.0
 """Minutes that a reservation's time limit has in addition to the estimated duration."""
 
-NEVER_STARTS = {
-    "PartitionNodeLimit": "it requests more nodes than the partition allows per job; lower slurm.nodes",
-    "PartitionTimeLimit": "it requests more time than the partition allows per job; set slurm.time_limit_min",
-    "InvalidAccount": "the account is not valid; set slurm.account",
-    "InvalidQOS": "the QOS is not valid; set slurm.qos",
-    "AccountNotAllowed": "the account may not use the partition; set slurm.account",
-    "QOSNotAllowed": "the QOS may not use the partition; set slurm.qos",
-    "JobHeldUser": "the job is held; release it (scontrol release), or cancel it",
-    "JobHeldAdmin": "the job is held by an operator",
-    "ReservationDeleted": "the reservation of slurm.reservation was deleted",
-}
-"""Advice by Slurm's reason for waiting. A job that waits for one of these reasons starts only if somebody acts."""
+NEVER_STARTS = (
+    "PartitionNodeLimit", "PartitionTimeLimit", "InvalidAccount", "InvalidQOS", "AccountNotAllowed", "QOSNotAllowed",
+    "JobHeldUser", "JobHeldAdmin", "ReservationDeleted",
+)  # fmt: skip
+"""Slurm's reasons for waiting. A job that waits for one of these reasons starts only if somebody acts."""
 
 
 class Reservation:
@@ -60,27 +54,18 @@ class Reservation:
         needs: Needs,
         folder: Path,
     ) -> None:
-        """Store the request without submitting it.
-
-        ``folder`` is used only by this reservation, and its name is the tag by which the job is looked up. The folder
-        is on the file system that all nodes share.
-        """
+        """Store the request without submitting it. ``folder`` is on the file system that all nodes share, and is used
+        only by this reservation."""
         self._slurm, self._settings, self._partition, self._needs = slurm, settings, partition, needs
         self.layout, self.folder = layout, folder
         self._created_at = time.monotonic()
-        self.hosts: tuple[str, ...] = ()  # set when the job runs
-        self.cpus = 1
-        """Number of processors on each node. Set when the job runs."""
-        self.queued_s = 0.0
-        """Seconds that the job has waited in the queue. Set when the job runs."""
         self._stop = threading.Event()
         self.number = ""
         """Number of the job; '' before it was submitted."""
-        self._may_be_duplicated = True
-        """Whether Slurm may have queued a second job in addition to the job ``number``.
-
-        True until ``submit`` returns, because an interrupted submission may have left a job.
-        """
+        # Set when the job runs: its nodes, the processors of each, and the seconds in the queue.
+        self.hosts: tuple[str, ...] = ()
+        self.cpus = 1
+        self.queued_s = 0.0
 
     def submit(self) -> None:
         """Submit the job to the queue. Raises NoSeatError with Slurm's error message."""
@@ -88,10 +73,7 @@ class Reservation:
         self._write_heartbeat(number=0)
         threading.Thread(target=self._write_heartbeats, name=self.folder.name, daemon=True).start()
         options = _sbatch_options(self._settings, self._partition, self.layout, self._needs, self.folder)
-        submitted_at = time.monotonic()
-        self.number = self._slurm.submit(options, _holder_script(self._settings, self.folder), self.folder.name)
-        # A submission that took this long was retried, so Slurm may have accepted the job more than once.
-        self._may_be_duplicated = time.monotonic() - submitted_at >= RETRY_S
+        self.number = self._slurm.submit(options, _holder_script(self._settings, self.folder))
 
     def wait(self, say: Callable[[str], None] = lambda _: None) -> None:
         """Wait until the job runs. Raises NoSeatError with the reason and advice if it does not start.
@@ -100,14 +82,15 @@ class Reservation:
         """
         pause, last_reason = POLL_S, ""
         while True:
-            job = self._slurm.jobs().get(self.number)
-            if job is not None and job.state in RUNNING_STATES and job.hosts:
+            job = self._slurm.job(self.number)
+            if job is not None and job.state == "RUNNING" and job.hosts:
                 break
-            if job is None or job.state not in WAITING_STATES | RUNNING_STATES:
+            if job is None or job.state not in {*WAITING_STATES, "RUNNING"}:
                 raise SeatLostError(f"job {self.number} did not begin: {_describe_end(job)}", self._holder_output())
-            reason_word = job.reason.split(",")[0]  # details may follow after a comma
-            if advice := NEVER_STARTS.get(reason_word):
-                raise NoSeatError(f"job {self.number} will never begin ({job.reason}): {advice}")
+            if job.reason.split(",")[0] in NEVER_STARTS:  # details may follow after a comma
+                raise NoSeatError(
+                    f"job {self.number} will never begin ({job.reason})", "change the table [slurm], or release the job"
+                )
             waited_s = time.monotonic() - self._created_at
             if waited_s > self._settings.queue_min * 60:
                 raise NoSeatError(
@@ -127,8 +110,8 @@ class Reservation:
     def lost_reason(self) -> str:
         """Return why the nodes are no longer reserved; '' if they are still reserved."""
         deadline = time.monotonic() + COMPLETING_S
-        while (job := self._slurm.jobs().get(self.number)) is not None and time.monotonic() < deadline:
-            if job.state in RUNNING_STATES:
+        while (job := self._slurm.job(self.number)) is not None and time.monotonic() < deadline:
+            if job.state == "RUNNING":
                 return ""
             if job.state != "COMPLETING":
                 break
@@ -138,21 +121,20 @@ class Reservation:
     def release(self) -> None:
         """Release the nodes and wait until they are free. Raises NoSeatError if Slurm does not end the job.
 
-        This method also cancels jobs whose number is not known. An interrupted submission may have left such a job, and
-        a repeated submission may have queued a second job. They are found by their tag.
+        A job whose number is not known, after an interrupted submission, ends itself when it starts.
         """
         self._stop.set()
         with contextlib.suppress(OSError):  # if the disk is full or unavailable, cancelling the job is enough
             (self.folder / "released").touch()
         if self.number:
             self._slurm.cancel(self.number)
-        if self._may_be_duplicated:
-            for number in self._slurm.find_tagged(self.folder.name):
-                if number != self.number:
-                    self._slurm.cancel(number)
+            self._wait_for_end()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _wait_for_end(self) -> None:
         deadline = time.monotonic() + CANCEL_S
-        active_states = (*WAITING_STATES, *RUNNING_STATES, "COMPLETING")
-        while (job := self._slurm.jobs().get(self.number)) is not None and job.state in active_states:
+        active_states = (*WAITING_STATES, "RUNNING", "COMPLETING")
+        while (job := self._slurm.job(self.number)) is not None and job.state in active_states:
             if time.monotonic() > deadline:
                 if job.state == "COMPLETING":
                     break  # regbot's processes have ended; the cluster cleans up the rest
@@ -161,10 +143,8 @@ class Reservation:
                     f"cancel it: scancel {self.number}",
                 )
             time.sleep(POLL_S)
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _holder_output(self) -> str:
-        """Return a sentence with the last line of the holder's output, or one that says that there is none."""
         with contextlib.suppress(OSError):
             lines = (self.folder / "holder.log").read_text(errors="replace").strip().splitlines()
             if lines:
@@ -172,7 +152,6 @@ class Reservation:
         return "it left no output"
 
     def _write_heartbeats(self) -> None:
-        """Write a new number every few seconds, until the nodes are released."""
         number = 0
         while not self._stop.wait(HEARTBEAT_S):
             number += 1
@@ -180,8 +159,7 @@ class Reservation:
                 self._write_heartbeat(number)
 
     def _write_heartbeat(self, number: int) -> None:
-        """Write a number to the heartbeat file. The file is replaced at once, so that no reader sees a part of it."""
-        new_file = self.folder / "heartbeat.new"
+        new_file = self.folder / "heartbeat.new"  # so that no reader sees a part of a number
         new_file.write_text(str(number))
         new_file.replace(self.folder / "heartbeat")
 
@@ -189,11 +167,12 @@ class Reservation:
 def _sbatch_options(
     settings: SlurmSettings, partition: Partition, layout: SeatLayout, needs: Needs, folder: Path
 ) -> list[str]:
-    """Return the options of sbatch for the job. Settings without a value are left out: Slurm's defaults then apply.
-
-    In the name of the log, %% stands for a percent sign, because Slurm replaces patterns such as %j.
-    """
-    minutes = _time_limit_min(settings, partition, needs)
+    # The time limit is by default the expected duration with a margin, but at most that of the partition. A session
+    # that needs more time continues in another seat. 0 selects the partition's default limit.
+    minutes = settings.time_limit_min
+    if minutes is None:
+        estimate = 0.0 if needs.minutes is None else DURATION_FACTOR * needs.minutes + MARGIN_MIN
+        minutes = estimate if partition.minutes is None else min(estimate, partition.minutes)
     options = {
         "partition": settings.partition,
         "account": settings.account,
@@ -204,7 +183,7 @@ def _sbatch_options(
         "gpus-per-node": str(layout.gpus or ""),
         "time": str(math.ceil(minutes)) if minutes else "",
     }
-    is_exclusive = settings.exclusive and not needs.shared
+    log = str(folder / "holder.log").replace("%", "%%")  # Slurm replaces patterns such as %j
     return [
         f"--job-name={needs.name}",
         f"--nodes={layout.nodes}",
@@ -212,31 +191,17 @@ def _sbatch_options(
         "--no-requeue",
         "--export=NONE",
         "--chdir=/",
-        f"--output={str(folder / 'holder.log').replace('%', '%%')}",
-        *(["--exclusive"] if is_exclusive else []),
+        f"--output={log}",
+        *(["--exclusive"] if settings.exclusive and not needs.shared else []),
         *(f"--{name}={value}" for name, value in options.items() if value),
         *settings.extra,
     ]
 
 
-def _time_limit_min(settings: SlurmSettings, partition: Partition, needs: Needs) -> float:
-    """Return the time limit of the reservation in minutes. 0 selects the partition's default limit.
-
-    By default it is the expected duration of the session with a margin, but at most the limit of the partition. A
-    session that needs more time continues in another seat.
-    """
-    if settings.time_limit_min is not None:
-        return settings.time_limit_min
-    estimate = 0.0 if needs.minutes is None else DURATION_FACTOR * needs.minutes + MARGIN_MIN
-    return estimate if partition.minutes is None else min(estimate, partition.minutes)
-
-
 def _holder_script(settings: SlurmSettings, folder: Path) -> str:
-    """Return the shell script that sbatch submits. It starts the holder, with all words quoted for the shell."""
     python = settings.python or sys.executable
-    arguments: Sequence[str] = (python, "-I", "-S", "-B", str(HOLDER), str(folder), f"{settings.silent_s:g}")
-    quoted = " ".join("'" + word.replace("'", "'\\''") + "'" for word in arguments)
-    return f"#!/bin/sh\nexec {quoted}\n"
+    arguments = (python, "-I", "-S", "-B", str(HOLDER), str(folder), f"{settings.silent_s:g}")
+    return f"#!/bin/sh\nexec {shlex.join(arguments)}\n"
 
 
 END_REASONS = {
@@ -244,20 +209,13 @@ END_REASONS = {
     "PREEMPTED": "it was preempted by a job of higher priority",
     "CANCELLED": "it was cancelled",
     "TIMEOUT": "its time limit passed; raise slurm.time_limit_min",
-    "COMPLETED": "it has ended",
-    "FAILED": "it failed",
-    "OUT_OF_MEMORY": "it ran out of memory",
-    "BOOT_FAIL": "a node did not boot",
-    "DEADLINE": "its deadline passed",
 }
 """Description of how a job ended, by its final state."""
 
 
 def _describe_end(job: Job | None) -> str:
-    """Return why a job has ended; ``job`` is None if the controller has already forgotten it."""
     if job is None:
         return "the cluster no longer knows it"
     state = job.state.split(" ")[0].rstrip("+")  # "CANCELLED by 1000" -> "CANCELLED"
-    description = END_REASONS.get(state, f"it is {state}")
     reason = f", {job.reason}" if job.reason not in ("", "None") else ""
-    return f"{description} ({state}{reason})"
+    return f"{END_REASONS.get(state, 'it has ended')} ({state}{reason})"

@@ -49,7 +49,6 @@ class SlurmSeat:
 
     @property
     def allocation(self) -> Allocation:
-        """Job and hosts of the seat, and the sandbox program of its first node ('' without a sandbox)."""
         reservation = self._reservation
         return Allocation(
             engine="slurm",
@@ -61,10 +60,8 @@ class SlurmSeat:
 
     @cached_property
     def node(self) -> Node:
-        """One ``Node`` that combines all nodes. Raises NoSeatError if a node is unusable.
-
-        Its class counts the nodes, for example ``2 nodes of 8 x H200``.
-        """
+        """One ``Node`` that combines all nodes, such as ``2 nodes of 8 x H200``. Raises NoSeatError if one is
+        unusable."""
         hosts, facts = self._reservation.hosts, self._facts
         nodes = [Node.model_validate(node_facts["node"]) for node_facts in facts]
         count_by_class = Counter(node.node_class for node in nodes)
@@ -85,10 +82,10 @@ class SlurmSeat:
     def run(self, launch: Launch) -> LaunchResult:
         """Run ``launch``: its ranks on all nodes, or a program of one process on the first node.
 
-        Raises EngineError, or NoSeatError if nodes are lost.
+        Raises EngineError, or SeatLostError if nodes are lost.
         """
         hosts = self._reservation.hosts if launch.ranks else self._reservation.hosts[:1]
-        launch = _add_environment(launch, self._settings.environment)
+        launch = replace(launch, env={**launch.env, **self._settings.environment})
         # The first host writes the launch's log. Each other host has a log of its own beside it.
         logs = [launch.log, *(launch.log.with_name(f"{launch.log.stem}.{host}.log") for host in hosts[1:])]
         request = step_request(launch) | {
@@ -101,14 +98,13 @@ class SlurmSeat:
             folder.mkdir(parents=True, exist_ok=True)
         reports, output = self._run_step(hosts, request, launch.command[0], launch.timeout_s)
         self._require_reports(reports, hosts, launch.command[0], output)
-        if fault := _find_error(reports, hosts):
+        if fault := _first_text(reports, hosts, "error"):
             is_without_room = any(report.get("no_room") for report in reports.values())
             raise (NoSeatError if is_without_room else EngineError)(f"{launch.command[0]}: {fault}")
         self._wait_for_files(launch.record_dir, reports)
         return combine_reports(reports, hosts, logs)
 
     def _commands(self, launch: Launch, nodes: int) -> list[tuple[str, ...]]:
-        """Return one command for each node."""
         if not launch.ranks:
             return [launch.command]
         if nodes == 1:
@@ -117,10 +113,7 @@ class SlurmSeat:
         return [multi_node_command(launch, nodes, number, self._address, port) for number in range(nodes)]
 
     def _sandbox_settings(self, nodes: int) -> dict[str, Any] | None:
-        """Return the sandbox for a request; None if there is no sandbox.
-
-        Ranks on several nodes need the host's network. On one node, only the sandbox's own setting counts.
-        """
+        # Ranks on several nodes need the host's network.
         if self._sandbox is None:
             return None
         return dump_sandbox(replace(self._sandbox, network=self._sandbox.network or nodes > 1))
@@ -138,10 +131,7 @@ class SlurmSeat:
 
     @cached_property
     def _facts(self) -> list[Mapping[str, Any]]:
-        """Facts of every node (``node.collect_facts``), in the order of the hosts.
-
-        Raises NoSeatError if a node does not report, cannot run the sandbox, or does not see the reservation's folder.
-        """
+        """Facts of every node (``node.collect_facts``), in the order of the hosts. Raises NoSeatError."""
         hosts, folder = self._reservation.hosts, self._reservation.folder
         deadline = time.monotonic() + self._settings.lag_s
         while True:
@@ -152,7 +142,7 @@ class SlurmSeat:
             }
             reports, output = self._run_step(hosts, request, "srun", FACTS_S)
             self._require_reports(reports, hosts, "srun", output)
-            if fault := _find_error(reports, hosts):
+            if fault := _first_text(reports, hosts, "error"):
                 raise NoSeatError(fault)
             if sandbox_fault := _first_text(reports, hosts, "sandbox_fault"):
                 raise NoSeatError(f"untrusted code cannot run there: {sandbox_fault}")
@@ -169,11 +159,8 @@ class SlurmSeat:
     def _run_step(
         self, hosts: Sequence[str], request: Mapping[str, Any], name: str, limit_s: float
     ) -> tuple[Reports, SupervisorOutput]:
-        """Run one job step. Return the reports of the nodes, by the node's number, and the output of srun.
-
-        ``name`` stands in error messages. The step is repeated if the controller did not answer and no node has begun
-        the step.
-        """
+        """Run one job step. Return the reports of the nodes and the output of srun. The step is repeated if the
+        controller did not answer and no node has begun it."""
         deadline = time.monotonic() + OUTAGE_S
         while True:
             arguments = self._srun_command(hosts)
@@ -181,18 +168,13 @@ class SlurmSeat:
             line = json.dumps({**request, "hosts": list(hosts), "nonce": nonce}).encode()
             output = run_supervisors(arguments, self._slurm.environment, line, name, limit_s, self._check_reservation)
             messages = parse_messages(output, nonce, len(hosts))
-            has_begun = any(messages.values())
-            should_retry = not has_begun and is_outage(output.text.decode("utf-8", "replace"))
+            should_retry = not any(messages.values()) and is_outage(output.text.decode("utf-8", "replace"))
             if not should_retry or time.monotonic() > deadline:
-                reports = {}
-                for number, node_messages in messages.items():
-                    if len(node_messages) > 1:  # the first message says that the node has begun
-                        reports[number] = node_messages[1]
-                return reports, output
+                # The first message of a node says that it has begun.
+                return {number: texts[1] for number, texts in messages.items() if len(texts) > 1}, output
             time.sleep(RETRY_S)
 
     def _srun_command(self, hosts: Sequence[str]) -> list[str]:
-        """Return the command that starts regbot's program (``node.py``) once on each of ``hosts``, as one job step."""
         reservation = self._reservation
         gpus = reservation.layout.gpus
         return [
@@ -224,14 +206,10 @@ class SlurmSeat:
             raise SeatLostError(reason)
 
     def _require_reports(self, reports: Reports, hosts: Sequence[str], name: str, output: SupervisorOutput) -> None:
-        """Check that no node is lost. A node that has reported is not lost.
+        """Raise SeatLostError if a node without a report is lost, and EngineError if it ran out of memory.
 
         When the guest fails on one node, srun ends the step on all nodes. The other nodes then have no report, although
-        they are fine. A lost connection to a node looks the same. So a test step must succeed on the nodes without a
-        report.
-
-        Raises SeatLostError if a node or the reservation is lost, and EngineError if the step was killed for lack of
-        memory.
+        they are fine. A lost connection to a node looks the same. So a test step must succeed on these nodes.
         """
         silent_hosts = [host for number, host in enumerate(hosts) if number not in reports]
         if not silent_hosts:
@@ -259,7 +237,6 @@ class SlurmSeat:
         )
 
     def _can_run_step(self, hosts: Sequence[str]) -> bool:
-        """Whether all of ``hosts`` can run a job step now."""
         try:
             # Every step gets some time in addition to its limit (``conversation.BACKSTOP_S``), which is enough here.
             facts_request = {"facts": str(self._reservation.folder), "sandbox": None, "has_gpus": False}
@@ -269,10 +246,7 @@ class SlurmSeat:
         return len(reports) == len(hosts)
 
     def _wait_for_files(self, folder: Path, reports: Reports) -> None:
-        """Wait until the shared file system shows all files that the nodes have written.
-
-        Raises SeatLostError after ``lag_s`` seconds.
-        """
+        """Wait until the shared file system shows all files of the nodes. Raises SeatLostError after ``lag_s`` s."""
         deadline = time.monotonic() + self._settings.lag_s
         while missing_file := find_missing_file(folder, reports):
             if time.monotonic() > deadline:
@@ -285,16 +259,6 @@ class SlurmSeat:
             time.sleep(0.2)
 
 
-def _find_error(reports: Reports, hosts: Sequence[str]) -> str:
-    """Return the first error that a node reported, with its host; '' if all nodes answered."""
-    return next((f"{hosts[number]}: {report['error']}" for number, report in reports.items() if "error" in report), "")
-
-
 def _first_text(reports: Reports, hosts: Sequence[str], key: str) -> str:
-    """Return the first text under ``key`` of a report that is not empty, with its host; '' if there is none."""
-    return next((f"{hosts[number]}: {report[key]}" for number, report in reports.items() if report[key]), "")
-
-
-def _add_environment(launch: Launch, environment: Mapping[str, str]) -> Launch:
-    """Return ``launch`` with the variables of the key ``slurm.environment``, which override its own."""
-    return replace(launch, env={**launch.env, **environment}) if environment else launch
+    """Return the first text under ``key`` of a report, with its host; '' if there is none."""
+    return next((f"{hosts[number]}: {report[key]}" for number, report in reports.items() if report.get(key)), "")

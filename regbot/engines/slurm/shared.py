@@ -7,22 +7,18 @@ from contextlib import AbstractContextManager, ExitStack
 from regbot.engines.engine import Seat
 from regbot.engines.launch import Launch, LaunchResult, SeatLostError
 
-Reserve = Callable[[], AbstractContextManager[Seat]]
-"""Reserves a seat until the context exits."""
-
 
 class SharedSeat:
-    """A seat (reserved nodes) that is reserved when first needed. Any number of threads may run launches in it.
+    """A seat that ``reserve`` reserves when it is first needed. Any number of threads may run launches in it.
 
-    While one thread waits for the reservation, other threads that call ``run`` wait too. ``close`` and
-    ``close_if_idle`` do not wait for the reservation.
+    While one thread waits for the reservation, other threads that call ``run`` wait too. ``close`` does not wait.
     """
 
-    def __init__(self, reserve: Reserve) -> None:
+    def __init__(self, reserve: Callable[[], AbstractContextManager[Seat]]) -> None:
         self._reserve = reserve
         # A thread keeps the first lock while it waits for nodes. The second lock protects the fields below.
         self._reserve_lock, self._lock = threading.Lock(), threading.Lock()
-        self._current: tuple[ExitStack, Seat] | None = None  # the seat, with the stack that releases it
+        self._current: tuple[Seat, ExitStack] | None = None  # the seat, and the stack that releases it
         self._users = 0  # number of launches in the seat
 
     def run(self, launch: Launch) -> LaunchResult:
@@ -30,57 +26,38 @@ class SharedSeat:
 
         If the nodes are lost, the seat is released. The next launch reserves a new one.
         """
-        seat = self._acquire()
+        with self._reserve_lock:
+            with self._lock:
+                current = self._current
+                self._users += 1
+            try:
+                if current is None:
+                    stack = ExitStack()
+                    current = stack.enter_context(self._reserve()), stack
+                    self._current = current
+            except BaseException:
+                self._leave()
+                raise
+        seat, _ = current
         try:
             return seat.run(launch)
         except SeatLostError:
-            self._release(seat)
+            self.close(seat)
             raise
         finally:
-            with self._lock:
-                self._users -= 1
+            self._leave()
 
-    def close_if_idle(self) -> None:
-        """Release the seat, but not while a launch runs in it."""
+    def close(self, seat: Seat | None = None, only_if_idle: bool = False) -> None:
+        """Release the seat, even while a launch runs in it unless ``only_if_idle``. If ``seat`` is given, release only
+        this one: another thread may already have replaced it."""
         with self._lock:
-            seat = self._current_seat() if self._users == 0 else None
-        if seat is not None:
-            self._release(seat)
-
-    def close(self) -> None:
-        """Release the seat, even while a launch runs in it."""
-        with self._lock:
-            seat = self._current_seat()
-        if seat is not None:
-            self._release(seat)
-
-    def _current_seat(self) -> Seat | None:
-        if self._current is None:
-            return None
-        _, seat = self._current
-        return seat
-
-    def _acquire(self) -> Seat:
-        """Return the seat, and count the caller as a user. Reserve a seat first if there is none."""
-        with self._reserve_lock:
-            if self._current is None:
-                stack = ExitStack()
-                new_seat = stack.enter_context(self._reserve())
-                with self._lock:
-                    self._current = stack, new_seat
-            with self._lock:
-                self._users += 1
-                seat = self._current_seat()
-                assert seat is not None
-                return seat
-
-    def _release(self, seat: Seat) -> None:
-        """Release ``seat``. Do nothing if another thread has already released or replaced it."""
-        with self._lock:
-            if self._current is None:
+            if self._current is None or (seat or self._current[0]) is not self._current[0]:
                 return
-            stack, current_seat = self._current
-            if current_seat is not seat:
+            if only_if_idle and self._users:
                 return
-            self._current = None
+            (_, stack), self._current = self._current, None
         stack.close()
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._users -= 1

@@ -3,7 +3,16 @@
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    Discriminator,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from regbot.errors import UserError
 from regbot.records.base import Record
@@ -82,67 +91,43 @@ class Workload(Record):
     shapes: Annotated[list[str], Field(min_length=1)] = ["qwen3-30b-a3b", "mixtral-8x7b"]
     variant: str = "full"  # of the traces; timed_variant is that of the timed runs
     meshes: Annotated[list[WorkloadMesh], Field(min_length=1)] = ["ep", "ep-dp"]
-    entry: str | None = Field(default=None, description="module adapter: 'package.module:function'")
+    entry: str | None = Field(None, description="module adapter: 'package.module:function'")
     recipe: str = Field(
-        default="",
+        "",
         description="framework adapters: a recipe of the repository, which keeps its own numbers; without one, the "
         "framework's model gets the numbers of the shape",
     )
     program: str = Field(
-        default="",
+        "",
         description="megatron adapter: the training script of the checkout, traced unmodified on a paper GPU; default: "
         "pretrain_gpt.py, or scripts/training/run_recipe.py for a recipe of Megatron Bridge",
     )
-    command: list[str] = Field(default=[], description="command adapter: program and arguments of one run")
-    log: str = Field(
-        default="", description="command adapter: path of the step log in the checkout; '' reads the command's output"
+    command: list[str] = Field([], description="command adapter: program and arguments of one run")
+    log: str = Field("", description="command adapter: step log in the checkout; '' reads the command's output")
+    log_format: str = Field("", description="command adapter: format of the step log; '' detects it")
+    tokens_per_step: PositiveFloat | None = Field(
+        None, description="command adapter: tokens of one step on one rank, for logs that report only tokens per second"
     )
-    log_format: str = Field(default="", description="command adapter: format of the step log; '' detects it")
-    tokens_per_step: Annotated[float, Field(gt=0)] | None = Field(
-        default=None,
-        description="command adapter: tokens of one step on one rank, for logs that report only tokens per second",
-    )
-    environment: dict[str, str] = Field(
-        default={}, description="environment variables added to the clean environment of every run"
-    )
-    label: Name | None = Field(
-        default=None, description="prefix of the verdict's entries, for two workloads that share a shape"
-    )
+    environment: dict[str, str] = Field({}, description="variables added to the clean environment of every run")
+    label: Name | None = Field(None, description="prefix of its entries, for two workloads that share a shape")
     source_roots: Annotated[list[str], Field(min_length=1)] = ["."]  # folders that contain the packages
-    watch: list[str] = Field(
-        default=[], description="packages that must come from the worktree; default: all packages in it"
-    )
-    python: str = Field(
-        default="", description="interpreter, relative to the worktree; default: the interpreter of regbot"
-    )
-    build: list[str] = Field(default=[], description="shell commands, run once in each new worktree")
+    watch: list[str] = Field([], description="packages that must come from the worktree; default: all packages in it")
+    python: str = Field("", description="interpreter, relative to the worktree; default: the interpreter of regbot")
+    build: list[str] = Field([], description="shell commands, run once in each new worktree")
     timeout_min: Annotated[float, Field(gt=0, le=24 * 60)] = 10.0  # time limit of one run
-    numa_pinning: bool = Field(
-        default=True, description="pin each rank to the cores of its GPU's NUMA node, unless the launcher has pinned it"
-    )
+    numa_pinning: bool = Field(True, description="pin a rank to its GPU's NUMA node, unless the launcher has pinned it")
     paths: list[str] = Field(
-        default=[],
+        [],
         description="git pathspecs of the files that the workload depends on; a change of other files does not "
         "concern it; [] for every file (docs/configuration.md)",
     )
-    timed: list[str] | None = Field(
-        default=None, description="shapes whose steps are timed; default: all that have a timed variant, [] for none"
-    )
-    timed_variant: str = Field(
-        default="", description="variant that is timed; default: smoke with enough GPUs, else cpu"
-    )
-    dispatcher: str = Field(
-        default="", description="dispatcher requested from the layer; '' lets the layer choose (smoke: alltoall)"
-    )
-    device: Literal["cpu", "cuda"] = Field(
-        default="cuda",
-        description="device of smoke and module traces: cuda is a paper GPU (docs/paper-gpu.md), cpu a CPU program",
-    )
-    gpu: PaperGpu = Field(
-        default=DEFAULT_PAPER_GPU, description="GPU that the paper GPU of a trace imitates (docs/paper-gpu.md)"
-    )
+    timed: list[str] | None = Field(None, description="shapes to time; default: all with a timed variant; [] for none")
+    timed_variant: str = Field("", description="variant that is timed; default: smoke with enough GPUs, else cpu")
+    dispatcher: str = Field("", description="requested from the layer; '' lets the layer choose (smoke: alltoall)")
+    device: Literal["cpu", "cuda"] = Field("cuda", description="of smoke and module traces; cuda: a paper GPU")
+    gpu: PaperGpu = Field(DEFAULT_PAPER_GPU, description="GPU that the paper GPU imitates (docs/paper-gpu.md)")
     routing: Literal["balanced", "skewed", "natural"] = "balanced"
-    config: dict[str, Scalar] = Field(default={}, description="extra keys of the config that build_layer receives")
+    config: dict[str, Scalar] = Field({}, description="extra keys of the config that build_layer receives")
 
     @field_validator("entry")
     @classmethod
@@ -290,9 +275,7 @@ class Workload(Record):
 class LocalSettings(Record):
     """Limits that apply if runs execute on this machine (the local engine)."""
 
-    parallel: Annotated[int, Field(ge=1, le=256)] = Field(
-        default=2, description="number of static traces that run at the same time"
-    )
+    parallel: Annotated[int, Field(ge=1, le=256)] = Field(2, description="number of static traces at the same time")
     max_output_mb: Annotated[float, Field(gt=0)] = 8.0  # output that is kept of each run
     max_record_mb: Annotated[float, Field(gt=0)] = 32.0  # largest record that regbot reads
 
@@ -306,66 +289,40 @@ class SlurmSettings(Record):
     qos: str = ""
     reservation: str = ""
     constraint: str = ""
-    exclude: list[str] = Field(default=[], description="nodes that are never used")
-    extra: list[str] = Field(default=[], description="more sbatch options, one word per list entry")
+    exclude: list[str] = Field([], description="nodes that are never used")
+    extra: list[str] = Field([], description="more sbatch options, one word per list entry")
     nodes: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
-        default=None, description="nodes of one seat if its ranks need no GPUs; default: 1"
+        None, description="nodes of one seat if its ranks need no GPUs; default: 1"
     )
-    ranks_per_node: Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        default=None, description="default: one rank per GPU of the node"
-    )
-    gpus_per_node: Annotated[int, Field(ge=0, le=1024)] | None = Field(
-        default=None, description="default: all GPUs of a node in the partition"
-    )
-    exclusive: bool = Field(default=True, description="no other job on the nodes, because it would disturb the timings")
-    time_limit_min: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="time limit of one reservation; default: the session's longest duration and a margin"
-    )
-    queue_min: Annotated[float, Field(gt=0)] = Field(
-        default=24 * 60.0, description="how long a reservation may wait in the queue"
-    )
-    silent_s: Annotated[float, Field(ge=10)] = Field(
-        default=120.0, description="a reservation gives its nodes back after this much silence from regbot"
-    )
-    lag_s: Annotated[float, Field(ge=0)] = Field(
-        default=30.0, description="longest delay until a write to the shared file system is visible on all nodes"
-    )
-    python: str = Field(default="", description="regbot's interpreter on the nodes; default: the same path as here")
-    environment: dict[str, str] = Field(
-        default={}, description="environment variables of every launch on the nodes, such as NCCL_SOCKET_IFNAME"
-    )
+    ranks_per_node: Annotated[int, Field(ge=1, le=1024)] | None = Field(None, description="default: one rank per GPU")
+    gpus_per_node: Annotated[int, Field(ge=0, le=1024)] | None = Field(None, description="default: all GPUs of a node")
+    exclusive: bool = Field(True, description="no other job on the nodes, because it would disturb the timings")
+    time_limit_min: PositiveFloat | None = Field(None, description="default: the longest session and a margin")
+    queue_min: PositiveFloat = Field(24 * 60.0, description="how long a reservation may wait in the queue")
+    silent_s: Annotated[float, Field(ge=10)] = Field(120.0, description="it ends after this much silence from regbot")
+    lag_s: NonNegativeFloat = Field(30.0, description="longest delay until a write is visible on all nodes")
+    python: str = Field("", description="regbot's interpreter on the nodes; default: the same path as here")
+    environment: dict[str, str] = Field({}, description="variables of every launch, such as NCCL_SOCKET_IFNAME")
 
 
 class SandboxSettings(Record):
     """How code under test is confined (docs/operator.md)."""
 
-    untrusted: bool = Field(default=False, description="confine every launch and build, as --untrusted does")
-    read: list[str] = Field(
-        default=[], description="files and folders that the code may read, in addition to its own and the system's"
-    )
-    write: list[str] = Field(
-        default=[], description="folders that the code may write to; their content persists for the next run"
-    )
-    network: bool = Field(default=False, description="let runs reach the network; ranks on several nodes always can")
-    build_network: bool = Field(default=True, description="let build commands reach the network")
+    untrusted: bool = Field(False, description="confine every launch and build, as --untrusted does")
+    read: list[str] = Field([], description="paths that the code may read, besides its own and the system's")
+    write: list[str] = Field([], description="folders that the code may write to; their content persists")
+    network: bool = Field(False, description="let runs reach the network; ranks on several nodes always can")
+    build_network: bool = Field(True, description="let build commands reach the network")
     submodule_hosts: list[HostOrUrl] = Field(
-        default=[],
+        [],
         description="hosts that submodules may be fetched from by https or ssh at their own ports, in addition to the "
         "repository's own; a URL such as http://git.example:8080 allows its transport and port",
     )
-    tmp_mb: Annotated[int, Field(ge=1)] = Field(
-        default=2048, description="size of its /tmp and, separately, of its /dev/shm; both use memory"
-    )
-    disk_mb: Annotated[int, Field(ge=1)] = Field(
-        default=4096, description="limit on the growth of its writable folders on disk in one launch"
-    )
-    disk_files: Annotated[int, Field(ge=1)] = Field(
-        default=200_000, description="limit on the number of files and folders by which they grow in one launch"
-    )
-    pids: Annotated[int, Field(ge=16)] = Field(default=4096, description="processes and threads at the same time")
-    memory_gb: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="memory limit of one launch on one node; needs a control group"
-    )
+    tmp_mb: PositiveInt = Field(2048, description="size of /tmp and, separately, of /dev/shm; both use memory")
+    disk_mb: PositiveInt = Field(4096, description="limit on the growth of its writable folders on disk in one launch")
+    disk_files: PositiveInt = Field(200_000, description="limit on the growth of their number of files in one launch")
+    pids: Annotated[int, Field(ge=16)] = Field(4096, description="processes and threads at the same time")
+    memory_gb: PositiveFloat | None = Field(None, description="memory of one launch on one node; needs a control group")
 
     @field_validator("read", "write")
     @classmethod
@@ -379,26 +336,16 @@ class SandboxSettings(Record):
 class SessionSettings(Record):
     """Time budget of the timed runs in a check, and the number of steps of a run."""
 
-    budget_min: Annotated[float, Field(gt=0)] = Field(
-        default=60.0, description="minutes of timed runs in one check, all workloads together"
-    )
-    steps: Annotated[int, Field(ge=5, le=10_000)] | None = Field(
-        default=None, description="timed steps of one run; default: the shape's, 40"
-    )
-    warmup: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
-        default=None, description="warm-up steps before the timed steps; default: the shape's, 10"
-    )
+    budget_min: PositiveFloat = Field(60.0, description="minutes of timed runs in one check, all workloads together")
+    steps: Annotated[int, Field(ge=5, le=10_000)] | None = Field(None, description="timed steps of a run; default: 40")
+    warmup: Annotated[int, Field(ge=1, le=10_000)] | None = Field(None, description="before them; default: 10")
 
 
 class Baselines(Record):
     """Folder of the stored references, and the limit on a slow creep of the step time."""
 
-    folder: str = Field(
-        default="baselines", description="folder in the repository; a change is judged by the references of its base"
-    )
-    creep_budget_pct: Annotated[float, Field(gt=0, le=100)] = Field(
-        default=2.0, description="limit on the total slowdown since the anchor; a refresh accepts no larger one"
-    )
+    folder: str = Field("baselines", description="folder in the repository; those of base judge a change")
+    creep_budget_pct: Annotated[float, Field(gt=0, le=100)] = Field(2.0, description="most slowdown since the anchor")
 
     @field_validator("folder")
     @classmethod
@@ -420,29 +367,26 @@ class GitHub(Record):
     read from the base commit of a pull request.
     """
 
-    shadow: bool = Field(default=False, description="check everything, block nothing: conclusions are neutral")
+    shadow: bool = Field(False, description="check everything, block nothing: conclusions are neutral")
     conclusions: dict[Status, Literal["success", "failure", "neutral", "action_required"]] = Field(
-        default={}, description="check run conclusions by verdict that differ from regbot's own"
+        {}, description="check run conclusions by verdict that differ from regbot's own"
     )
     self_reported: Literal["success", "neutral", "action_required"] = Field(
-        default="neutral",
+        "neutral",
         description="conclusion of a verdict that a pull request's own job reports, unless the conclusion of the "
         "verdict is stricter; action_required is stricter than neutral: it blocks the pull request until a measurement",
     )
     queue: Literal["static", "timed"] = Field(
-        default="static",
-        description="what is done with a merge group; timed: a node measures it like a pull request",
+        "static", description="what is done with a merge group; timed: a node measures it like a pull request"
     )
-    labels: dict[Status, Label] = Field(default={}, description="label of a pull request by verdict; default: none")
-    run_label: Label = Field(
-        default="regbot: measure", description="label that requests a measurement of a pull request's head"
-    )
+    labels: dict[Status, Label] = Field({}, description="label of a pull request by verdict; default: none")
+    run_label: Label = Field("regbot: measure", description="label that requests a measurement of a pull request")
     protected: list[str] = Field(
-        default=[".github/**", "regbot.toml", "runners/**", "baselines/**"],
+        [".github/**", "regbot.toml", "runners/**", "baselines/**"],
         description="paths whose change needs an explicit approval; ** matches across folders",
     )
     bot: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*(\[bot\])?$")] = Field(
-        default="github-actions[bot]", description="login under which the workflows' token writes comments"
+        "github-actions[bot]", description="login under which the workflows' token writes comments"
     )
 
     @field_validator("labels")
@@ -459,11 +403,11 @@ class Config(Record):
 
     version: Literal[1] = 1
     inert: list[str] = Field(
-        default=[],
+        [],
         description="globs of files that cannot affect a run, besides documentation; after ! files that can, although "
         "another glob matches or they are documentation",
     )
-    workloads: dict[Name, Workload] = Field(default={}, description="empty: regbot's own smoke model")
+    workloads: dict[Name, Workload] = Field({}, description="empty: regbot's own smoke model")
     sharding: ShardingThresholds = ShardingThresholds()
     throughput: ThroughputThresholds = ThroughputThresholds()
     session: SessionSettings = SessionSettings()

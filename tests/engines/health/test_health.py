@@ -25,7 +25,7 @@ from regbot.engines.health import Monitor, monitor, snapshot_gpus, visible_devic
 from regbot.engines.health.cpu import CpuWatch, Ticks, load_shares, parse_ticks
 from regbot.engines.health.machine import this_node
 from regbot.engines.health.monitor import GpuWatch, StepMarks
-from regbot.engines.health.nvml import REASONS, NoNvmlError, Nvml, NvmlSession, find_nvml, is_descendant, select_visible
+from regbot.engines.health.nvml import REASONS, NoNvmlError, NvmlSession, find_nvml, is_descendant, select_visible
 from regbot.judge.health import describe_node_effects, describe_outside_cause, find_slowed_blocks
 from regbot.records.files import read_record
 from regbot.records.health import GpuProcess, Health
@@ -135,16 +135,11 @@ def test_a_grandchild_that_lost_its_parent_counts_as_the_runs_own_work(tmp_path:
     assert 0.4 <= seen.cpu.own_s < 2.0
 
 
-def test_clocks_load_and_free_memory_of_this_machine_are_read() -> None:
+def test_clocks_of_this_machine_are_read() -> None:
     watch = CpuWatch()
-    watch.begin()
     watch.sample()
-    watch.end()
-    seen = watch.summary()
+    seen = watch.end()
     assert seen.cores == len(os.sched_getaffinity(0))
-    assert seen.load_high is not None
-    assert seen.free_low_bytes is not None
-    assert 2**20 < seen.free_low_bytes < 2**50
     assert seen.mhz is None or 100 < seen.mhz.median < 10_000
 
 
@@ -163,17 +158,11 @@ def test_a_real_timed_run_carries_the_health_of_its_node(shared: Shared) -> None
 # ---- GPUs: measurements
 
 
-def test_the_stand_in_and_the_protocol_have_the_published_functions() -> None:
-    for name, parameters in PUBLISHED.items():
-        for ours in (StandIn, Nvml):
-            assert list(inspect.signature(getattr(ours, name)).parameters)[1:] == parameters, f"{ours}: {name}"
-    assert {name for name in vars(Nvml) if name.startswith("nvml")} == set(PUBLISHED)
-
-
 @pytest.mark.skipif(importlib.util.find_spec("pynvml") is None, reason="nvidia-ml-py is not installed here")
 def test_the_published_functions_and_numbers_are_those_of_the_real_module() -> None:
     real = importlib.import_module("pynvml")
     for name, parameters in PUBLISHED.items():
+        assert list(inspect.signature(getattr(StandIn, name)).parameters)[1:] == parameters, name
         assert list(inspect.signature(getattr(real, name)).parameters) == parameters, name
     assert (real.NVML_CLOCK_SM, real.NVML_TEMPERATURE_GPU) == (1, 0)
     assert (real.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, real.NVML_VOLATILE_ECC) == (1, 0)
@@ -457,7 +446,7 @@ def test_services_that_compute_nothing_are_ignored(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_node_without_gpus_is_not_queried_and_gives_no_warning() -> None:
-    def none() -> Nvml:
+    def none() -> Any:
         raise AssertionError("NVML was queried")
 
     seen = watched(none, expected=False)
@@ -472,7 +461,7 @@ def test_a_node_without_gpus_is_not_queried_and_gives_no_warning() -> None:
     ],
 )
 def test_a_missing_or_broken_nvml_gives_a_warning_and_no_error(error: Exception, words: str) -> None:
-    def broken() -> Nvml:
+    def broken() -> Any:
         raise error
 
     seen = watched(broken)
