@@ -2,7 +2,7 @@
 
 Git lists the changed files. No report of a training process of the pull request is used. A workload is not concerned if
 no changed file matches its pathspecs. This is no proof yet, because ``paths`` may be wrong. So the workload passes only
-if stored sessions of the base, which a trusted node measured, show that a run loads no changed file. All three
+if stored sessions of the base, which a trusted node measured, show that a run loads no changed file. Both
 conditions must hold:
 
 - The runs loaded only files that match the pathspecs. If they loaded other files, ``paths`` is wrong, and the workload
@@ -10,8 +10,6 @@ conditions must hold:
 - Every changed file is inert, a stored reference, or a Python file that the base already has. A run reports the Python
   files that it loads. It does not report other files that it reads, and a new file may be loaded from now on. A build
   reports nothing, so a workload with build commands has no proof for Python files either.
-- A sparse checkout of the workload has every changed file except inert files and stored references. A run cannot load
-  a file that was not checked out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +30,6 @@ from regbot.workloads.checkout import CheckoutError
 from regbot.workloads.checkout.changes import DiffEntry, list_diff_entries
 from regbot.workloads.checkout.git import git, try_git
 from regbot.workloads.checkout.pathspecs import has_matching_path, list_changed_paths, list_unmatched_paths
-from regbot.workloads.checkout.sparse import make_cone
 
 ANY_GPUS = 2**20
 """A number of GPUs that suffices for every variant. The proof must cover all runs that a node with so many GPUs would
@@ -174,14 +171,6 @@ def _prove(
     if unreported_file := _find_unreported_file(change, changed_files, task.workload):
         reader = "its build" if task.workload.build else "a run"
         gaps.append(f"{clip(unreported_file, 200)} changed, and {reader} does not report whether it reads such a file")
-    sparse_cone = make_cone(task.workload.sparse)  # the files that the sparse checkout has
-    files_left_out = [
-        file.name for file in changed_files if not sparse_cone.has(file.name) and _may_be_read(change, file)
-    ]
-    if files_left_out:
-        gaps.append(
-            f"{clip(files_left_out[0], 200)} changed, and 'sparse' leaves it out, so no stored run could load it"
-        )
     if gaps:
         return _unproven(task, gaps[0])
     return UnconcernedWorkload(

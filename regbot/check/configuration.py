@@ -1,6 +1,6 @@
 """Choose the ``regbot.toml`` that a check of two commits uses."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +15,9 @@ from regbot.records.config import (
     load_first,
     with_machine_tables,
 )
-from regbot.records.text.clip import clip, short_commit
-from regbot.workloads import Task
+from regbot.records.text.clip import short_commit
 from regbot.workloads.checkout import target_tip
 from regbot.workloads.checkout.git import file_at
-from regbot.workloads.checkout.sparse import has_folder
 
 
 def find_config(
@@ -86,14 +84,3 @@ def confine(loaded: LoadedConfig, node_file: Path | None, untrusted: bool, head:
             f"--untrusted: only {head} has a {FILE_NAME}, and it must not choose its own confinement", advice
         )
     return loaded
-
-
-def refuse_unknown_folders(repo: Path, commits: Sequence[str], tasks: Sequence[Task]) -> None:
-    """Raise ConfigError if a workload checks out a folder that none of ``commits`` has."""
-    workload_folders = dict.fromkeys((task.workload_name, folder) for task in tasks for folder in task.workload.sparse)
-    for workload_name, folder in workload_folders:
-        if not any(has_folder(repo, commit, folder) for commit in commits):
-            raise ConfigError(
-                f"workloads.{workload_name}.sparse: neither base nor head has a folder {clip(folder, 200)!r}",
-                "correct or remove it; the files of the parent folders are checked out without being named",
-            )

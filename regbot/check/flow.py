@@ -20,7 +20,7 @@ from regbot import __version__
 from regbot.baselines.arm_luck import is_luck_small
 from regbot.check.concern import ChangedTrees, ConcernResult, find_unconcerned, has_paths, list_evidence
 from regbot.check.conclusion import CheckResult, conclude
-from regbot.check.configuration import confine, find_config, refuse_unknown_folders
+from regbot.check.configuration import confine, find_config
 from regbot.check.references import store_at, stored_traces, with_references
 from regbot.check.sessions.pooled_pairs import load_pooled_runs, pool_file, save_pool
 from regbot.check.sessions.run_log import RunLog
@@ -216,7 +216,6 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
     for arm in (base, head):
         for task in tasks:
             task.at(arm.overrides)
-    refuse_unknown_folders(context.readable, [base.commit, head.commit], tasks)
     unconcerned, path_warnings = _find_unconcerned(context, base, head, planned_tasks)
     skipped_entries = {workload.entry for workload in unconcerned}
     tasks_to_time = [task for task in tasks_to_time if task.entry not in skipped_entries]
@@ -351,7 +350,7 @@ def _measure(
     for index, (timed_plan, task, node_kind) in enumerate(plans_to_time):
         workload_runs = [run for run in runs if run.workload == timed_plan.entry]
         static_runs = [run for run in workload_runs if run.tier == "static"]
-        runs_file = pool_file(trees.repository_cache, header, timed_plan, static_runs, node_kind, task.workload.sparse)
+        runs_file = pool_file(trees.repository_cache, header, timed_plan, static_runs, node_kind)
         timed_runs = [run for run in workload_runs if run.tier == "timed"]
         # If this session has timed nothing itself yet, copy the runs of earlier sessions into it. An interrupted check
         # may have copied the first of them already.

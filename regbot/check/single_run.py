@@ -74,8 +74,7 @@ def _run_on(
         worktree = trees.worktree(arm, task)
         if isinstance(worktree, str):  # the reason why it could not be built
             return bare_run(task, arm, "crashed", worktree, tier="timed")
-        # ``absent`` has the files of the commit that were not checked out.
-        checkout = Checkout(arm, worktree.path, worktree.environment, worktree.absent)
+        checkout = Checkout(arm, worktree.path, worktree.environment)
     watch(Progress(0, 1, f"{task.entry} {task.variant.name}, {plan.steps} steps on {plan.world_size} ranks"))
     shared_folder = cache if engine.name != "local" else None  # the nodes of a cluster cannot read this machine's /tmp
     if shared_folder is not None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from regbot.check.sessions.trace_devices import TraceDevices
 from regbot.engines import LocalEngine
 from regbot.engines.removal import temporary_folder
 from regbot.ledgers.readers import ReadError, Source, read_file
@@ -31,7 +32,7 @@ from regbot.workloads import (
     smoke_task,
     trace,
 )
-from regbot.workloads.paper import Libraries, NoPaperGpuError
+from regbot.workloads.paper import Libraries
 from regbot.workloads.shapes import Shape, load_shape, shape_names
 
 WORKING_TREE = Arm(name="head", revision="files as they stand", commit="0" * 40, tree="0" * 40)
@@ -71,41 +72,30 @@ def trace_working_tree(options: TraceOptions, folder: Path, cache: Path, watch: 
         raise ConfigError(f"--gpu {options.gpu}: {task.entry} is not traced on a paper GPU", "leave --gpu out")
     ranks = f"{task.parallelism.world_size} ranks, EP {task.parallelism.ep}"
     watch(Progress(0, 1, f"{task.entry} {task.variant.name}, {ranks}"))
-    with temporary_folder() as scratch:
-        paper_gpu_fault = ""  # why there is no trace on a paper GPU; '' if there is one or none was wanted
-        library: Path | None = None  # of the paper GPU; None traces a CPU program
-        if task.wants_paper_gpu:
-            try:
-                library = _find_library(interpreter(task, folder), folder, cache, scratch / "paper", watch)
-            except NoPaperGpuError as error:
-                if options.device == "cuda" or options.gpu or not task.has_cpu_program:
-                    raise
-                paper_gpu_fault = str(error)
-        checkout, engine = Checkout(WORKING_TREE, folder), LocalEngine()
-        run = trace(task, checkout, engine, Scratch(scratch / "run"), paper=library)
-        may_trace_cpu_program = task.has_cpu_program and not (options.device or options.gpu)
-        if library is not None and run.outcome != "ok" and may_trace_cpu_program:
-            paper_gpu_fault = run.reason
-            run = trace(task, checkout, engine, Scratch(scratch / "run"))
+    private = cache / "working-trees" / hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:24]
+    with (
+        temporary_folder() as scratch,
+        closing(Libraries(cache, scratch / "paper", lambda text: watch(Progress(0, 1, text)))) as libraries,
+    ):
+        devices = TraceDevices([task], [], libraries)
+        if options.device or options.gpu:
+            devices.keep(task)
+        if task.wants_paper_gpu and (options.device or options.gpu or not task.has_cpu_program):
+            libraries.library(interpreter(task, folder), folder, private)  # raises NoPaperGpuError
+        checkout = Checkout(WORKING_TREE, folder)
+
+        def launch(library: Path | None) -> Run:
+            run_folder = Scratch(scratch / ("run" if library is None else "run-on-paper"))
+            return trace(task, checkout, LocalEngine(), run_folder, paper=library)
+
+        run = devices.trace(task, checkout, private, launch, at_once=True)
+    assert run is not None  # with ``at_once``
     # ``foreign`` has the packages that were imported from outside the working tree, with their paths.
     if run.outcome == "ok" and run.code is not None and run.code.foreign:
         package, path = min(run.code.foreign.items())
         refusal = f"{package} was imported from {path}, which is not in {folder}; uninstall it or fix 'source_roots'"
         run = run.model_copy(update={"outcome": "refused", "reason": clip_message(refusal), "ledger": None})
-    if paper_gpu_fault:
-        warning = clip_message(f"traced as a CPU program, not on a paper GPU: {paper_gpu_fault}")
-        run = run.model_copy(update={"warnings": [*run.warnings, warning]})
     return run
-
-
-def _find_library(python: str, folder: Path, cache: Path, spare: Path, watch: Watcher) -> Path:
-    """Return the library of the paper GPU for ``python``, the interpreter of the working tree ``folder``.
-
-    ``spare`` is a folder to build in if ``cache`` is not writable. Raises NoPaperGpuError.
-    """
-    private = cache / "working-trees" / hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:24]
-    with closing(Libraries(cache, spare, lambda text: watch(Progress(0, 1, text)))) as libraries:
-        return libraries.library(python, folder, private).path
 
 
 def choose_task(options: TraceOptions, folder: Path) -> Task:

@@ -17,7 +17,7 @@ from regbot.check.sessions.schedule import (
     next_slot,
     progress_summary,
 )
-from regbot.check.sessions.worktrees import folder_name, with_checkout
+from regbot.check.sessions.worktrees import folder_name, with_build_changes
 from regbot.engines import Engine, Needs, NoSeatError, Seat, SeatLostError
 from regbot.engines.node_check import NodeCheck, check_nodes
 from regbot.engines.removal import discard_folder
@@ -155,7 +155,7 @@ class SessionRunner:
         tree = self._trees.worktree(arm, task)
         if isinstance(tree, str):  # a string says why there is no worktree
             failed_run = bare_run(task, arm, "crashed", tree, slot.attempt, "timed")
-            return failed_run.model_copy(update={"position": slot.position, "sparse": task.workload.sparse})
+            return failed_run.model_copy(update={"position": slot.position})
         slowdown = plan.injected_pct if slot.arm == "head" else 0.0  # a calibration may plant a slowdown in head
         spec = RunSpec(slot.position, slot.attempt, slot.steps, plan.cut, slowdown, profile_reason)
         # With the stored gate, runs of head alone have the order "head" and no block.
@@ -166,12 +166,11 @@ class SessionRunner:
         run_name = f"{folder_name(plan.entry)}.{block_name}.{slot.position.slot}.{slot.attempt}.{arm.name}"
         scratch = self._scratch.child(run_name)
         environment = {**tree.environment, **self._fresh_caches(plan, task, arm, slot, tree)}
-        # ``absent``: files of the commit that a sparse worktree lacks.
-        checkout = Checkout(arm, tree.path, environment, tree.absent)
+        checkout = Checkout(arm, tree.path, environment)
         run = time_run(task.at(arm.overrides), spec, checkout, seat, scratch)
         # The run already contains the records in this folder. The log of the launch, beside the folder, is kept.
         discard_folder(scratch.folder / "record")
-        return with_checkout(run, tree)
+        return with_build_changes(run, tree)
 
     def _cache_folder(self, plan: TimedPlan) -> Path:
         """Return the folder of the session's fresh compiler caches."""

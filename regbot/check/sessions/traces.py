@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from regbot.check.sessions.trace_devices import TraceDevices
-from regbot.check.sessions.worktrees import Worktrees, folder_name, with_checkout
+from regbot.check.sessions.worktrees import Worktrees, folder_name, with_build_changes
 from regbot.engines import Engine
 from regbot.records.run import Arm, Outcome, Run
 from regbot.records.text.progress import Progress, Watcher
 from regbot.workloads import Checkout, Scratch, Task, bare_run, trace, trace_together
-from regbot.workloads.checkout import Worktree
 from regbot.workloads.paper import Libraries
 
 REPEATED_OUTCOMES = ("crashed", "hung", "no_record")
@@ -115,49 +114,42 @@ class TraceRunner:
         if isinstance(tree, str):  # a string says why there is no worktree
             return []
         library = self._devices.library(task, tree.path, tree.paper)
-        if library is None:
+        if isinstance(library, str):  # why there is none
             return []
         names = ", ".join(task.entry for _, task in batch)
         self._say(f"trace {names} at {arm.name} {arm.commit[:7]}")
         tasks = [task.at(arm.overrides) for _, task in batch]
-        # ``absent``: files of the commit that a sparse worktree lacks.
-        checkout = Checkout(arm, tree.path, tree.environment, tree.absent)
+        checkout = Checkout(arm, tree.path, tree.environment)
         scratch = self._scratch.child(
             f"{folder_name(task.workload_name)}.{arm.name}.{folder_name(task.entry)}.together"
         )
         runs = trace_together(tasks, checkout, self._engine, scratch, attempt, library)
         if any(run.outcome != "ok" for run in runs):
             return []
-        return [self._record(with_checkout(run, tree), task) for run, task in zip(runs, tasks, strict=True)]
+        return [self._record(with_build_changes(run, tree), task) for run, task in zip(runs, tasks, strict=True)]
 
     def _trace_one(self, arm: Arm, task: Task, attempt: int) -> Run | None:
         """Trace and save one job. Return None if its workload fails on a paper GPU and will be traced again as a CPU
         program.
         """
-        key = (arm.name, task.workload_name)
         tree = self._trees.worktree(arm, task)
         if isinstance(tree, str):  # a string says why there is no worktree
-            failed_run = bare_run(task, arm, "crashed", tree, attempt)
-            return self._record(failed_run.model_copy(update={"sparse": task.workload.sparse}), task)
-        if key in self._hung:
-            reason = f"not started, because {self._hung[key]} of the same arm and workload hung"
+            return self._record(bare_run(task, arm, "crashed", tree, attempt), task)
+        if hung_entry := self._hung.get((arm.name, task.workload_name)):
+            reason = f"not started, because {hung_entry} of the same arm and workload hung"
             return self._record(bare_run(task, arm, "skipped", reason, attempt), task)
-        if not self._devices.is_on_paper(task):
+
+        checkout = Checkout(arm, tree.path, tree.environment)
+
+        def launch(library: Path | None) -> Run:
             self._say(f"trace {task.entry} at {arm.name} {arm.commit[:7]}")
-            run = self._trace(arm, task, attempt, tree)
-            return self._record(self._devices.with_device_warning(run, task), task)
-        library = self._devices.library(task, tree.path, tree.paper)
-        if library is None and not task.has_cpu_program:
-            reason = f"its program runs on a paper GPU only: {self._devices.rejection(task)}"
-            return self._record(bare_run(task, arm, "refused", reason, attempt), task)
-        if library is None:
-            return None
-        self._say(f"trace {task.entry} at {arm.name} {arm.commit[:7]}")
-        run = self._trace(arm, task, attempt, tree, library)
-        if run.outcome != "ok" and task.has_cpu_program:
-            self._devices.reject(task, f"{task.entry} at {arm.name}: {run.reason}")
-            return None
-        return self._record(run, task)
+            ending = "paper" if library is not None else str(attempt)  # so that every trace has a folder of its own
+            scratch = self._scratch.child(f"{folder_name(task.entry)}.{arm.name}.{ending}")
+            run = trace(task.at(arm.overrides), checkout, self._engine, scratch, attempt, library)
+            return with_build_changes(run, tree)
+
+        run = self._devices.trace(task, checkout, tree.paper, launch, attempt=attempt)
+        return None if run is None else self._record(run, task)
 
     def _record(self, run: Run, task: Task) -> Run:
         """Save and return ``run``. If it hung, remember this, so that other traces of the same arm and workload are not
@@ -169,15 +161,6 @@ class TraceRunner:
             self._done += 1
         self._say(f"{run.workload} at {run.arm.name}: {run.outcome}")
         return run
-
-    def _trace(self, arm: Arm, task: Task, attempt: int, tree: Worktree, library: Path | None = None) -> Run:
-        """Trace one job on a paper GPU with its ``library``, or as a CPU program if ``library`` is None."""
-        ending = "paper" if library is not None else str(attempt)  # so that every trace has a folder of its own
-        scratch = self._scratch.child(f"{folder_name(task.entry)}.{arm.name}.{ending}")
-        # ``absent``: files of the commit that a sparse worktree lacks.
-        checkout = Checkout(arm, tree.path, tree.environment, tree.absent)
-        run = trace(task.at(arm.overrides), checkout, self._engine, scratch, attempt, library)
-        return with_checkout(run, tree)
 
     def _say(self, text: str) -> None:
         self._watch(Progress(self._done, self._total, text))
