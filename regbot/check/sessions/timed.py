@@ -9,9 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from regbot.check.plan import TimedTask
+from regbot.check.sessions.pooled_pairs import load_pooled_runs, pool_file
+from regbot.check.sessions.recording import RunSetup
 from regbot.check.sessions.schedule import (
     Slot,
     can_afford_block,
+    expected_cost,
     is_block_start,
     max_runs,
     next_slot,
@@ -19,11 +23,13 @@ from regbot.check.sessions.schedule import (
 )
 from regbot.check.sessions.worktrees import folder_name, with_build_changes
 from regbot.engines import Engine, Needs, NoSeatError, Seat, SeatLostError
-from regbot.engines.node_check import NodeCheck, check_nodes
+from regbot.engines.node_check import HISTORY_FILE, NodeCheck, check_nodes
 from regbot.engines.removal import discard_folder
+from regbot.judge.identity import first_difference
+from regbot.judge.validity import examine_traced_runs
 from regbot.records.node import NodeProbe
 from regbot.records.run import Arm, Position, Run
-from regbot.records.session import SessionHeader, TimedPlan
+from regbot.records.session import Session, SessionHeader, TimedPlan
 from regbot.records.text.progress import Progress, Watcher
 from regbot.workloads import Checkout, RunSpec, Scratch, Task, bare_run, needs_of, time_run
 from regbot.workloads.checkout import Worktree
@@ -31,6 +37,63 @@ from regbot.workloads.checkout.cache import cache_variables, create_cache_folder
 
 MAX_SEATS = 5
 """Maximum number of seats per session. With this limit, a session that keeps losing its nodes ends."""
+
+
+def time_arms(timed_tasks: Sequence[TimedTask], setup: RunSetup, *, join: bool) -> None:
+    """Time every task whose traces allow and need it, and record the runs.
+
+    The time budget is shared equally between the tasks that are left. With ``join``, the pairs of earlier sessions of
+    the same code are copied into the session first, and its own pairs are stored for later sessions.
+    """
+    recorder = setup.recorder
+    header = recorder.header
+    # A resumed session keeps the plans that it began with.
+    plans = zip(header.timed, timed_tasks, strict=True)
+    to_time = [(plan, timed_task) for plan, timed_task in plans if _needs_timing(recorder.session(), plan)]
+    runner = SessionRunner(
+        header,
+        setup.trees,
+        setup.engine,
+        setup.scratch,
+        recorder.add,
+        setup.watch,
+        node_history=recorder.cache / HISTORY_FILE,
+    )
+    remaining_s = (header.budget_min or 0.0) * 60
+    for index, (plan, timed_task) in enumerate(to_time):
+        timed_runs = recorder.select(plan.entry, "timed")
+        if join:
+            static_runs = recorder.select(plan.entry, "static")
+            pool = pool_file(setup.trees.repository_cache, header, plan, static_runs, timed_task.node_kind)
+            # Copy earlier runs unless this session has timed a run itself. An interrupted check may have copied the
+            # first of them already.
+            if all(run.is_from_earlier_session for run in timed_runs):
+                for run in load_pooled_runs(pool)[len(timed_runs) :]:
+                    recorder.add(run)
+                timed_runs = recorder.select(plan.entry, "timed")
+            recorder.share(plan.entry, pool)
+        cost_text = expected_cost(header, plan, timed_runs)
+        setup.watch(Progress(done=0, total=0, text=cost_text, lasting=True))  # the message stays on the terminal
+        runs = runner.run(plan, timed_task.task, timed_runs, remaining_s / (len(to_time) - index))
+        remaining_s -= sum(run.wall_s for run in runs if not run.is_from_earlier_session)
+
+
+def _needs_timing(session: Session, plan: TimedPlan) -> bool:
+    """Return whether a workload must be timed.
+
+    A workload that is never traced (adapter ``command``) is always timed. So is a workload with compiled code, because
+    only a timed run can profile that code. Any other workload needs a valid trace of both arms. It is timed if the arms
+    differ in something that affects speed, or if ``even_if_identical`` is set.
+    """
+    if plan.entry in session.header.untraced:
+        return True
+    examined = examine_traced_runs(session, plan.entry)
+    if examined.needs_profile:  # the workload has compiled code
+        return True
+    if examined.base is None or examined.head is None:
+        return False  # an arm has no valid trace
+    difference = first_difference(session.header, examined.base, examined.head)  # '' if the arms are identical
+    return plan.even_if_identical or bool(difference)
 
 
 class Checkouts(Protocol):
