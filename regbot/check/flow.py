@@ -73,7 +73,6 @@ def _make_run_log(out: Path) -> RunLog[Session]:
         read=read_session,
         may_differ=MAY_DIFFER_ON_RESUME,
         results=("verdict.json", "comment.md", "report.html"),  # the report, which is written again at the end
-        log_name="a session ",  # words before "of another check" in an error message
     )
 
 

@@ -147,12 +147,7 @@ def find_change(options: CheckOptions) -> Change:
     # references, which is copied below.
     readable = find_readable_repository(options.repo, cache, commits, [FILE_NAME])
     loaded = find_config(
-        options.repo,
-        *commits,
-        target=options.base,
-        exact=options.exact,
-        file=options.config,
-        readable=readable,
+        options.repo, *commits, target=options.base, exact=options.exact, file=options.config, readable=readable
     )
     advice = "merge one first, or give --config FILE"
     loaded = confine(loaded, options.node_config, options.untrusted, head="the pull request", advice=advice)
@@ -243,12 +238,7 @@ def _may_skip(options: CheckOptions, change: Change, tasks: Sequence[Task]) -> b
 
 
 def _plan_timed_task(
-    options: CheckOptions,
-    config: Config,
-    settings: ThroughputThresholds,
-    engine: Engine,
-    task: Task,
-    store: Store,
+    options: CheckOptions, config: Config, settings: ThroughputThresholds, engine: Engine, task: Task, store: Store
 ) -> tuple[TimedTask, list[str]]:
     """Return ``task`` with its plan and the stored references of its node class, and warnings about these."""
     needs = needs_of(task)

@@ -79,10 +79,7 @@ def _run_on(
     shared_folder = cache if engine.name != "local" else None  # the nodes of a cluster cannot read this machine's /tmp
     if shared_folder is not None:
         shared_folder.mkdir(parents=True, exist_ok=True)
-    with (
-        temporary_folder(shared_folder) as scratch,
-        engine.seat(needs_of(task)) as seat,
-    ):
+    with temporary_folder(shared_folder) as scratch, engine.seat(needs_of(task)) as seat:
         return time_run(task, spec, checkout, seat, Scratch(scratch / "run"))
 
 

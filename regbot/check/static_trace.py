@@ -21,17 +21,7 @@ from regbot.records.run import Arm, Run
 from regbot.records.text.clip import clip_message
 from regbot.records.text.progress import Progress, Watcher
 from regbot.records.text.words import plural
-from regbot.workloads import (
-    Checkout,
-    Scratch,
-    Task,
-    digest,
-    interpreter,
-    ledger_of,
-    single_task,
-    smoke_task,
-    trace,
-)
+from regbot.workloads import Checkout, Scratch, Task, digest, interpreter, ledger_of, single_task, smoke_task, trace
 from regbot.workloads.paper import Libraries
 from regbot.workloads.shapes import Shape, load_shape, shape_names
 

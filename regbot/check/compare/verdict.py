@@ -76,8 +76,7 @@ def compare(options: ComparisonOptions) -> Verdict:
         sharding=None,  # files of step times have no ledger
         throughput=section,
         validity=Validity(
-            status="INVALID" if all_faults else "PASS",
-            reasons=[clip_message(printable(fault)) for fault in all_faults],
+            status="INVALID" if all_faults else "PASS", reasons=[clip_message(printable(fault)) for fault in all_faults]
         ),
     )
     return Verdict(
