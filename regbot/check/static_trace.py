@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,8 @@ from regbot.workloads.shapes import Shape, load_shape, shape_names
 
 WORKING_TREE = Arm(name="head", revision="files as they stand", commit="0" * 40, tree="0" * 40)
 """The arm for traces and runs of the working tree. It has no commit, so its ids are zeros."""
+_RECORD = re.compile(rb'\s*\{\s*"schema"\s*:\s*"regbot/')  # records begin with their schema
+SHAPE_MESHES: dict[str, MeshName] = {"ep": "ep", "ep-dp": "ep-dp"}
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def choose_task(options: TraceOptions, folder: Path) -> Task:
         shape = load_shape(name)
         if options.gpu and options.device == "cpu":
             raise ConfigError(f"--gpu {options.gpu}: a CPU program is not traced on a paper GPU", "leave --gpu out")
-        device, mesh = options.device or "cuda", _shape_mesh(mesh_name or "ep")
+        device, mesh = options.device or "cuda", _select_shape_mesh(mesh_name or "ep")
         return smoke_task(
             shape, options.variant or "full", mesh, options.world, options.ep, options.dispatcher, device=device,
             gpu=options.gpu or DEFAULT_PAPER_GPU,
@@ -116,16 +118,10 @@ def choose_task(options: TraceOptions, folder: Path) -> Task:
     if name not in workloads:
         known = ", ".join([*workloads, *shape_names()])
         raise ConfigError(f"there is no workload or shape {name!r}", f"use one of {known}")
-    settings = {
-        "variant": options.variant,
-        "dispatcher": options.dispatcher,
-        "device": options.device,
-        "gpu": options.gpu,
-    }
-    requested_settings = {key: value for key, value in settings.items() if value}
-    workload = workloads[name].model_copy(update=requested_settings)
+    settings = {key: getattr(options, key) for key in ("variant", "dispatcher", "device", "gpu")}
+    workload = workloads[name].model_copy(update={key: value for key, value in settings.items() if value})
     shape = _load_selected_shape(name, shape_name, workload.shapes)
-    workload_mesh = _select_mesh(workload, mesh_name)
+    workload_mesh = _select_mesh(mesh_name, workload)
     if isinstance(workload_mesh, OwnMesh) and (options.world or options.ep):
         raise ConfigError(
             f"{options.workload!r}: the mesh {workload_mesh.name} has its own number of ranks and EP",
@@ -171,7 +167,7 @@ def read_ledger(path: Path, format_name: str = "") -> Ledger:
 
     ``format_name`` is the format of the file; '' to detect it. Raises RecordError, ReadError."""
     source = Source(path)
-    if format_name or not _is_record(source.head):
+    if format_name or not _RECORD.match(source.head):
         return read_file(path, format_name)
     data = read_capped(path)
     document = parse_json(data, str(path))
@@ -188,32 +184,21 @@ def read_ledger(path: Path, format_name: str = "") -> Ledger:
     )
 
 
-def _is_record(head: bytes) -> bool:
-    """Return whether a file whose first bytes are ``head`` is a record of regbot. Records begin with their schema."""
-    return re.match(rb'\s*\{\s*"schema"\s*:\s*"regbot/', head) is not None
-
-
-def _shape_mesh(name: str) -> MeshName:
-    """Return the mesh of a shape with the given name. Raises ConfigError if no shape has such a mesh."""
-    if name == "ep":
-        return "ep"
-    if name == "ep-dp":
-        return "ep-dp"
-    raise ConfigError(f"there is no mesh {name!r}", "use ep or ep-dp")
-
-
-def _select_mesh(workload: Workload, name: str) -> MeshName | OwnMesh:
-    """Return the mesh of ``workload`` with the given name. '' selects ep, or the first mesh if the workload lacks ep.
-
-    Raises ConfigError for an unknown name."""
+def _select_mesh(name: str, workload: Workload) -> MeshName | OwnMesh:
+    """Return the mesh of ``workload`` with the given name; for '' ep, or its first mesh. Raises ConfigError."""
+    if not name:
+        return "ep" if "ep" in workload.meshes else workload.meshes[0]
     own_meshes = {mesh.name: mesh for mesh in workload.meshes if isinstance(mesh, OwnMesh)}
     if name in own_meshes:
         return own_meshes[name]
-    if not name:
-        return "ep" if "ep" in workload.meshes else workload.meshes[0]
-    if name in ("ep", "ep-dp"):
-        return _shape_mesh(name)
-    raise ConfigError(f"there is no mesh {name!r}", f"use {', '.join(['ep', 'ep-dp', *own_meshes])}")
+    return _select_shape_mesh(name, own_meshes)
+
+
+def _select_shape_mesh(name: str, others: Iterable[str] = ()) -> MeshName:
+    mesh = SHAPE_MESHES.get(name)
+    if mesh is None:
+        raise ConfigError(f"there is no mesh {name!r}", f"use {', '.join([*SHAPE_MESHES, *others])}")
+    return mesh
 
 
 def _load_selected_shape(workload: str, requested: str, shapes: list[str]) -> Shape:

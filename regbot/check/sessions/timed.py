@@ -16,7 +16,6 @@ from regbot.check.sessions.schedule import (
     Slot,
     can_afford_block,
     expected_cost,
-    is_block_start,
     max_runs,
     next_slot,
     progress_summary,
@@ -97,10 +96,8 @@ def _needs_timing(session: Session, plan: TimedPlan) -> bool:
 
 
 class Checkouts(Protocol):
-    """Source of an arm's worktrees."""
-
     def worktree(self, arm: Arm, task: Task) -> Worktree | str:
-        """Return the worktree, or the reason why there is no worktree."""
+        """Return the worktree, or the reason why there is none."""
         ...
 
 
@@ -118,11 +115,10 @@ class SessionRunner:
         *,
         node_history: Path | None = None,
     ) -> None:
-        """``header`` is the plan of the check. ``trees`` gives the worktrees of the arms, and ``engine`` the seats.
-        ``scratch`` is the folder for the files of the runs. ``keep`` saves a run. ``watch`` shows progress.
-        ``node_history`` is the file with the stored probes of nodes; if it is None, all nodes count as fit."""
+        """``keep`` saves a run. ``node_history`` has the stored probes of nodes; None if all nodes count as fit."""
         self._header, self._trees, self._engine, self._scratch = header, trees, engine, scratch
         self._save_run, self._watch, self._node_history = keep, watch, node_history
+        self._cache_folder = scratch.folder.resolve() / "caches"  # for fresh compiler caches
 
     def run(self, plan: TimedPlan, task: Task, known: Sequence[Run], budget_s: float) -> list[Run]:
         """Run or continue the session of ``plan``. ``known`` has the runs of the session so far. Return all runs of
@@ -157,11 +153,10 @@ class SessionRunner:
         except NoSeatError as error:
             problem = f"{error}; {problem}" if problem else str(error)
         if next_slot(runs, self._header, plan) is None:
-            discard_folder(self._cache_folder(plan))
+            discard_folder(self._cache_folder / folder_name(plan.entry))
         elif problem:
-            self._record_end(
-                task, problem, refused_probes, runs
-            )  # other nodes may be available later: --resume continues
+            # Other nodes may be available later: --resume continues.
+            self._record_end(task, problem, refused_probes, runs)
         self._say(runs, plan, f"{plan.entry}: {progress_summary(runs, self._header, plan)}")
         return runs
 
@@ -175,7 +170,7 @@ class SessionRunner:
         while (slot := next_slot(runs, self._header, plan, seat.node)) is not None:
             # A repeated block runs even beyond the budget: without it, the cause of the earlier failure would stay
             # unknown.
-            is_new_block = is_block_start(slot) and slot.attempt == 1
+            is_new_block = slot.position.slot == 0 and slot.attempt == 1
             if is_new_block and not can_afford_block(runs, budget_s):
                 break
             arm = self._header.base if slot.arm == "base" else self._header.head
@@ -235,10 +230,6 @@ class SessionRunner:
         discard_folder(scratch.folder / "record")
         return with_build_changes(run, tree)
 
-    def _cache_folder(self, plan: TimedPlan) -> Path:
-        """Return the folder of the session's fresh compiler caches."""
-        return self._scratch.folder.resolve() / "caches" / folder_name(plan.entry)
-
     def _fresh_caches(self, plan: TimedPlan, task: Task, arm: Arm, slot: Slot, tree: Worktree) -> dict[str, str]:
         """Return environment variables that point to the fresh compiler caches of the slot's draw; {} if the session
         draws no caches.
@@ -248,7 +239,7 @@ class SessionRunner:
         """
         if slot.position.draw is None:
             return {}
-        variables = cache_variables(self._cache_folder(plan) / str(slot.position.draw) / slot.arm)
+        variables = cache_variables(self._cache_folder / folder_name(plan.entry) / str(slot.position.draw) / slot.arm)
         is_working_tree = not tree.environment  # only a worktree that regbot made has private caches
         if task.at(arm.overrides).workload.build or is_working_tree:
             del variables["XDG_CACHE_HOME"]
