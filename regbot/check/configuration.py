@@ -1,6 +1,5 @@
 """Choose the ``regbot.toml`` that a check of two commits uses."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,21 +46,17 @@ def find_config(
     if file is not None:
         return load_file(file)
 
+    # The tip of the target branch may be in ``repo`` only.
+    repositories = [repo] if readable is None else [readable, repo]
+
     def text_at(commit: str) -> str | None:
-        """Return the text of the ``regbot.toml`` of a commit; None if it has none."""
-        # The tip of the target branch may be in ``repo`` only.
-        repositories = [repo] if readable is None else [readable, repo]
         texts = (file_at(repository, FILE_NAME, commit) for repository in repositories)
         return next((text for text in texts if text is not None), None)
 
-    def sources() -> Iterator[ConfigSource]:
-        """Yield the commits to look for a configuration in, in this order."""
-        yield ConfigSource(SourceKind.BASE, base)
-        if not exact and (tip := target_tip(repo, target)) not in (base, head):
-            yield ConfigSource(SourceKind.TARGET, tip)
-        yield ConfigSource(SourceKind.HEAD, head)
-
-    loaded = load_first(text_at, sources())
+    sources = [ConfigSource(SourceKind.BASE, base)]
+    if not exact and (tip := target_tip(repo, target)) not in (base, head):
+        sources.append(ConfigSource(SourceKind.TARGET, tip))
+    loaded = load_first(text_at, [*sources, ConfigSource(SourceKind.HEAD, head)])
     if loaded is None:
         raise ConfigError(
             f"neither {short_commit(base)} nor {short_commit(head)} has a {FILE_NAME}",

@@ -40,7 +40,6 @@ class PreflightResult:
         return any(conflict.rule.severity == "invalid" for conflict in self.conflicts)
 
     def record(self) -> Preflight:
-        """Return the result as a record, with all text printable and clipped."""
         return Preflight(
             workload=clip_label(printable(self.workload)),
             conflicts=[
@@ -76,7 +75,13 @@ def examine_configuration(target: str, folder: Path, cache: Path, watch: Watcher
     """
     file = folder / target
     # A dump is a resolved configuration with facts about the run, such as its GPU and environment variables.
-    dump = read_dump(file) if file.is_file() else _trace_configuration(target, folder, cache, watch)
+    if file.is_file():
+        dump = read_dump(file)
+    else:
+        run = trace_working_tree(TraceOptions(target), folder, cache, watch)
+        if run.ledger is None:
+            raise ConfigError(f"{target}: its configuration could not be resolved: {run.reason}")
+        dump = Dump(run.ledger.config, facts_of_run(run), run.workload)
     facts, machine_gpus = dump.facts, this_node().gpus
     if facts.gpu is None and machine_gpus:
         facts = replace(facts, gpu=machine_gpus[0])
@@ -87,11 +92,3 @@ def examine_configuration(target: str, folder: Path, cache: Path, watch: Watcher
         find_advice(facts, dump.config, dump.workload or "WORKLOAD"),
         unknown_hardware(facts),
     )
-
-
-def _trace_configuration(workload: str, folder: Path, cache: Path, watch: Watcher) -> Dump:
-    """Trace a workload, and return the configuration that its training code resolved. Raises ConfigError."""
-    run = trace_working_tree(TraceOptions(workload), folder, cache, watch)
-    if run.ledger is None:
-        raise ConfigError(f"{workload}: its configuration could not be resolved: {run.reason}")
-    return Dump(run.ledger.config, facts_of_run(run), run.workload)

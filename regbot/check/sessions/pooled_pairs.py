@@ -28,11 +28,7 @@ FOLDER = "timed"
 
 
 def pool_file(
-    repository_cache: Path,
-    header: SessionHeader,
-    plan: TimedPlan,
-    traced: Sequence[Run],
-    node_kind: Sequence[str],
+    repository_cache: Path, header: SessionHeader, plan: TimedPlan, traced: Sequence[Run], node_kind: Sequence[str]
 ) -> Path:
     """Return the pool file for the code of both arms. Its name is a digest of everything that two sessions must have in
     common before their runs may be judged together.

@@ -50,15 +50,15 @@ class Worktrees:
         """Return the worktree, or the reason why there is none. Raises CheckoutError if git fails."""
         with self._lock:
             key = (arm.name, arm.commit, task.workload_name)
-            if key not in self._by_key:
+            tree = self._by_key.get(key)
+            if isinstance(tree, Worktree) and tree.path.is_dir():
+                tree = replace(tree, built=False)  # not created by this call
+            elif not isinstance(tree, str):  # not made yet, or removed by somebody
                 self._say(f"check out {arm.name} {arm.commit[:7]}")
-                self._by_key[key] = self._check_out(arm, task)
-            elif isinstance(tree := self._by_key[key], Worktree):
-                if tree.path.is_dir():
-                    self._by_key[key] = replace(tree, built=False)  # not created by this call
-                else:  # somebody removed the worktree
-                    self._by_key[key] = self._check_out(arm, task)
-            return self._by_key[key]
+                workload = task.at(arm.overrides).workload
+                tree = self.check_out(arm.commit, workload.build, workload.python)
+            self._by_key[key] = tree
+            return tree
 
     def check_out(self, commit: str, commands: Sequence[str], python: str) -> Worktree | str:
         """Return the worktree of ``commit`` built by ``commands``, or the reason why there is none.
@@ -74,23 +74,18 @@ class Worktrees:
         except BuildError as error:
             return f"the build failed twice: {error}"
 
-    def _check_out(self, arm: Arm, task: Task) -> Worktree | str:
-        workload = task.at(arm.overrides).workload
-        return self.check_out(arm.commit, workload.build, workload.python)
-
 
 def confined_builder(sandbox: Sandbox) -> Builder:
     """Return a function that runs one build command in ``sandbox``.
 
     The command can write only to the checkout and to the private folder of the build. The function returns the exit
-    code, None if the command was stopped, and the end of its output. ``sandbox`` limits what the command writes to its
-    folders. Raises NoSeatError if the disk has no room for as much.
+    code, None if the command was stopped, and the end of its output. Raises NoSeatError if the disk has no room for
+    what ``sandbox`` lets a command write.
     """
 
     def build(
         command: str, at: Path, private: Path, env: Mapping[str, str], seconds: float
     ) -> tuple[int | None, bytes]:
-        """Run ``command`` in the checkout ``at``, for at most ``seconds``. ``private``: private folder of the build."""
         with temporary_folder() as folder:
             launch = Launch(
                 command=("bash", "-euo", "pipefail", "-c", command),
@@ -129,8 +124,7 @@ def with_build_changes(run: Run, tree: Worktree) -> Run:
 
 
 def build_change_warnings(tree: Worktree) -> list[str]:
-    """Return a list with one warning if the build changed tracked files, so that the code is not exactly the commit;
-    else []."""
+    """Return one warning if the build changed tracked files, so that the code is not exactly the commit; else []."""
     if not tree.changed:
         return []
     names = ", ".join(clip(name, 200) for name in tree.changed[:5])
