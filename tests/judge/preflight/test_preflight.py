@@ -1,9 +1,4 @@
-"""Preflight: every rule applies in its case, and not if one value is different or unknown.
-
-The tables of docs/preflight.md are generated. After a change of the rules, write them with:
-
-    REGBOT_WRITE_GOLDEN=1 pytest tests/judge/preflight/test_preflight.py
-"""
+"""Preflight: every rule applies in its case, and not if one value is different or unknown."""
 
 import json
 import os
@@ -25,14 +20,12 @@ from regbot.judge.preflight import (
 )
 from regbot.judge.preflight.conditions import evaluate
 from regbot.judge.preflight.facts import Facts
-from regbot.judge.preflight.page import advice_table, rules_table
 from regbot.judge.preflight.rules import shipped_advice, shipped_rules
 from regbot.records.files import RecordError, write_record
 from regbot.records.ledger import Ledger, Scalar
 from regbot.records.preflight import Preflight
 from regbot.records.run import Arm, Backend, Environment, Node, Run
 
-DOCS = Path(__file__).parents[3] / "docs" / "preflight.md"
 Config = dict[str, Scalar]
 
 FLEX = {"moe_token_dispatcher_type": "flex"}
@@ -512,15 +505,3 @@ def test_a_run_record_has_its_own_facts(tmp_path: Path) -> None:
     assert [conflict.rule.id for conflict in find_conflicts(dump.config, dump.facts)] == [
         "asked-dispatcher-not-resolved"
     ]
-
-
-def test_the_tables_in_the_documentation_match_the_data() -> None:
-    text = DOCS.read_text(encoding="utf-8")
-    wanted = text
-    for name, table in (("rules", rules_table(shipped_rules())), ("advice", advice_table(shipped_advice()))):
-        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-        before, _, rest = wanted.partition(begin)
-        wanted = before + begin + table + end + rest.partition(end)[2]
-    if os.environ.get("REGBOT_WRITE_GOLDEN"):
-        DOCS.write_text(wanted, encoding="utf-8")
-    assert DOCS.read_text(encoding="utf-8") == wanted
