@@ -6,6 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
+
 def test_every_function_class_and_constant_of_a_module_is_used_outside_of_tests() -> None:
     sources = {
         file: path.read_text()
