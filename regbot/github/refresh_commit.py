@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from regbot.baselines import Store, verify
 from regbot.baselines.names import ANCHOR
-from regbot.check.refresh.store_changes import store_files
+from regbot.check.refresh.storing import store_files
 from regbot.errors import UserError
 from regbot.github.proposal import check_proposal, store_proposal
 from regbot.records.config import Config

@@ -30,7 +30,7 @@ class Drift(Record):
     alarm: bool
     nights: Annotated[int, Field(ge=0)] = Field(description="number of nights that the monitor has seen")
     correlation: Annotated[float, Field(ge=0, lt=1)] | None = Field(
-        default=None, description="estimated correlation of neighbouring nights; null in older records"
+        default=None, description="estimated correlation of neighbouring nights"
     )
     estimate_pct: float | None = Field(description="estimated creep so far; None without evidence of one")
 
@@ -58,12 +58,6 @@ class WorkloadRefresh(Record):
     )
     budget_pct: float = Field(description="largest slowdown against the anchor that is tolerated, in percent")
     drift: Drift | None = None
-    environment_shift: IntervalEstimate | None = Field(
-        default=None,
-        description="the anchor's commit in tonight's environment, relative to its stored sessions in the previous "
-        "environment",
-    )
-    environment_changes: list[Message] = Field(default_factory=list)
     sharding: Status | None = Field(default=None, description="main's collectives compared with the anchor's")
     series: Literal["rolling", "held"] | None = Field(
         default=None, description="series in which the session is to be stored; None where it is not stored"
