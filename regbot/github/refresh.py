@@ -47,7 +47,7 @@ from regbot.records.verdict import select_gravest_status
 from regbot.workloads.checkout import CheckoutError
 from regbot.workloads.checkout.git import DEEPEN_ADVICE, file_at, is_shallow
 
-BRANCH = "regbot/check/refresh"
+BRANCH = "regbot/refresh"
 ATTEMPTS = 4
 """Largest number of attempts to push a night. An attempt fails if somebody else moves the branch before the push."""
 MAX_NIGHTS = 30

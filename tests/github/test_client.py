@@ -162,10 +162,10 @@ def test_annotations_are_sent_once_because_github_adds_them(
 
 @pytest.mark.parametrize("fault", ["502-after", "reset-after"])
 def test_a_pull_request_is_opened_once(forge: Forge, hub: FakeGitHub, repo: Repository, fault: str) -> None:
-    repo.commit({"b.json": "1"}, branch="regbot/check/refresh")
+    repo.commit({"b.json": "1"}, branch="regbot/refresh")
     repo.actions_may_open_pulls = True
     hub.faults.next(fault, "POST", "*/pulls")
-    made = forge.create_pull("New baselines", "text", "regbot/check/refresh", "main")
+    made = forge.create_pull("New baselines", "text", "regbot/refresh", "main")
     assert list(repo.pulls) == [made.number]
 
 
