@@ -174,8 +174,8 @@ def node_class_of(run: Run) -> str:
 def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, results: _WorkloadResults) -> None:
     """Add the baseline of one workload and tier to ``distilled``.
 
-    Only a part of the runs is stored, but all must have the same node, class, variant, dispatcher and environment. Raises
-    BaselineError if they do not, or if there is nothing to store.
+    Only a part of the runs is stored, but all must have the same node, class, variant, dispatcher and environment.
+    Raises BaselineError if they do not, or if there is nothing to store.
     """
     last_run = runs[-1]
     header, plan, intake = results.header, results.plan, results.intake

@@ -613,10 +613,8 @@ def test_what_the_commands_print(store: Store, tmp_path: Path) -> None:
     assert "    block 1 slot 0 " in page
     page = commands.anchor_page(commands.find_anchors(store, WORKLOAD))
     assert "  absorbed   +1.2% [+0.4, +2.0] in 6 pairs\n  accepted   +1.2% by bob: dropless routing" in page
-    note, summary = commands.verify_page(commands.verify_store(store, NOW)).splitlines()
-    assert summary == "the store is sound: 2 sessions, 2 ledgers, 1 anchors"
-    assert "was traced as a CPU program" in note
-    assert "replace it by 'regbot baseline refresh'" in note
+    page = commands.verify_page(commands.verify_store(store, NOW))
+    assert page == "the store is sound: 2 sessions, 2 ledgers, 1 anchors"
 
 
 @pytest.mark.parametrize(

@@ -87,16 +87,6 @@ def test_points_have_equal_session_counts_with_mean_and_range(store: Store) -> N
     assert sum(point.sessions for point in series.stretches) == series.sessions == 31
 
 
-def test_a_long_history_is_searched_in_buckets_and_no_session_is_lost(store: Store, monkeypatch: Any) -> None:
-    monkeypatch.setattr("regbot.baselines.history.MAX_LEVELS", 20)
-    put(store, *noisy(range(50), 0.1), *noisy(range(50, 100), 0.105))
-    series = only_series(load_history(store))
-    assert (series.sessions, len(series.points)) == (100, 20)
-    (change,) = series.changes
-    assert (change.at, change.grain) == (session(50).measured, 5)
-    assert [stretch.sessions for stretch in series.stretches] == [50, 50]
-
-
 def test_incomparable_sessions_form_separate_series(store: Store) -> None:
     put(store, session(0), session(1, 0.2, dispatcher="deepep"), session(2), session(3, 0.3, node_class="8 x B200"))
     put(store, session(4, 0.4, environment=NEWER))

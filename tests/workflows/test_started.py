@@ -43,7 +43,7 @@ def test_a_measurement_starts_its_post_however_it_ended(repo: Repository, action
     ran = measured(repo, actions, code)
     (dispatch,) = repo.dispatched
     assert (dispatch.workflow, dispatch.ref) == (".github/workflows/regbot-post.yml", "trunk")
-    assert dispatch.inputs == {"run": str(ran.run.id)}
+    assert dispatch.inputs == {"change": "1", "run": str(ran.run.id)}
     assert (ran.code != 0) == bool(code)
     actions.environment["STUB_CODE"] = "0"
     (post,) = actions.follow()

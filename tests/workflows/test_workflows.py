@@ -253,13 +253,15 @@ def test_a_measurement_has_its_own_run_posted_by_the_default_branch(branch: str,
     program = tmp_path / "bin" / "curl"
     program.write_text('#!/bin/sh\nprintf "%s\\0" "$@" > words\ncat > headers\n')
     program.chmod(0o755)
-    given = {"GITHUB_TOKEN": "ghs_canary", "BRANCH": branch, "GITHUB_RUN_ID": "17"}
+    given = {"GITHUB_TOKEN": "ghs_canary", "BRANCH": branch, "CHANGE": "12", "GITHUB_RUN_ID": "17"}
     where = {"GITHUB_API_URL": "https://ghe.example/api/v3", "GITHUB_REPOSITORY": "acme/moe"}
     assert bash(step("regbot-measure", "hand-over", "dispatches"), tmp_path, **given, **where).returncode == 0
     *words, url = (tmp_path / "words").read_text().rstrip("\0").split("\0")
     assert url == "https://ghe.example/api/v3/repos/acme/moe/actions/workflows/regbot-post.yml/dispatches"
-    assert json.loads(words[words.index("--data") + 1]) == {"ref": branch, "inputs": {"run": "17"}}
+    assert json.loads(words[words.index("--data") + 1]) == {"ref": branch, "inputs": {"change": "12", "run": "17"}}
     assert (tmp_path / "headers").read_text() == "Authorization: Bearer ghs_canary\n"
+    forged = {**given, "CHANGE": '12", "ref": "evil'}
+    assert bash(step("regbot-measure", "hand-over", "dispatches"), tmp_path, **forged, **where).returncode == 2
     assert not any("ghs_canary" in word for word in words)  # others on the machine see them
     assert not (tmp_path / "CANARY").exists()
 
