@@ -10,6 +10,7 @@ at the changed protected files and confirm the run.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from regbot.github.client import RefusedError
 from regbot.github.types import Pull
@@ -28,6 +29,19 @@ class CommandRefusal:
     """A command line that the person can type instead; '' if no command line would be accepted."""
     fault: RefusedError | None = None
     """GitHub's error, if regbot accepted the command and GitHub did not execute it. None if regbot refused it."""
+
+
+Effect = Literal["nothing", "started", "noted", "refused", "stale"]
+"""What the gate did. started: it started a workflow. noted: it accepted a declaration. refused: it refused a command.
+stale: it marked an old result as stale."""
+
+
+@dataclass(frozen=True)
+class GateOutcome:
+    """What the gate did about an event, and a message for the job's log."""
+
+    effect: Effect
+    message: str
 
 
 @dataclass(frozen=True)

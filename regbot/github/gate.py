@@ -14,11 +14,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from regbot.github import checks
-from regbot.github.approval import CommandRefusal
+from regbot.github.approval import CommandRefusal, GateOutcome
 from regbot.github.client import Forge, ForgeError, RefusedError
 from regbot.github.command_effects import (
     CommandRequest,
-    GateOutcome,
     execute_command,
     has_command_started,
 )

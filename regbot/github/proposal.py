@@ -10,7 +10,7 @@ from regbot.baselines import BaselineError, Store
 from regbot.baselines.names import class_folder
 from regbot.baselines.store import record_digest
 from regbot.check.refresh.night import describe_absorbed_slowdown, night_slowdown_pct
-from regbot.check.refresh.store_changes import remove_withheld_copies, timed_sessions
+from regbot.check.refresh.storing import remove_withheld_copies, timed_sessions
 from regbot.errors import UserError
 from regbot.github.archive import read_single_file
 from regbot.judge.interim import thresholds_from

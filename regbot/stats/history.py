@@ -39,9 +39,7 @@ underestimated.
 """
 
 MAX_LEVELS = 1000
-"""Maximum number of levels in one search, because the search time grows faster than linearly. The caller averages
-neighbouring sessions of longer histories.
-"""
+"""Maximum number of levels in one search, because the search time grows faster than linearly."""
 
 HAMPEL_WINDOW, HAMPEL_SDS = 3, 4.0
 """Hampel's filter: the number of neighbouring sessions on each side, and a distance in robust sds. A session that is
@@ -64,7 +62,7 @@ def change_points(levels: ArrayLike) -> list[int]:
     if samples.ndim != 1 or not np.isfinite(samples).all():
         raise ValueError("levels must be a list of finite numbers")
     if len(samples) > MAX_LEVELS:
-        raise ValueError(f"{len(samples)} levels are more than {MAX_LEVELS}; average neighbouring levels first")
+        raise ValueError(f"{len(samples)} levels are more than {MAX_LEVELS}")
     if len(samples) < MIN_SESSIONS:
         return []
     from ruptures import KernelCPD  # type: ignore[import-untyped]  # imported late: the import takes longer than the search

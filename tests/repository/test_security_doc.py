@@ -318,4 +318,4 @@ def test_every_attack_that_regbot_stops_has_a_test() -> None:
     assert PAGE.count("| who | attack | defence | test | what remains |") == 6
     rows = [line.strip("|").split("|") for line in PAGE.splitlines() if line.startswith("| ") and line.count("|") == 6]
     untested = [attack.split(",")[0].strip() for _, attack, _, test, _ in rows if not test.strip()]
-    assert untested == ["get a node", "register the attacker's own node", "push to the branch `regbot/check/refresh`"]
+    assert untested == ["get a node", "register the attacker's own node", "push to the branch `regbot/refresh`"]

@@ -340,9 +340,9 @@ def test_nothing_that_was_planted_was_executed_and_no_token_came_to_light(story:
 def test_the_refresh_is_a_pull_request_with_its_evidence(story: Story) -> None:
     (pull,) = [each for each in story.repo.pulls.values() if each.head.startswith("regbot/")]
     assert pull.author != BOT  # one that the workflow's own token opens would start no CI
-    assert pull.head == "regbot/check/refresh"
+    assert pull.head == "regbot/refresh"
     assert "mixtral-8x7b" in pull.body
-    changed = story.repo.git.run("diff", "--name-only", "main", "regbot/check/refresh").splitlines()
+    changed = story.repo.git.run("diff", "--name-only", "main", "regbot/refresh").splitlines()
     assert changed
     assert all(name.startswith("baselines/") for name in changed)
 
