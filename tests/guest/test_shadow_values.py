@@ -1,7 +1,7 @@
 """Common styles of MoE code can be traced with fake tensors, without patching the code."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -154,14 +154,6 @@ def test_a_tensor_is_unknown_after_a_write_of_unknown_values(write: str) -> None
         assert copy.tolist() == [16] * EXPERTS
 
 
-def test_a_foreach_operator_does_not_leave_stale_known_values() -> None:
-    with without_values():
-        known = torch.bincount(topk(logits()).flatten(), minlength=EXPERTS)
-        torch._foreach_add_([known], [torch.ones(EXPERTS, dtype=torch.int64)])
-        with suppress(Untraceable):  # unknown values are correct, too
-            assert known.tolist() == [17] * EXPERTS
-
-
 @pytest.mark.parametrize(
     "read",
     [
@@ -300,8 +292,6 @@ def styles(shared: Shared) -> Path:
     def run(folder: Path) -> None:
         for mode, routing in (
             ("static", "balanced"),
-            ("static", "natural"),
-            ("static", "skewed"),
             ("real", "balanced"),
         ):
             requests = []
@@ -326,17 +316,6 @@ def test_every_style_of_exchange_is_traced_as_on_real_ranks(styles: Path, style:
         ("forward", 2, 2 * row_bytes),
         ("backward", 2, 2 * row_bytes),
     ]
-
-
-@pytest.mark.parametrize("style", [style for style in STYLES if style != "largest"])
-def test_a_natural_router_in_a_layer_is_traced_as_skewed_if_requested(styles: Path, style: str) -> None:
-    sequence, top_k, experts, hidden = (TINY[key] for key in ("sequence", "top_k", "experts", "hidden"))
-    chosen = forced_experts(sequence, experts, top_k, "skewed", 1234, torch.device("cpu"))
-    arriving = 2 * int((chosen < experts // 2).sum())  # both ranks send as many rows to rank 0
-    assert arriving > sequence * top_k
-    traced = rows(answer(styles, f"{style}.static.skewed"))
-    by_phase = {key[4]: n for key, n in traced.items() if (key[0], key[5]) == ("all_to_all", "payload")}
-    assert by_phase == dict.fromkeys(("forward", "backward"), (2, (sequence * top_k + arriving) * hidden * 4))
 
 
 @pytest.mark.parametrize(
