@@ -321,7 +321,7 @@ def test_a_test_case_of_megatron_lm_is_traced_with_its_own_numbers(traced: Trace
 def test_flash_attention_is_counted_where_its_python_part_is_installed(traced: Traced) -> None:
     run = traced("flash", task(dispatcher="alltoall", config={"attention_backend": "flash"}))
     attention = run.backends["attention"]
-    assert attention.evidence == "launched flash_attn_2_cuda::fwd x2"
+    assert attention.evidence == "dispatched flash_attn_2_cuda::fwd x2"
     assert per_step(ledger_of(run), "ep") == {key: 2 * count for key, count in ALLTOALL.items()}
 
 
